@@ -123,9 +123,10 @@ ANY_ROUTE = ("401", "403", "503")
 HTTP_NOTE = """The HTTP API of `pollwise serve`. A running controller describes it for programs at
 `/openapi.json`. Every request except health checks needs `Authorization: Bearer <token>`. The scope
 of a token says what it allows: `read` reads everything except tokens and changes nothing; `put`
-puts, reads, cancels and retries jobs; `operate` reads, cancels and retries jobs and drains workers;
-`worker` registers workers; `admin` allows everything. A worker receives its own token when it
-registers, for its own polls and jobs. Times are ISO 8601 in UTC.
+puts jobs, and reads, cancels and retries those that it put, or those of all tokens if it was made
+with `all_jobs` (`pollwise serve token create put --all-jobs`); `operate` reads, cancels and retries
+all jobs and drains workers; `worker` registers workers; `admin` allows everything. A worker
+receives its own token when it registers, for its own polls and jobs. Times are ISO 8601 in UTC.
 
 Errors are JSON and have one form:
 `{"error": {"code": "no_such_job", "message": "…", "what_to_do": "…"}}`. Any route may answer 401

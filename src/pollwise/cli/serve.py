@@ -181,6 +181,10 @@ def create(
     scope: Annotated[str, typer.Argument(help="read, put, operate, worker or admin.")],
     name: Annotated[str, typer.Option("--name", help="Its owner, or what it is for.")],
     expires_in: ExpiresIn = None,
+    all_jobs: Annotated[
+        bool,
+        typer.Option("--all-jobs", help="For put: see and cancel the jobs of other tokens too."),
+    ] = False,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -190,7 +194,9 @@ def create(
     """
 
     async def make(state: Any, tokens: Any) -> Any:
-        made, secret = await tokens.make(scope, name, expires_in=expires_in, by=BY)
+        made, secret = await tokens.make(
+            scope, name, expires_in=expires_in, all_jobs=all_jobs, by=BY
+        )
         await state.note(BY, "token.create", made.id, f"{made.scope} {made.name}")
         return made, secret
 

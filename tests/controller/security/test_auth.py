@@ -287,8 +287,9 @@ def test_scopes(scopes: tuple[str, ...], who: set[str]) -> None:
 def test_a_worker_sees_its_own_jobs_and_no_others() -> None:
     job = Job("j", "agents", "build", None, None, 0, 1, 0.0, 0.0, None)
     own, others, nobodys = (JobInfo(job, "leased", 0.0, w) for w in ("w1", "w2", None))
-    for role in ("admin", "read", "put", "operate"):
+    for role in ("admin", "read", "operate"):
         assert all(CALLERS[role].may_see(each) for each in (own, others, nobodys))
+    assert not any(CALLERS["put"].may_see(each) for each in (own, others, nobodys))
     caller = CALLERS["own"]
     assert caller.must_see(own, "j") is own
     for each in (others, nobodys, None):

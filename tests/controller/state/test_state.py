@@ -363,6 +363,31 @@ def test_a_log_grows_by_offset(on_state: On) -> None:
     on_state(main)
 
 
+def test_a_log_knows_where_each_run_begins(on_state: On) -> None:
+    async def main(s: Stand) -> None:
+        async def append(part: int, offset: int, data: bytes, worker: str) -> None:
+            told = (part, offset, data, 20, b"[cut]", b"[next]", part - 4, worker)
+            await s.state.append_log("j1", *told)
+
+        began = s.clock.epoch()
+        await append(5, 0, b"one ", "w1")
+        await append(5, 4, b"two ", "w1")
+        await append(6, 3, b"gap", "w2")
+        await s.clock.advance(10)
+        await append(7, 0, b"three", "w2")
+        await append(8, 0, b"and more", "w3")
+        await append(9, 0, b"beyond the limit", "w4")
+        runs = await s.state.log_runs("j1")
+        assert [(each.part, each.attempt, each.worker, each.start) for each in runs] == [
+            (5, 1, "w1", 0), (7, 3, "w2", 8), (8, 4, "w3", 19), (9, 5, "w4", 25),
+        ]  # fmt: skip
+        assert [round(each.began_at - began) for each in runs] == [0, 10, 10, 10]
+        await s.state.forget(["j1"])
+        assert await s.state.log_runs("j1") == []
+
+    on_state(main)
+
+
 def test_a_log_that_two_controllers_get_at_once_has_each_byte_once(on_state: On) -> None:
     async def main(s: Stand) -> None:
         other = s.make()

@@ -93,8 +93,17 @@ class Access:
     async def job_for(self, request: HTTPConnection, job_id: str) -> JobInfo:
         """A job, if the caller may see it; else `HttpError`."""
         who = await self.caller(request, *SEE, "own")
-        info = await self._controller.queue.get(job_id) if is_job_id(job_id) else None
-        return who.must_see(info, job_id)
+        return who.must_see(await self._job(job_id), job_id)
+
+    async def steered(self, request: HTTPConnection, job_id: str) -> Caller:
+        """Who wants to cancel or retry a job; `HttpError` if they may not, or there is none."""
+        who = await self.caller(request, *STEER)
+        if not is_job_id(job_id) or who.owns_only:
+            who.must_see(await self._job(job_id), job_id)
+        return who
+
+    async def _job(self, job_id: str) -> JobInfo | None:
+        return await self._controller.queue.get(job_id) if is_job_id(job_id) else None
 
     async def run_for(self, request: HTTPConnection, job_id: str) -> tuple[KnownWorker, HeldRun]:
         """The run of a job, for the worker that has it; 409 if it lost the job."""

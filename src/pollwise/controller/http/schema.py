@@ -314,6 +314,10 @@ class NewToken(_Model):
     scope: Scope
     name: str = Field(min_length=1, max_length=200, examples=["ci"])
     expires_in_s: ExpiresIn | None = None
+    all_jobs: bool = Field(
+        False,
+        description="For the scope `put`: it sees, cancels and retries the jobs of others too.",
+    )
 
 
 class TokenView(_Model):
@@ -325,6 +329,7 @@ class TokenView(_Model):
     expires_at: str | None
     revoked_at: str | None
     last_used_at: str | None
+    all_jobs: bool = Field(description="Of the scope `put`: it may see the jobs of others too.")
 
 
 class TokenMade(TokenView):

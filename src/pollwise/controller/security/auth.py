@@ -19,6 +19,7 @@ from pollwise.controller.http.answers import HttpError, no_such
 from pollwise.controller.security.tokens import LENGTH_MAX, hash_of
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.values import Token, WorkerRow
+from pollwise.controller.terms import BY
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import JobInfo
 
@@ -49,12 +50,14 @@ class Caller:
 
     id: of the token, or of the worker whose own token it is.
     worker_id: only for the own token of a worker.
+    all_jobs: of the scope put: it may see and cancel the jobs of others too.
     """
 
     id: str
     name: str
     role: Role
     worker_id: str | None = None
+    all_jobs: bool = False
 
     @property
     def who(self) -> str:
@@ -74,10 +77,20 @@ class Caller:
         if self.role == "own" and self.worker_id != worker_id:
             raise no_such("worker", worker_id)
 
+    @property
+    def owns_only(self) -> bool:
+        """True if it sees, cancels and retries only the jobs that it put."""
+        return self.role == "put" and not self.all_jobs
+
     def may_see(self, job: JobInfo) -> bool:
-        """A worker sees the jobs that it runs or was the last to run, and no others."""
+        """A worker sees the jobs that it runs or was the last to run, and no others.
+
+        A token with the scope put sees the jobs that it put, unless it was made for all jobs.
+        """
         if self.role == "own":
             return job.worker is not None and job.worker == self.worker_id
+        if self.owns_only:
+            return job.job.headers.get(BY) == self.who
         return self.role != "worker"
 
     def must_see(self, job: JobInfo | None, job_id: str) -> JobInfo:
@@ -168,7 +181,8 @@ class Auth:
                 raise InvalidToken("the token was revoked", "Ask an admin for another.")
             if self._is_over(token.expires_at):
                 raise InvalidToken("the token has expired", "Have it rotated, or ask for another.")
-            return Caller(token.id, token.name, token.scope), token.expires_at
+            caller = Caller(token.id, token.name, token.scope, all_jobs=token.all_jobs)
+            return caller, token.expires_at
         worker = await self._state.worker_by_token(digest)
         if worker is not None and hmac.compare_digest(worker.token_hash, digest):
             return await self._worker(worker)

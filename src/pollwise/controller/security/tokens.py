@@ -62,10 +62,23 @@ class Tokens:
         self._clock = clock or state.clock
 
     async def make(
-        self, scope: str, name: str, *, expires_in: Duration | None = None, by: str = ""
+        self,
+        scope: str,
+        name: str,
+        *,
+        expires_in: Duration | None = None,
+        all_jobs: bool = False,
+        by: str = "",
     ) -> tuple[Token, str]:
-        """A new token as it is stored, and its secret, which cannot be shown again."""
+        """A new token as it is stored, and its secret, which cannot be shown again.
+
+        all_jobs: it may see, cancel and retry the jobs of others too; only for the scope put.
+        """
         chosen, length = checked_scope(scope), checked_expiry(expires_in)
+        if all_jobs and chosen != "put":
+            raise ConfigError(
+                f"all_jobs is for the scope put; {chosen} has its own rules. Leave it out"
+            )
         secret = new_secret()
         row = Token(
             new_id(self._clock),
@@ -74,6 +87,7 @@ class Tokens:
             hash_of(secret),
             created_by=by,
             expires_at=self._expiry(length),
+            all_jobs=all_jobs,
         )
         return await self._state.add_token(row), secret
 

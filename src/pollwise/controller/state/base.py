@@ -24,6 +24,7 @@ from pollwise.controller.state.values import (
     ArtefactRow,
     LogPiece,
     LogPlace,
+    LogRun,
     Requirement,
     Token,
     WorkerRow,
@@ -188,10 +189,14 @@ class ControllerState(ABC):
 
     async def add_token(self, token: Token) -> Token:
         given = {**asdict(token), "name": encoding.text(token.name)}
-        return Token(*(await self._rows("add_token", **given))[0])
+        return encoding.token_of((await self._rows("add_token", **given))[0])
 
     async def token(self, token_id: str) -> Token | None:
         return _token(await self._rows("token", id=token_id))
+
+    async def tokens(self, ids: Sequence[str]) -> dict[str, Token]:
+        found = map(encoding.token_of, await self._rows("tokens", ids=_json_texts(ids)))
+        return {token.id: token for token in found}
 
     async def token_by_hash(self, token_hash: str) -> Token | None:
         """Also one that expired or was revoked."""
@@ -199,7 +204,7 @@ class ControllerState(ABC):
 
     async def list_tokens(self, *, limit: int = 100, after: str | None = None) -> list[Token]:
         found = await self._rows("list_tokens", limit=checked_limit(limit), after=after)
-        return [Token(*row) for row in found]
+        return list(map(encoding.token_of, found))
 
     async def revoke_token(self, token_id: str) -> Token | None:
         """Revoked from now on, or as long as it was before; None if there is no such token.
@@ -295,21 +300,28 @@ class ControllerState(ABC):
         limit: int,
         end_mark: bytes,
         begin_mark: bytes = b"",
+        attempt: int = 0,
+        worker: str = "",
     ) -> LogPlace | None:
         """Append what is new of `data`, which the run `part` sent from its byte `offset` on.
 
         Bytes that it sent before are ignored. What would pass `limit` is not kept, and `end_mark`
         is, once. `begin_mark` is kept before the first bytes of a run that is not the first. None,
         and nothing is changed, where a newer run wrote; a gap (an offset above what was received)
-        changes nothing either: the answer's `received` tells.
+        changes nothing either: the answer's `received` tells. `attempt` and `worker` are kept with
+        the place where the run begins.
         """
-        piece = LogPiece(part, offset, data, limit, end_mark, begin_mark)
+        piece = LogPiece(part, offset, data, limit, end_mark, begin_mark, attempt, worker)
         return await self._append_log(folder, piece)
 
     async def log_place(self, folder: str) -> LogPlace:
         """How far the log is."""
         found = await self._rows("log_place", folder=folder)
         return encoding.place_of(found[0]) if found else LogPlace()
+
+    async def log_runs(self, folder: str) -> list[LogRun]:
+        """The runs that wrote to the log, in order."""
+        return [LogRun(*row) for row in await self._rows("log_runs", folder=folder)]
 
     async def read_log(self, folder: str, start: int, length: int) -> bytes:
         """The bytes from `start` on: up to `length` and `LOG_READ_MAX`, fewer at the end."""
@@ -357,7 +369,7 @@ def _worker(found: Sequence[Sequence[Any]]) -> WorkerRow | None:
 
 
 def _token(found: Sequence[Sequence[Any]]) -> Token | None:
-    return Token(*found[0]) if found else None
+    return encoding.token_of(found[0]) if found else None
 
 
 def _json_texts(values: Sequence[str]) -> str:

@@ -44,6 +44,12 @@ def new_worker(row: WorkerRow) -> dict[str, Any]:
     return {**asdict(row), **given, "capabilities": json.dumps(row.capabilities)}
 
 
+def token_of(row: Sequence[Any]) -> Token:
+    values = list(row)
+    values[9] = bool(values[9])
+    return Token(*values)
+
+
 def artefact_of(row: Sequence[Any]) -> ArtefactRow:
     values = list(row)
     values[5] = bool(values[5])

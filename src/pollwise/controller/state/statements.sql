@@ -75,12 +75,15 @@ RETURNING id;
 -- name: add_token
 -- An existing row stays unchanged and is returned.
 INSERT INTO {controller}_tokens ({token})
-VALUES (:id, :name, :scope, :hash, {now}, :created_by, :expires_at, NULL, NULL)
+VALUES (:id, :name, :scope, :hash, {now}, :created_by, :expires_at, NULL, NULL, :all_jobs)
 ON CONFLICT (id) DO UPDATE SET id = excluded.id
 RETURNING {token};
 
 -- name: token
 SELECT {token} FROM {controller}_tokens WHERE id = :id;
+
+-- name: tokens
+SELECT {token} FROM {controller}_tokens WHERE id IN (SELECT value FROM {texts}(:ids));
 
 -- name: token_by_hash
 SELECT {token} FROM {controller}_tokens WHERE hash = :hash;
@@ -133,6 +136,11 @@ WHERE folder = :folder AND input = :input AND name = :name;
 
 -- name: log_place
 SELECT size, part, received, cut FROM {controller}_folders WHERE folder = :folder;
+
+-- name: log_runs
+SELECT part, attempt, worker, began_at, start FROM {controller}_log_runs
+WHERE folder = :folder
+ORDER BY part;
 
 -- name: read_log
 -- The piece with the first byte, and the pieces after it.

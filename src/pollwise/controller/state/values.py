@@ -44,7 +44,10 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is kept: without itself. `hash` is the SHA-256 of it in hex."""
+    """A token as it is kept: without itself. `hash` is the SHA-256 of it in hex.
+
+    all_jobs: of the scope put: it sees and cancels the jobs of others too.
+    """
 
     id: str
     name: str
@@ -55,6 +58,7 @@ class Token:
     expires_at: float | None = None
     revoked_at: float | None = None
     last_used_at: float | None = None
+    all_jobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +114,19 @@ class LogPiece:
     limit: int
     end_mark: bytes
     begin_mark: bytes = b""
+    attempt: int = 0
+    worker: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRun:
+    """A run that wrote to a job's log, from the byte `start` on.
+
+    part: see `LogPlace`. began_at: when its first bytes came.
+    """
+
+    part: int
+    attempt: int
+    worker: str
+    began_at: float
+    start: int

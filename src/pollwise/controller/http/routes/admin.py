@@ -35,7 +35,11 @@ def routes(controller: Controller) -> APIRouter:
         who = await access.caller(request, "admin")
         given = await read_model(request, options.body_limit, schema.NewToken)
         made, secret = await controller.tokens.make(
-            given.scope, given.name, expires_in=given.expires_in_s, by=who.who
+            given.scope,
+            given.name,
+            expires_in=given.expires_in_s,
+            all_jobs=given.all_jobs,
+            by=who.who,
         )
         await access.note(request, who, "token.create", made.id, f"{made.scope} {made.name}")
         return answer({**row_view(made, schema.TokenView), "token": secret}, 201)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -9,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pollwise.controller.controller import Controller
 from pollwise.controller.files.uploads import UploadedFiles, receive_multipart
 from pollwise.controller.http import schema
-from pollwise.controller.http.access import SEE, STEER, address_of
+from pollwise.controller.http.access import SEE, address_of
 from pollwise.controller.http.answers import HttpError, error_for, invalid, lease_lost, no_such
 from pollwise.controller.http.requests import (
     PAGE,
@@ -17,7 +19,6 @@ from pollwise.controller.http.requests import (
     Limit,
     answer,
     is_id,
-    is_job_id,
     parsed,
     read_body,
     read_model,
@@ -30,6 +31,10 @@ from pollwise.controller.state.base import new_id
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.matching import MARK, checked_kind
 from pollwise.runtime.jobs import JobInfo
+
+#: How many jobs are read at a time to find those of a token, and at most for one page.
+SCAN = 200
+SCANNED_MAX = 2000
 
 _MULTIPART: dict[str, Any] = {
     "schema": {
@@ -64,11 +69,6 @@ def routes(controller: Controller) -> APIRouter:
             found = await controller.artefacts.list(terms.inputs, input=True)
             names = [each.name for each in found]
         return job_view(info, terms, names, waiting, brief=brief)
-
-    def checked(job_id: str) -> str:
-        if not is_job_id(job_id):
-            raise no_such("job", job_id)
-        return job_id
 
     either: Any = schema.JobView | schema.JobsPut
     about_put = described(
@@ -124,12 +124,22 @@ def routes(controller: Controller) -> APIRouter:
         await controller.check_files()
         info, fresh = await controller.jobs.put(new, None if files is None else files.store)
         job = info.job
+        if not who.may_see(info):  # the view would tell how the job of another token fared
+            raise HttpError(
+                409, "unique_conflict", f"unique = {job.unique!r} is taken by a job that is not "
+                "yours; nothing was put", "Choose another `unique`.",
+            )  # fmt: skip
         if fresh:
             kind = JobTerms.of(job).kind
             controller.note_put(who.who, job.id, kind, address_of(request.scope))
         return answer(await view(info), 201 if fresh else 200, {"Location": f"/api/jobs/{job.id}"})
 
-    @router.get("/api/jobs", **described("List jobs, newest first", schema.JobPage, 422))
+    @router.get(
+        "/api/jobs",
+        **described("List jobs, newest first", schema.JobPage, 422),
+        description="A token with the scope `put` sees the jobs that it put, unless it was made "
+        "for all jobs; a page of it can be shorter than `limit`. `next` is null at the end.",
+    )
     async def list_jobs(
         request: Request,
         state: schema.JobState | None = None,
@@ -148,11 +158,10 @@ def routes(controller: Controller) -> APIRouter:
             worker = who.worker_id  # a worker sees only its own jobs
         elif worker is not None and not is_id(worker):
             raise invalid("worker must be the id of a worker")
-        page = await queue.jobs(
-            state, kind=kinds, worker=worker, newest=True, limit=limit, after=after
-        )
+        chosen = partial(queue.jobs, state, kind=kinds, worker=worker, newest=True)
+        page, following = await _page(chosen, who, limit, after)
         views = [await view(info, brief=True) for info in page]
-        return answer({"jobs": views, "next": page[-1].job.id if len(page) == limit else None})
+        return answer({"jobs": views, "next": following})
 
     @router.get("/api/jobs/{job_id}", **described("Show a job", schema.JobView, 404))
     async def get_job(request: Request, job_id: str) -> Response:
@@ -180,8 +189,8 @@ def routes(controller: Controller) -> APIRouter:
         description="At once if it waits; by its worker if it runs (`cancel` is true until then).",
     )
     async def cancel(request: Request, job_id: str) -> Response:
-        who = await controller.access.caller(request, *STEER)
-        info = await controller.jobs.cancel(checked(job_id))
+        who = await controller.access.steered(request, job_id)
+        info = await controller.jobs.cancel(job_id)
         if info is None:
             raise no_such("job", job_id)
         if info.state in ("done", "dead"):
@@ -198,9 +207,9 @@ def routes(controller: Controller) -> APIRouter:
         **described("Run a job again that is done, dead or cancelled", schema.JobView, 404, 409),
     )
     async def retry(request: Request, job_id: str) -> Response:
-        who = await controller.access.caller(request, *STEER)
+        who = await controller.access.steered(request, job_id)
         await controller.check_files()
-        retried = await controller.jobs.retry(checked(job_id))
+        retried = await controller.jobs.retry(job_id)
         info = await queue.get(job_id)
         if info is None:
             raise no_such("job", job_id)
@@ -232,3 +241,28 @@ def routes(controller: Controller) -> APIRouter:
         return answer({"cancel": job_id in cancel, "lease_s": left})
 
     return router
+
+
+async def _page(
+    jobs: Callable[..., Awaitable[list[JobInfo]]], who: Caller, limit: int, after: str | None
+) -> tuple[list[JobInfo], str | None]:
+    """A page of the jobs that the caller may see, and after which id the next one begins.
+
+    The store does not know who put a job. So for a caller that sees only its own, up to SCANNED_MAX
+    jobs are read, and the page has those of them that are its own.
+    """
+    if not who.owns_only:
+        page = await jobs(limit=limit, after=after)
+        return page, page[-1].job.id if len(page) == limit else None
+    found: list[JobInfo] = []
+    for _ in range(SCANNED_MAX // SCAN):
+        read = await jobs(limit=SCAN, after=after)
+        for info in read:
+            if who.may_see(info):
+                found.append(info)
+                if len(found) == limit:
+                    return found, info.job.id
+        if len(read) < SCAN:
+            return found, None
+        after = read[-1].job.id
+    return found, after

@@ -21,4 +21,6 @@ SELECT r_kept, r_before::text FROM {controller}_put_artefact(:row, :job, :most, 
 
 -- name: append_log
 SELECT size, part, received, cut
-FROM {controller}_append_log(:folder, :part, :offset, :data, :limit, :end_mark, :begin_mark, {now});
+FROM {controller}_append_run_log(
+    :folder, :part, :offset, :data, :limit, :end_mark, :begin_mark, :attempt, :worker, {now}
+);

@@ -67,6 +67,9 @@ class StateFile(SqliteFile):
             after, kept = encoding.appended(place, piece)
             if after != place:
                 self.rows(now, "put_log_place", folder=folder, **asdict(after))
+            if after.part > place.part:
+                run = {"attempt": piece.attempt, "worker": piece.worker, "start": place.size}
+                self.rows(now, "add_log_run", folder=folder, part=after.part, **run)
             if kept:
                 self.rows(now, "add_log_bytes", folder=folder, start=place.size, data=kept)
         return after

@@ -26,5 +26,9 @@ ON CONFLICT (folder) DO UPDATE SET
     job = CASE WHEN job = '' THEN excluded.job ELSE job END,
     size = excluded.size, part = excluded.part, received = excluded.received, cut = excluded.cut;
 
+-- name: add_log_run
+INSERT INTO {controller}_log_runs (folder, part, attempt, worker, began_at, start)
+VALUES (:folder, :part, :attempt, :worker, {now}, :start);
+
 -- name: add_log_bytes
 INSERT INTO {controller}_log_bytes (folder, start, data) VALUES (:folder, :start, :data);
