@@ -1,7 +1,8 @@
 """Tables and functions in a schema on Postgres, created by a script and only on request.
 
 The command, the call and people who want to read it first use the same script. It creates what is
-missing and leaves the rest, so running it twice, even at the same time, does no harm.
+missing and leaves the rest, so running it twice, even at the same time, does no harm. It is one
+statement: a transaction by itself, or a part of the user's own, as in Django's RunSQL or Alembic.
 """
 
 from __future__ import annotations
@@ -87,21 +88,17 @@ def script(schema: str, tables: TableSet) -> str:
         .replace("{record}", tables.record)
         for version, text in migrations(tables.package)
     ]
-    made = "\n\n".join([begin, *steps, "COMMIT;"])
+    made = "\n\n".join([begin, *steps, "END $migrate$;"])
     return made.replace("{schema}", quoted(schema)) + "\n"
 
 
 # The name was checked: it contains nothing that could end its quotes.
 _BEGIN = """\
 -- The schema {name} of {whose}, version {version}: creates what is missing. Run it as a role that
--- may create the schema, or that owns it.
-BEGIN;
-
+-- may create the schema, or that owns it. It is one statement, so it is done as a whole or not at all;
+-- in an open transaction, with the rest of that.
 DO $migrate$ BEGIN
 PERFORM pg_advisory_xact_lock({lock});
-END $migrate$;
-
-DO $migrate$ BEGIN
 IF NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = {text}) THEN
     CREATE SCHEMA {name};
 END IF;
@@ -112,17 +109,13 @@ IF NOT EXISTS (
         version integer PRIMARY KEY,
         applied_at timestamptz NOT NULL DEFAULT now()
     );
-END IF;
-END $migrate$;"""
+END IF;"""
 
 _STEP = """\
-DO $migrate$ BEGIN
-IF EXISTS (SELECT 1 FROM {schema}.{record} WHERE version = {version}) THEN
-    RETURN;
-END IF;
+IF NOT EXISTS (SELECT 1 FROM {schema}.{record} WHERE version = {version}) THEN
 {body}
 INSERT INTO {schema}.{record} (version) VALUES ({version});
-END $migrate$;"""
+END IF;"""
 
 
 def check_version(found: int | None, schema: str, where: str, tables: TableSet) -> None:
