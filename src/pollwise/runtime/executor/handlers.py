@@ -14,6 +14,7 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, HandlerTimeout
+from pollwise.runtime.executor.django import closing_lost, closing_old
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
 
@@ -153,7 +154,11 @@ def call_of(
 
     timeout: the limit of a handler that has none of its own.
     """
-    call: Proceed = _in_thread(handler.function, threads) if handler.plain else handler.function
+    call: Proceed = (
+        _in_thread(closing_old(handler.function), threads)
+        if handler.plain
+        else closing_lost(handler.function)
+    )
     for layer in reversed(middleware):  # the first one is outermost
         call = _around(layer, call)
     limit = timeout if handler.timeout is None else handler.timeout

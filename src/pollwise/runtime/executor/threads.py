@@ -16,6 +16,8 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
+from pollwise.runtime.executor.django import close_connections
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -61,6 +63,7 @@ class DaemonThreads(Executor):
             with self._lock:
                 self._busy -= 1
             del future, call  # do not hold a job's payload while idle
+        close_connections()
 
 
 class _Call(Generic[T]):

@@ -95,8 +95,8 @@ def script(schema: str, tables: TableSet) -> str:
 # The name was checked: it contains nothing that could end its quotes.
 _BEGIN = """\
 -- The schema {name} of {whose}, version {version}: creates what is missing. Run it as a role that
--- may create the schema, or that owns it. It is one statement, so it is done as a whole or not at all;
--- in an open transaction, with the rest of that.
+-- may create the schema, or that owns it. It is one statement: done as a whole or not at all, and
+-- in an open transaction with the rest of that.
 DO $migrate$ BEGIN
 PERFORM pg_advisory_xact_lock({lock});
 IF NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = {text}) THEN
