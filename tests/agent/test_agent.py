@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 from collections import Counter
@@ -508,6 +509,37 @@ def test_an_upload_that_is_cut_each_time_fails_the_job(
     on_farm(main, tmp_path)
     tries = [each for each in caplog.records if "could not be sent" in each.getMessage()]
     assert len(tries) == 5
+
+
+@pytest.mark.parametrize("timeout", [60, None])
+def test_a_controller_with_a_full_disk_fails_the_job_by_its_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout: int | None
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main(farm: Farm) -> None:
+        monkeypatch.setattr("pollwise.controller.files.blobs._FileWriter.write", full)
+        job = await farm.put("build", attempts=1, timeout_s=timeout)
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=made(10))
+        async with at_work(hand):
+
+            async def shown() -> bool:
+                return "no room" in ((await farm.job(job["id"]))["message"] or "")
+
+            await until(shown)
+            if timeout is None:  # it keeps trying, and everybody sees why
+                await farm.clock.sleep(3600)
+                assert await shown()
+                monkeypatch.undo()
+                await ended(farm, job["id"])
+            else:
+                dead = await ended(farm, job["id"], "dead", within=120)
+                assert "'app.bin' could not be sent within the timeout of 60 s" in dead["error"]
+                assert "no room" in dead["error"]
+
+    on_farm(main, tmp_path)
 
 
 def test_a_result_that_the_controller_refuses_fails_its_job_and_no_other(

@@ -36,8 +36,11 @@ STORE = "sqlite:///jobs.db"
 
 
 @contextmanager
-def served(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A controller that runs, and its URL."""
+def served(
+    *words: str, said: list[str] | None = None
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A controller that runs, and its URL. said: gets what it logs until it serves."""
+    said = [] if said is None else said
     process = subprocess.Popen(
         [sys.executable, "-m", "pollwise", "serve", STORE, "--port", "0", *words],
         stderr=subprocess.PIPE,
@@ -45,9 +48,8 @@ def served(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     )
     try:
         assert process.stderr is not None
-        said = ""
         for line in process.stderr:
-            said += line
+            said.append(line)
             found = re.search(r"https?://[\w.:]+", line)
             if found and "serving" in line:
                 yield found[0], process
@@ -81,6 +83,25 @@ def test_the_first_start_makes_an_admin_token(folder: Path) -> None:
     with served() as (url, _):
         assert not file.exists()  # there is a token already
         assert get(f"{url}/api/stats", token)["workers"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        (("--host", "0.0.0.0"), True),
+        (("--host", "0.0.0.0", "--trusted-proxy", "10.0.0.1"), False),
+        (("--host", "127.0.0.2"), False),
+        (("--host", "localhost"), False),
+    ],
+)
+def test_an_open_port_without_tls_is_warned_of(
+    folder: Path, words: tuple[str, ...], warned: bool
+) -> None:
+    said: list[str] = []
+    with served(*words, said=said):
+        pass
+    warning = [line for line in said if "tokens cross the network in clear text" in line]
+    assert len(warning) == warned, said
 
 
 def test_a_second_store_in_a_folder_leaves_the_token_of_the_first(folder: Path) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 import shutil
+import subprocess
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import httpx
@@ -121,3 +126,57 @@ def test_a_disk_for_artefacts_that_went_leaves_a_folder_that_is_not_used(tmp_pat
         assert put.status_code == 201
 
     virtually_on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [(errno.ENOSPC, "full"), (errno.EDQUOT, "full"), (errno.EROFS, "read-only")]
+)
+def test_a_disk_that_takes_no_more_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, says: str
+) -> None:
+    async def main(farm: Farm) -> None:
+        await farm.call("GET", "/readyz")
+        for what, place in (("database", tmp_path), ("artefacts", tmp_path / "artefacts")):
+
+            def full(*, dir: Path, place: Path = place, **_: object) -> Any:
+                if dir == place:
+                    raise OSError(number, os.strerror(number))
+                return TemporaryFile(dir=dir)
+
+            monkeypatch.setattr("pollwise.controller.missing_files.tempfile.TemporaryFile", full)
+            told = await refused(farm, "GET", "/readyz", 503)
+            assert told == f"the disk of the {what} is {says}"
+        monkeypatch.undo()
+        await farm.call("GET", "/readyz")
+
+    virtually_on_farm(main, tmp_path, "sqlite")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("this root cannot mount")
+    try:
+        asyncio.run(_fill(disk))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+async def _fill(disk: Path) -> None:
+    controller = Controller(f"sqlite:///{disk}/jobs.db")
+    transport = httpx.ASGITransport(controller.app)
+    async with controller, httpx.AsyncClient(transport=transport, base_url=URL) as http:
+        assert (await http.get("/readyz")).status_code == 200
+        ballast = disk / "ballast"
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        answer = await http.get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json()["error"]["message"] == "the disk of the database is full"
+        assert (await http.get("/livez")).status_code == 200
+        ballast.unlink()
+        assert (await http.get("/readyz")).status_code == 200

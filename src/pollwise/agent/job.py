@@ -9,14 +9,13 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from random import random
 from typing import Any, TypeVar
 
 from pollwise.agent.command import Command, CommandResult, Stop
 from pollwise.agent.files import open_inside
 from pollwise.agent.folder import AgentFolder, is_id
 from pollwise.agent.link import ControllerLink, JobNotOurs
-from pollwise.agent.log import RETRY, Log
+from pollwise.agent.log import Log, Patience
 from pollwise.agent.options import AgentOptions
 from pollwise.agent.outputs import OutputFiles
 from pollwise.agent.results import CannotRun, read_progress, read_result
@@ -104,6 +103,7 @@ class AgentRun:
         self._threads = DaemonThreads(THREADS, f"pollwise-{work.id[:20]}")
         self._progress: dict[str, Any] = {}
         self._reading: asyncio.Future[dict[str, Any]] | None = None
+        self._trouble = ""  # a transfer that the controller does not accept now
         self._slow = False  # the progress could not be read in time
         self._over = False
 
@@ -145,11 +145,18 @@ class AgentRun:
             self._over = True
             self._threads.shutdown()
 
+    @property
+    def _timeout(self) -> float | None:
+        """How long the command may run, in seconds."""
+        limits = (self.work.timeout, self._options.timeout)
+        return min((float(each) for each in limits if each is not None), default=None)  # type: ignore[arg-type]
+
     async def progress(self) -> dict[str, Any]:
         """The job and its progress, or the last that could be read in time."""
         if self.folder.name and not self._over:
             await self._read_progress()
-        return {"job_id": self.work.id, **self._progress}
+        trouble = {"message": self._trouble[:500]} if self._trouble else {}
+        return {"job_id": self.work.id, **self._progress, **trouble}
 
     async def _read_progress(self) -> None:
         loop, reading = asyncio.get_running_loop(), self._reading
@@ -174,13 +181,12 @@ class AgentRun:
             "{inputs}": str(self.folder / "inputs"),
             "{out}": str(self.folder / "out"),
         }
-        limits = [t for t in (self.work.timeout, self._options.timeout) if t is not None]
         command = Command(
             [paths.get(word, word) for word in self._options.command],
             self.folder,
             self._environ(),
             self._log.write,
-            timeout=min(map(float, limits)) if limits else None,  # type: ignore[arg-type]
+            timeout=self._timeout,
             kill_after=self._options.span("kill_after"),
         )
         return await command.run(self.stop)
@@ -191,7 +197,8 @@ class AgentRun:
         (self.folder / "payload.json").write_text(payload, encoding="utf-8")
         for name in self.work.inputs:
             await self._unless_stopped(self._fetched(name))
-        self._log = Log(self.folder / "log", self._link, self.work.id, self._clock)
+        log = self.folder / "log"
+        self._log = Log(log, self._link, self.work.id, self._clock, self._timeout)
         ended = await self._execute(self)
         if ended.why in ("lost", "given back"):
             return ended
@@ -241,13 +248,18 @@ class AgentRun:
     ) -> None:
         """Repeat a call until it works, however long the network is down.
 
+        If the controller answers, but only with errors (its disk is full), give up after the
+        timeout of the job, counted from the first of these answers.
+
         cuts_max: raise `CannotRun` after the connection was cut this often before the answer. Some
             controllers and proxies refuse an upload only by cutting the connection.
         """
         failures = cuts = 0
+        patience = Patience(self._timeout)
         while True:
             try:
                 await call()
+                self._trouble = ""
                 return
             except StoreUnavailable as error:
                 failures += 1
@@ -259,7 +271,11 @@ class AgentRun:
                 )  # fmt: skip
                 if cuts_max is not None and cuts >= cuts_max:
                     raise CannotRun(f"{what} in {cuts} tries: {error}") from None
-                await self._clock.sleep(RETRY.delay(failures, random()))
+                if patience.over(error, self._clock.now()):
+                    limit = f"within the timeout of {self._timeout:g} s"
+                    raise CannotRun(f"{what} {limit}: {error}") from None
+                self._trouble = "" if isinstance(error, NoAnswer) else f"{what}: {error}"
+                await self._clock.sleep(patience.delay(failures))
 
     async def _unless_stopped(
         self, work: Coroutine[Any, Any, T], *, cancel_too: bool = True

@@ -6,6 +6,7 @@ Memory holds one batch, however much the command writes and however long the net
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from random import random
@@ -13,8 +14,10 @@ from random import random
 from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreUnavailable
-from pollwise.queues.http.client import RequestRefused
+from pollwise.queues.http.client import NoAnswer, RequestRefused
 from pollwise.runtime.clock import Clock
+
+logger = logging.getLogger("pollwise")
 
 #: The most bytes of one job's output; what follows is counted and dropped.
 LOG_MAX = 64 * 1024 * 1024
@@ -25,11 +28,46 @@ GATHER = 0.5
 RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 
 
-class Log:
-    """Writes one job's log and sends it to the controller."""
+class Patience:
+    """How long to repeat a request that the controller answers with errors; None for ever.
 
-    def __init__(self, path: Path, link: ControllerLink, job_id: str, clock: Clock) -> None:
+    Without an answer there is no end: the network may be down for days.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self._since: float | None = None
+
+    def over(self, error: StoreUnavailable, now: float) -> bool:
+        """True if the controller has answered nothing but errors for the limit."""
+        if isinstance(error, NoAnswer):
+            self._since = None
+            return False
+        self._since = now if self._since is None else self._since
+        return self._limit is not None and now - self._since >= self._limit
+
+    def delay(self, failures: int) -> float:
+        """The seconds until the next try."""
+        delay = RETRY.delay(failures, random())
+        return delay if self._limit is None else min(delay, self._limit)
+
+
+class Log:
+    """Writes one job's log and sends it to the controller.
+
+    give_up_after: how long the controller may answer with errors once the command has ended.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        link: ControllerLink,
+        job_id: str,
+        clock: Clock,
+        give_up_after: float | None = None,
+    ) -> None:
         self._link = link
+        self._give_up_after = give_up_after
         self._job_id = job_id
         self._clock = clock
         # Opened once: the command may put a FIFO or a link in its place.
@@ -79,6 +117,7 @@ class Log:
 
     async def _send_all(self) -> None:
         failures = 0
+        patience = Patience(self._give_up_after)
         while True:
             if self._sent >= self._size:
                 if self._ended:
@@ -90,12 +129,18 @@ class Log:
                 continue
             try:
                 await self._send_batch()
-                failures = 0
+                failures, patience = 0, Patience(self._give_up_after)
             except (JobNotOurs, RequestRefused):
                 return  # the job is over, or its log is refused
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 failures += 1
-                await self._clock.sleep(RETRY.delay(failures, random()))
+                if self._ended and patience.over(error, self._clock.now()):
+                    logger.warning(
+                        "job %s: the rest of its log is not sent: %s", self._job_id, error,
+                        extra={"action": "log_not_sent", "fields": {"job": self._job_id}},
+                    )  # fmt: skip
+                    return
+                await self._clock.sleep(patience.delay(failures))
             if not self._wanted:
                 return
 

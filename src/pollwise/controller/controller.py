@@ -413,8 +413,9 @@ class Controller:
         return info is None or info.state in ENDED
 
     async def ready(self) -> None:
-        """Raise if the store does not answer or a file that the controller needs is missing."""
+        """Raise if the store does not answer, a file is missing, or a disk is full."""
         await self._files.check()
+        await self._files.check_room()
         await self.storage.ping()
         await self.queue.stats()
         await self.artefacts.blobs.check()

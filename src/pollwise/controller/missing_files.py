@@ -1,4 +1,5 @@
-"""Detects that the database file or the artefacts' folder of a running controller was removed.
+"""Detects that the database file or the artefacts' folder of a running controller was removed, and
+full disks.
 
 A removed file stays usable for the process that has it open, but everything written to it is lost
 when that process ends. So its path is checked now and then, and without it no job is accepted.
@@ -7,6 +8,8 @@ when that process ends. So its path is checked now and then, and without it no j
 from __future__ import annotations
 
 import asyncio
+import errno
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +18,10 @@ from pollwise.runtime.clock import Clock
 
 #: The files are checked at most once in this many seconds.
 CHECK_EVERY = 1.0
+#: A disk is full when a file of this many bytes cannot be written.
+ROOM = 64 * 1024
+#: The errors of a disk that is full for this user.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class MissingStorage(StoreUnavailable):
@@ -47,6 +54,32 @@ class DatabaseMissing(MissingStorage):
         )
 
 
+class DiskFull(MissingStorage):
+    """Nothing more can be written."""
+
+    def __init__(self, what: str, folder: Path, problem: str) -> None:
+        super().__init__(
+            f"the disk of {what} is {problem}",
+            f"the disk of {what} is {problem}: {str(folder)!r}; free some space, or let this user "
+            "write to it",
+        )
+
+
+def check_room(folder: Path, what: str) -> None:
+    """Raise `DiskFull` if nothing can be written to the disk of a folder. Writes a little."""
+    written = 0
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            written = file.write(bytes(ROOM))
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise DiskFull(what, folder, "read-only") from None
+        if error.errno not in NO_ROOM:  # a missing folder is reported elsewhere
+            return
+    if written < ROOM:
+        raise DiskFull(what, folder, "full")
+
+
 class OpenFiles:
     """The database files that a controller has open."""
 
@@ -65,6 +98,12 @@ class OpenFiles:
             self._missing = await loop.run_in_executor(None, self._find_missing)
         if self._missing is not None:
             raise DatabaseMissing(*self._missing)
+
+    async def check_room(self) -> None:
+        """Raise `DiskFull` if the disk of a database is full."""
+        loop = asyncio.get_running_loop()
+        for folder in {path.parent for path in self._paths}:
+            await loop.run_in_executor(None, check_room, folder, "the database")
 
     def _find_missing(self) -> tuple[str, Path] | None:
         """The first missing file, and why."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 from collections.abc import Collection, Iterable, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
+
+logger = logging.getLogger("pollwise")
 
 #: The methods that a route can have.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -31,3 +36,18 @@ def unknown_query(given: Iterable[str], known: Collection[str]) -> str | None:
             names = f"the parameters are {', '.join(sorted(known))}" if known else "it has none"
             return f"there is no query parameter {name[:40]!r} here; {names}"
     return None
+
+
+def warn_without_tls(url: str, advice: str) -> None:
+    """Log a warning if a server at this URL has no TLS and other machines can reach it."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = host == "localhost"
+    if parts.scheme == "http" and not local:
+        logger.warning(
+            "%s has no TLS, and other machines can reach it: tokens cross the network in clear "
+            "text. %s", url, advice, extra={"action": "no_tls", "fields": {"url": url}},
+        )  # fmt: skip

@@ -19,6 +19,7 @@ from pollwise.fleet.file import FleetFile
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.stores.base import NAME
 from pollwise.fleet.stores.urls import open_store
+from pollwise.runtime.http import warn_without_tls
 from pollwise.settings import FleetSettings, Settings, load
 from pollwise.settings.groups import unknown_groups
 
@@ -127,6 +128,7 @@ async def _serve_api(
     task = asyncio.ensure_future(server.serve([listening]))
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    warn_without_tls(url, "Listen at 127.0.0.1 (fleet.api_host), behind a proxy with TLS.")
     note(logging.INFO, "api_served", f"API on {url}/api/fleet/state", url=url)
 
     async def stop() -> None:

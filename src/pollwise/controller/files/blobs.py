@@ -8,7 +8,6 @@ of a crash are deleted with the job.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import re
@@ -25,7 +24,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pollwise.controller.http.answers import HttpError, bytes_gone
-from pollwise.controller.missing_files import BlobsMissing
+from pollwise.controller.missing_files import NO_ROOM, BlobsMissing, check_room
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
 from pollwise.runtime.redact import without_secrets
 
@@ -44,7 +43,6 @@ TIMEOUT = "2m"
 
 #: Its last two characters name a folder too, so it does not end with a dot.
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class BlobWriter(ABC):
 
 
 def is_no_room(error: OSError) -> bool:
-    return error.errno in _NO_ROOM
+    return error.errno in NO_ROOM
 
 
 def no_room() -> HttpError:
@@ -208,6 +206,7 @@ class FolderBlobs(Blobs):
 
     async def check(self) -> None:
         await self._in_full(self._check)
+        await self._in_full(check_room, self.folder, "the artefacts")
 
     def _check(self) -> None:
         """Make the folder on the first check; if it is missing later, somebody removed it."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pollwise.errors import ConfigError, MissingExtra
+from pollwise.runtime.http import warn_without_tls
 
 try:
     import uvicorn
@@ -33,6 +34,10 @@ PING_EVERY = 20.0
 KEEP_ALIVE = 60
 #: The largest head of a request, in bytes.
 HEAD_MAX = 64 * 1024
+NO_TLS = (
+    "Set --tls-cert and --tls-key; or listen at 127.0.0.1 behind a proxy with TLS, or name that "
+    "proxy with --trusted-proxy."
+)
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"Content-Length: 0\r\nConnection: close\r\n\r\n"
@@ -66,11 +71,13 @@ def server_of(controller: Controller) -> ControllerServer:
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GRACE,
     )
-    return ControllerServer(config, controller.stop_waiting, _log_url)
 
+    def started(url: str) -> None:
+        if not options.trusted_proxies:  # where a proxy has the certificate
+            warn_without_tls(url, NO_TLS)
+        logger.info("serving on %s", url, extra={"action": "serving", "fields": {"url": url}})
 
-def _log_url(url: str) -> None:
-    logger.info("serving on %s", url, extra={"action": "serving", "fields": {"url": url}})
+    return ControllerServer(config, controller.stop_waiting, started)
 
 
 def _as_ours(record: logging.LogRecord) -> bool:

@@ -7,12 +7,13 @@ migrations and the table with their versions, so that several stores may share a
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -126,6 +127,8 @@ class SqliteFile:
                 f"the folder {self.path.parent} for the database {self.path.name} does not exist; "
                 "create it or correct the path"
             )
+        if create:
+            _make_private(self.path)
         return sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
             uri=True,
@@ -248,6 +251,17 @@ CREATE TABLE IF NOT EXISTS {table} (
     applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 );
 """
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for this user only; SQLite gives its -wal and -shm the same permissions."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with suppress(OSError):  # it exists, or SQLite's error says why it cannot
+        file = os.open(os.path.realpath(path), flags, 0o600)
+        try:
+            os.fchmod(file, 0o600)  # whatever the umask
+        finally:
+            os.close(file)
 
 
 def file_path(path: str | Path, example: str) -> Path:
