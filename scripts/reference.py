@@ -6,7 +6,6 @@ python scripts/reference.py --check   fail when a page is out of date
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import inspect
 import json
@@ -24,7 +23,8 @@ from diagrams import layers
 from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import short
-from pollwise.lab.prices import MONTH, PRICES, dollars_a_month
+from pollwise.lab.cost import idle_polls_a_month
+from pollwise.lab.prices import PRICES, dollars_a_month
 from pollwise.lab.replay.base import Situation
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.traces.synthetic import workload
@@ -50,7 +50,6 @@ from pollwise.queues.redis.queue import RedisQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
 from pollwise.runtime import events
-from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.store import WorkStore
 from pollwise.settings import STRATEGIES, documented_keys
 from pollwise.settings.strategies import parameters
@@ -62,7 +61,6 @@ TUTORIAL = DOCS / "tutorial" / "getting-started.md"
 SQS = DOCS / "how-to" / "sqs.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PACKAGE = ROOT / "src" / "pollwise"
-IDLE_SECONDS = 3600.0
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
     (pollwise.Adaptive("100ms", "5s"), "most workers (the default)"),
@@ -529,7 +527,7 @@ def tradeoff() -> str:
     """The cost of an idle worker and its longest wait, measured under the virtual clock."""
     rows = []
     for strategy, use in TRADEOFFS:
-        polls = idle_polls(strategy) * MONTH / IDLE_SECONDS
+        polls = idle_polls_a_month(strategy)
         dollars = [f"${polls * PRICES[name].dollars:,.2f}" for name in ("s3-list", "sqs")]
         worst = short(strategy.max_interval)
         shown = f"{strategy.name} {short(strategy.min_interval)}"
@@ -538,23 +536,6 @@ def tradeoff() -> str:
         rows.append((shown, f"{polls:,.0f}", *dollars, f"up to {worst}", use))
     columns = ("polling", "idle polls a month", "on S3 (LIST)", "on SQS", "first wait", "for")
     return table(columns, rows)
-
-
-def idle_polls(strategy: Strategy) -> int:
-    clock = VirtualClock()
-
-    async def main() -> int:
-        async def fetch() -> list[object]:
-            return []
-
-        loop = pollwise.poll(fetch, strategy, clock=clock, seed=1)
-        polling = asyncio.ensure_future(anext(loop, None))
-        await clock.advance(IDLE_SECONDS)
-        loop.stop()
-        await polling
-        return loop.counts.polls
-
-    return clock.run(main())
 
 
 def held_or_not() -> str:

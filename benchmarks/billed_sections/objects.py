@@ -112,7 +112,7 @@ def rates(bench: Bench) -> None:
 
 def page(bench: Bench, found: dict[str, Row]) -> None:
     """The table of qo's page beside what its polls cost in truth, and what ours do."""
-    heading("S3: the table of seeds/qo-adaptive-polling.md, one worker, a month")
+    heading("S3: the table of qo's page on adaptive polling, one worker, a month")
     costs = cost.rows()
     ours = {"fixed 500ms": found[f"idle, {FIXED}"]}
     rows = []

@@ -109,7 +109,7 @@ def test_the_state_has_all_figures_and_null_for_never(folder: Path) -> None:
             assert (health["targets"], health["due"], health["dead_targets"]) == (
                 4, 0, ["gone/away?"]
             )  # fmt: skip
-            assert health["breakers"] == {"closed": 2, "open": 1, "half-open": 0}
+            assert health["breakers"] == {"closed": 2, "open": 2, "half-open": 0}
             assert health["stalest"] == "good"
             assert 0 <= health["staleness"] <= 10
             assert every["good"]["last_success_at"] == pytest.approx(clock.epoch(), abs=10)

@@ -248,10 +248,11 @@ class _Api:
         if fleet.store is not None and fleet.store.shared:
             held = sum(fleet.is_held(name) for name in fleet.names())
             figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
-        # The breaker of a target that is confirming or backing off is still closed.
+        # The breaker of a target that is confirming or backing off is still closed, and that of a
+        # dead one is open, as in the metrics.
         states = figures["states"]
-        opened, half = states["open"], states["half-open"]
-        closed = sum(states.values()) - opened - half - states["dead"]
+        opened, half = states["open"] + states["dead"], states["half-open"]
+        closed = sum(states.values()) - opened - half
         return {**figures, "breakers": {"closed": closed, "open": opened, "half-open": half}}
 
     async def _states(self, names: list[str]) -> list[TargetState]:

@@ -288,7 +288,7 @@ def cost(
     price: PollPrice = "s3-list",
     as_json: Json = False,
 ) -> None:
-    """Replay the published cost tables of adaptive polling on S3, and show the real cost.
+    """Replay the cost tables that qo published for adaptive polling on S3; show the real cost.
 
     The tables price a poll as one GET. A real poll is one LIST for each shard.
 

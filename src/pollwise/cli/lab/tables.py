@@ -101,9 +101,9 @@ def _worth_goal(goal: TuningGoal) -> str | None:
 
 def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
     shards = facts["shards"]
-    say(("What polling costs a worker in a month of 30 days", "bold"))
+    say(("What polling costs a worker in a month of 30 days, beside the figures of qo", "bold"))
     truth = ("really, 1 shard", f"{shards} shards")
-    heads: tuple[str, ...] = ("polling", "polls", "the page", "as GETs", "the page", *truth)
+    heads: tuple[str, ...] = ("polling", "polls", "qo says", "as GETs", "qo says", *truth)
     print_table(
         heads,
         [
@@ -122,7 +122,7 @@ def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
     )
     say("")
     say(("What an idle worker costs, and how long an item may wait", "bold"))
-    heads = ("polling", "the page", "polls", *truth, "the page", "longest")
+    heads = ("polling", "qo says", "polls", *truth, "qo says", "longest")
     print_table(
         heads,
         [
@@ -143,7 +143,7 @@ def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
     many, count = facts["workers_at_fixed_500ms"], facts["workers"]
     paged = "" if many["page_dollars"] is None else f" ({money(many['page_dollars'])} there)"
     say(
-        f"A worker at fixed 500ms costs {money(rows[0].rounded_dollars)} a month as the page "
+        f"A worker at fixed 500ms costs {money(rows[0].rounded_dollars)} a month as qo's page "
         f"counts, {count} cost {money(many['rounded_dollars'])}{paged}. Really, one costs "
         f"{money(facts['costs'][0]['dollars_one_shard'])} and {count} cost "
         f"{money(many['dollars_one_shard'])}; with {shards} shards "
@@ -153,7 +153,7 @@ def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
     for line in facts["assumed"]:
         say((f"- {line}", "dim"))
     dated = f"{REGION}, {DATED}, list prices without free tier"
-    say((f"- Prices: {dated}. The page: {facts['page_price']}. {facts['true_price']}.", "dim"))
+    say((f"- Prices: {dated}. qo's page: {facts['page_price']}. {facts['true_price']}.", "dim"))
 
 
 def _or_nothing(value: Any, text: Callable[[Any], str]) -> str:

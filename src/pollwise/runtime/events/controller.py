@@ -31,7 +31,7 @@ class WorkerGone(Event):
 
 @dataclass(frozen=True, slots=True)
 class PollAnswered(Event):
-    """The controller answered a worker's poll: job, empty, unchanged or too_soon."""
+    """The controller answered a worker's poll: job, empty or too_soon."""
 
     worker: str
     result: str
