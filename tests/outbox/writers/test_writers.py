@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from pollwise.errors import OutboxError, PayloadError, SchemaError, StoreError
 from pollwise.outbox import Outbox
 from pollwise.outbox.records import NewRecord
+from pollwise.outbox.stores.postgres.identity import PostgresIdentity
 from pollwise.outbox.stores.postgres.store import TABLES
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.writers.put import OutboxTarget, put
@@ -101,7 +102,8 @@ def shop(postgres: Postgres) -> str:
 def postgres_database(postgres: Postgres, dsn: str) -> Database:
     postgres.execute("TRUNCATE orders", dbname="writers")
     postgres.execute("TRUNCATE pollwise.outbox_records", dbname="writers")
-    target = OutboxTarget("postgresql", "default", "postgresql:///writers?outbox=default")
+    url = "postgresql:///writers?outbox=default"
+    target = OutboxTarget("postgresql", "default", url, identity=PostgresIdentity(dsn, url))
     return Database("postgresql", dsn, target, lambda sql: postgres.execute(sql, dbname="writers"))
 
 

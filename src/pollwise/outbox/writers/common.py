@@ -6,6 +6,7 @@ run the same statements.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from pollwise.errors import OutboxError, SchemaError, StoreError
 from pollwise.outbox.records import NewRecord
@@ -32,6 +33,23 @@ Step = tuple[str, Mapping[str, Any]]
 _NAMES = {"sqlite": "SQLite", "postgresql": "Postgres"}
 
 
+#: Identifies the database of a connection.
+POSTGRES_IDENTITY = (
+    "(SELECT c.system_identifier FROM pg_control_system() AS c) || '/' || "
+    "(SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())"
+)
+
+
+class Identity(Protocol):
+    """Which database an outbox is in."""
+
+    known: bool
+
+    def read(self) -> str | None: ...
+
+    def forget(self) -> None: ...
+
+
 def _no_time() -> None:
     return None
 
@@ -45,6 +63,7 @@ class OutboxTarget:
     schema: the schema of the functions, on Postgres.
     path: the database file, on SQLite.
     now: the time to use instead of the store's clock, or None.
+    identity: of its database, on Postgres.
     """
 
     dialect: Dialect
@@ -53,6 +72,12 @@ class OutboxTarget:
     schema: str = "pollwise"
     path: Path | None = None
     now: Callable[[], float | None] = _no_time
+    identity: Identity | None = None
+
+    async def identify(self) -> None:
+        """Read the identity of the database without blocking the event loop."""
+        if self.identity is not None and not self.identity.known:
+            await asyncio.to_thread(self.identity.read)
 
 
 class RecordWriter(ABC):
@@ -133,6 +158,7 @@ class AsyncWriter(StatementWriter):
         """The rows of a statement."""
 
     async def put(self, target: OutboxTarget, records: Records) -> list[str]:
+        await target.identify()
         batch = self.ready(target, records)
         if not batch:
             return []
@@ -198,20 +224,26 @@ def _check_file(target: OutboxTarget, files: Sequence[str]) -> None:
 def _postgres_steps(
     target: OutboxTarget, records: Sequence[NewRecord]
 ) -> Generator[Step, Rows, list[str]]:
+    identity = None if target.identity is None else target.identity.read()
     values = {
         "outbox": target.outbox,
         "records": _batch(records),
         "message": None,  # the function sends its default hint
         "now": target.now(),
     }
-    made = yield _postgres_put(target.schema), values
+    if identity is not None:
+        values["identity"] = identity
+    made = yield _postgres_put(target.schema, identity is not None), values
     return [str(row[0]) for row in made]
 
 
 @cache
-def _postgres_put(schema: str) -> str:
+def _postgres_put(schema: str, checked: bool) -> str:
+    outbox = "CAST(:outbox AS text)"
+    if checked:  # in another database the name of the outbox is NULL, which its tables refuse
+        outbox = f"CASE WHEN CAST(:identity AS text) = {POSTGRES_IDENTITY} THEN {outbox} END"
     return (
-        f"SELECT * FROM {quoted(schema)}.outbox_put_all(CAST(:outbox AS text), "  # noqa: S608
+        f"SELECT * FROM {quoted(schema)}.outbox_put_all({outbox}, "  # noqa: S608
         "CAST(:records AS text), CAST(:message AS text), CAST(:now AS double precision))"
     )
 
@@ -230,13 +262,15 @@ def pyformat(statement: str) -> str:
 
 MIGRATE = "Run `pollwise outbox migrate URL`"
 
+#: The SQLSTATE of a NULL where none may be.
+_NULL = "23502"
 #: The SQLSTATEs of a missing schema, table, function or column.
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42883", "42703"})
 
 
 @contextmanager
 def explained(target: OutboxTarget) -> Iterator[None]:
-    """Raise a StoreError that says what to do if tables or permissions are missing.
+    """Raise an error that says what to do if tables or permissions are missing, or not these.
 
     Other errors stay as the library raises them: they concern the user's transaction, and code
     that repeats transactions depends on them.
@@ -250,7 +284,7 @@ def explained(target: OutboxTarget) -> Iterator[None]:
         raise ours from error
 
 
-def _explanation(target: OutboxTarget, error: Exception) -> StoreError | None:
+def _explanation(target: OutboxTarget, error: Exception) -> StoreError | OutboxError | None:
     for each in _causes(error):
         if target.dialect == "sqlite":
             said = str(each)
@@ -265,6 +299,13 @@ def _explanation(target: OutboxTarget, error: Exception) -> StoreError | None:
         if state in _NOT_MIGRATED:
             return SchemaError(
                 f"{target.url}: {said}. {MIGRATE}, as a role that may create tables."
+            )
+        if state == _NULL and target.identity is not None:
+            target.identity.forget()
+            return OutboxError(
+                f"the connection is to another database than the outbox, {target.url}, so no relay "
+                "would find the record. Give a connection to that database, or change the outbox's "
+                "URL. If the database was replaced, by an upgrade, repeat the transaction."
             )
         if state == "42501":
             return StoreError(

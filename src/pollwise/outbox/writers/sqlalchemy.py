@@ -91,8 +91,10 @@ class AsyncConnectionWriter(RecordWriter):
     def __init__(self, tx: Any) -> None:
         self.tx = tx
 
-    def put(self, target: OutboxTarget, records: Records) -> Any:
-        return self.tx.run_sync(lambda tx: self.plain(tx).put(target, records))
+    async def put(self, target: OutboxTarget, records: Records) -> list[str]:
+        await target.identify()
+        ids: list[str] = await self.tx.run_sync(lambda tx: self.plain(tx).put(target, records))
+        return ids
 
 
 class AsyncSessionWriter(AsyncConnectionWriter):

@@ -42,6 +42,7 @@ try:
 except ImportError as error:  # also raised if libpq is missing
     raise MissingExtra("an outbox on Postgres", "postgres") from error
 
+from pollwise.outbox.stores.postgres.identity import PostgresIdentity
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import Param, flag, number, numbers, text, texts
 from pollwise.storage.postgres.schema import TableSet, quoted
@@ -89,6 +90,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
         )
         self._listen = self.database.listening(listen)
         self._in_doubt = InDoubt(claim_of)
+        self._identity = PostgresIdentity(self.database.conninfo, self.database.url)
         super().__init__(
             name,
             clock=self.database.clock,
@@ -100,7 +102,12 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
     def target(self) -> OutboxTarget:
         """For writers; the SQL function itself sends the hint of their transaction."""
         return OutboxTarget(
-            "postgresql", self.name, self.url, schema=self.schema, now=self.clock.imposed
+            "postgresql",
+            self.name,
+            self.url,
+            schema=self.schema,
+            now=self.clock.imposed,
+            identity=self._identity,
         )
 
     # The relay's side
