@@ -32,7 +32,7 @@ class Wire(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, app: Any) -> None:
-        self._inner = httpx.ASGITransport(app)
+        self.app = app
         self.gone = False
         self.lose: tuple[str, int] = ("", 0)
         self.requests: list[tuple[float, str, str]] = []
@@ -46,7 +46,7 @@ class Wire(httpx.AsyncBaseTransport):
         body = await request.aread()
         self.bodies.append(body)
         again = httpx.Request(request.method, request.url, headers=request.headers, content=body)
-        answer = await self._inner.handle_async_request(again)
+        answer = await httpx.ASGITransport(self.app).handle_async_request(again)
         word, times = self.lose
         if times and word in request.url.path:
             self.lose = (word, times - 1)
@@ -74,6 +74,10 @@ class Hand:
 
     def mend(self) -> None:
         self.wire.gone = False
+
+    def move(self, app: Any) -> None:
+        """The controller was restarted: requests reach another application."""
+        self.wire.app = app
 
 
 def takes(seconds: float, done: list[str] | None = None) -> Execute:
@@ -116,7 +120,7 @@ def make_hand(
     async def dial(path: str, token: str) -> Any:
         if wire.gone:
             raise NoAnswer("the network is gone", sent=False)
-        socket = await dial_inside(app, path, token)
+        socket = await dial_inside(wire.app, path, token)
         sockets[:] = [socket]
         return socket
 

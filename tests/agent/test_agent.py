@@ -7,6 +7,7 @@ import errno
 import itertools
 import json
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from pollwise.runtime.events import (
     WorkerRegistered,
 )
 from tests.agent.hands import Hand, at_work, ended, make_hand, takes, until, worker_token
-from tests.controller.farm import Farm
+from tests.controller.farm import Farm, farm_on, opened_queue
 from tests.controller.farm import virtually_on_farm as on_farm
 
 
@@ -186,7 +187,7 @@ def test_days_without_a_network(tmp_path: Path) -> None:
     on_farm(main, tmp_path)
 
 
-def test_what_is_lost_for_longer_than_a_lease_is_stopped(tmp_path: Path) -> None:
+def test_what_another_took_during_an_outage_is_stopped(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         job = await farm.put()
         done: list[str] = []
@@ -203,13 +204,101 @@ def test_what_is_lost_for_longer_than_a_lease_is_stopped(tmp_path: Path) -> None
             async with at_work(other):
                 again = await ended(farm, job["id"], within=300)
             assert again["attempt"] == 2
-            assert len(cut.seen.of(JobLost)) == 1, "the command was stopped"
-            assert done == [job["id"]]
+            assert cut.agent.state()["running"] == [job["id"]], "it cannot know"
             cut.mend()
-            await farm.clock.sleep(100)
+            await until(lambda: _is(not cut.agent.state()["running"]), 100)
+            assert len(cut.seen.of(JobLost)) == 1, "the command was stopped"
+        assert done == [job["id"]]
         assert (await farm.job(job["id"]))["state"] == "done"
 
     on_farm(main, tmp_path)
+
+
+#: Longer than the heartbeat timeout of two minutes.
+OUTAGE = 140.0
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+@pytest.mark.parametrize("work", [60.0, 400.0], ids=["ended meanwhile", "still runs"])
+def test_what_nobody_else_took_during_an_outage_is_accepted(
+    tmp_path: Path, work: float, attempts: int
+) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.put(requires={"platform": "ios"}, attempts=attempts)
+        runs: list[str] = []
+
+        async def execute(run: AgentRun) -> CommandResult:
+            runs.append(run.work.id)
+            (run.folder / "out" / "a").write_text("a")
+            (run.folder / "result.json").write_text("7")
+            return await takes(work)(run)
+
+        token = await worker_token(farm, tmp_path)
+        given: dict[str, Any] = {"execute": execute, "capabilities": {"platform": "ios"}}
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, **given)
+        # Another one is there all the time, and can take other jobs.
+        idle = make_hand(farm.app, token, tmp_path / "idle", farm.clock, name="idle")
+        async with at_work(idle), at_work(hand):
+            await ended(farm, job["id"], "leased")
+            await hand.cut()
+            await farm.clock.sleep(OUTAGE)
+            if attempts > 1:
+                assert (await farm.job(job["id"]))["state"] == "ready", "others may take it"
+            hand.mend()
+            done = await ended(farm, job["id"], within=work + 70)
+        assert (done["result"], done["attempt"]) == (7, 1)
+        assert runs == [job["id"]]
+        files = (await farm.call("GET", f"/api/jobs/{job['id']}/artefacts"))["artefacts"]
+        assert [file["name"] for file in files] == ["a"]
+
+    on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["controller", "network"])
+def test_after_an_outage_workers_have_time_to_return(tmp_path: Path, restarts: bool) -> None:
+    """Of two workers, the idle one returns first, and must not get the job of the other."""
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with opened_queue("sqlite", tmp_path, clock) as queue:
+            hands: list[Hand] = []
+            async with AsyncExitStack() as stack:
+                async with farm_on(queue, clock, tmp_path) as farm:
+                    token = await worker_token(farm, tmp_path)
+                    job = await farm.put()
+                    for name in ("busy", "idle"):
+                        hand = make_hand(
+                            farm.app, token, tmp_path / name, clock, execute=takes(200), name=name
+                        )
+                        hands.append(hand)
+                        await stack.enter_async_context(at_work(hand))
+                        await ended(farm, job["id"], "leased")
+                    await clock.sleep(5)
+                    for hand in hands:
+                        await hand.cut()
+                    if not restarts:
+                        await clock.sleep(OUTAGE)
+                        await finished(farm, job["id"], hands)
+                if restarts:
+                    await clock.sleep(OUTAGE)
+                    async with farm_on(queue, clock, tmp_path) as farm:
+                        for hand in hands:
+                            hand.move(farm.app)
+                        await finished(farm, job["id"], hands)
+
+    async def finished(farm: Farm, job_id: str, hands: list[Hand]) -> None:
+        busy, idle = hands
+        idle.mend()
+        polls = len(idle.wire.polls())
+        await until(lambda: _is(len(idle.wire.polls()) > polls), 70)
+        await clock.sleep(20)
+        busy.mend()
+        done = await ended(farm, job_id, within=300)
+        assert (done["attempt"], idle.seen.of(JobStarted)) == (1, [])
+        for hand in hands:
+            await hand.cut()  # their stop does not need it
+
+    clock.run(main())
 
 
 def test_a_controller_that_forgot_the_agent_gets_it_again(tmp_path: Path) -> None:

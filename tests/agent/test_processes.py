@@ -94,6 +94,37 @@ def test_a_killed_controller_is_not_missed(keeper: Keeper, tmp_path: Path) -> No
     controller.close()
 
 
+@pytest.mark.soak
+def test_a_controller_that_is_away_for_longer_than_the_heartbeat_timeout(
+    keeper: Keeper, tmp_path: Path
+) -> None:
+    controller = serve(keeper, heartbeat_timeout="120s")
+    token = controller.token("worker")
+    runs, go = tmp_path / "runs", tmp_path / "go"
+    script = f"""
+echo $POLLWISE_JOB_ID >> {runs}
+[ "$POLLWISE_JOB_KIND" = short ] || while [ ! -e {go} ]; do sleep 0.2; done
+echo made > $POLLWISE_OUT/file; echo 7 > $POLLWISE_RESULT
+"""
+    with AgentProcess(controller.url, token, tmp_path / "a", script, "--slots", "2") as agent:
+        long = controller.put("long", attempts=1)
+        wait_until(lambda: len(lines(runs)) == 1, "the command runs")
+        short = controller.put("short")
+        wait_until(lambda: len(lines(runs)) == 2, "the command runs")
+        controller.kill()
+        with AgentProcess(controller.url, token, tmp_path / "b", script) as idle:
+            time.sleep(140)  # real time: the outage
+            go.touch()
+            controller.start()
+            for job in (long, short):
+                done = controller.await_state(job, "done", within=90)
+                assert (done["attempt"], done["result"]) == (1, 7)
+            idle.await_log("worker_registered", within=90)
+        assert sorted(lines(runs)) == sorted([long, short]), "each ran once"
+        assert agent.stop() == 0
+    controller.close()
+
+
 def test_a_network_that_comes_and_goes(keeper: Keeper, tmp_path: Path) -> None:
     controller = serve(keeper)
     token = controller.token("worker")

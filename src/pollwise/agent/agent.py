@@ -1,8 +1,9 @@
 """The agent: polls, runs commands and reports, with one loop and one connection.
 
 It goes on polling while commands run. Each poll says what runs, which renews the leases, and how
-jobs ended; reports stay on disk until the controller has accepted them. If the controller does not
-know the agent any more, it registers again, and stops the jobs that it lost.
+jobs ended; reports stay on disk until the controller has accepted them. While the controller cannot
+be reached, commands go on: it says which jobs are lost when it answers again. If it does not know
+the agent any more, the agent registers again, and stops the jobs that it lost.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pollwise.agent.folder import AgentFolder
 from pollwise.agent.job import AgentJob, AgentRun, Execute
 from pollwise.agent.link import ControllerLink, NotRegistered
 from pollwise.agent.options import AgentOptions
-from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, Suggested
+from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, RETURN_SHARE, Suggested
 from pollwise.agent.push import AgentHints
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
@@ -39,7 +41,7 @@ from pollwise.runtime.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
+from pollwise.runtime.loop import POLL_RETRY, Batch, LoopOptions, PollLoop
 from pollwise.runtime.signals import stopping_on_signals
 
 #: The most reports in one poll, and the most bytes of them.
@@ -76,11 +78,11 @@ class Agent:
         self._link = ControllerLink(client, TokenSource(options.token_file), self._clock)
         self._push = AgentHints(self._link, self._clock, self.events, options.name, self._cancel)
         self._pace = Suggested(Adaptive(options.poll_interval, options.max_interval))
+        self._polling = LoopOptions(
+            clock=self._clock, events=self.events, hints=self._push, spread=False
+        )
         self._loop: PollLoop[AgentJob] = PollLoop(
-            self._poll,
-            self._pace,
-            options.name,
-            LoopOptions(clock=self._clock, events=self.events, hints=self._push, spread=False),
+            self._poll, self._pace, options.name, self._polling
         )
         self._root: AgentFolder  # opened by `run`
         self._runs: dict[str, tuple[AgentRun, asyncio.Task[None]]] = {}
@@ -93,7 +95,6 @@ class Agent:
         self._stopping = False
         self._hurry = asyncio.Event()
         self._grace: asyncio.Task[None] | None = None
-        self._watch: asyncio.TimerHandle | None = None
 
     def state(self) -> dict[str, Any]:
         """What the agent does now, as plain values.
@@ -156,8 +157,6 @@ class Agent:
 
     async def _end(self) -> None:
         """Give back what still runs, send the last reports, and unregister."""
-        if self._watch is not None:
-            self._watch.cancel()
         if self._grace is not None:
             self._grace.cancel()
             await asyncio.gather(self._grace, return_exceptions=True)
@@ -202,7 +201,6 @@ class Agent:
             return Batch(())
 
     async def _report_and_poll(self, free: int) -> Batch[AgentJob]:
-        began = self._clock.now()
         reports = list(self._next_reports())
         runs = [run for run, task in self._runs.values() if not task.done()]
         running = await asyncio.gather(*(run.progress() for run in runs))
@@ -216,7 +214,7 @@ class Agent:
                 self._one_by_one = True  # which of them is refused?
                 raise StoreUnavailable(str(refused)) from refused
             raise
-        self._answered(began, {str(each) for each in answer.get("lost") or ()}, reports)
+        self._answered({str(each) for each in answer.get("lost") or ()}, reports)
         for job_id in answer.get("cancel") or ():
             self._cancel(job_id)
         next_poll = answer.get("next_poll_s")
@@ -240,6 +238,10 @@ class Agent:
             share = BUSY_SHARE if busy else IDLE_SHARE
             self._pace.least = worker.min_interval
             self._pace.most = share * worker.heartbeat_timeout
+            # After an outage, workers have one heartbeat timeout to return.
+            longest = max(RETURN_SHARE * worker.heartbeat_timeout, POLL_RETRY.first)
+            longest = min(longest, POLL_RETRY.max_delay)
+            self._polling.retry = replace(POLL_RETRY, max_delay=longest)
 
     def _next_reports(self) -> Iterable[dict[str, Any]]:
         room = REPORT_BYTES_MAX
@@ -262,8 +264,8 @@ class Agent:
             stripped |= {"state": "failed", "error": f"its report was refused: {why}"[:1000]}
         self._reports[job_id] = stripped
 
-    def _answered(self, began: float, lost: set[str], reports: Iterable[dict[str, Any]]) -> None:
-        """The controller answered the poll that was sent at `began`."""
+    def _answered(self, lost: set[str], reports: Iterable[dict[str, Any]]) -> None:
+        """The controller accepted the reports, and says which jobs are lost."""
         for report in reports:
             job_id = report["job_id"]
             if job_id in lost:  # another worker had the job meanwhile
@@ -273,23 +275,12 @@ class Agent:
             self._accepted(job_id)
         for job_id in lost & self._runs.keys():
             self._runs[job_id][0].stop.ask("lost")
-        if self._watch is not None:
-            self._watch.cancel()
-        worker = self._link.worker
-        if worker is not None:
-            loop = asyncio.get_running_loop()
-            self._watch = loop.call_at(began + worker.heartbeat_timeout, self._cut_off)
 
     def _accepted(self, job_id: str) -> None:
         self._reports.pop(job_id, None)
         self._ended.pop(job_id, None)
         self._stripped.discard(job_id)
         self._root.remove(job_id)
-
-    def _cut_off(self) -> None:
-        """No answer for as long as a lease: the controller has given our jobs to others."""
-        self._watch = None
-        self._stop_all("lost")
 
     def _stop_all(self, why: str) -> None:
         for run, _ in self._runs.values():

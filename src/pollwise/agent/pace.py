@@ -11,6 +11,8 @@ from pollwise.core.strategies.base import Pacer, Strategy
 #: The longest pause of a busy and of an idle agent, as a fraction of the heartbeat timeout.
 BUSY_SHARE = 0.25
 IDLE_SHARE = 0.75
+#: The longest pause after polls that failed, as such a fraction.
+RETURN_SHARE = 0.5
 
 
 class Suggested(Strategy, Pacer):

@@ -454,7 +454,7 @@ class Controller:
     def _planned(self) -> Chores:
         chores = Chores(self.source, self.clock, self.events)
         chores.add("seen", WRITE_EVERY, self._write_down)
-        chores.add("sweep", WRITE_EVERY, self.runs.sweep)
+        chores.add("sweep", min(WRITE_EVERY, self.runs.lease_s / 4), self.runs.sweep)
         chores.add("requirements", REQUIREMENTS_EVERY, self.registry.read_requirements)
         chores.add("kinds", RETENTION_EVERY, self._learn_kinds)
         chores.add("retention", RETENTION_EVERY, self._retain)

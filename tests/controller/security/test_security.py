@@ -230,7 +230,9 @@ def test_what_a_lost_job_was_is_not_written_any_more(tmp_path: Path) -> None:
         first, second = await farm.register(), await farm.register()
         job = await farm.put()
         await first.job()
-        await asyncio.sleep(125)
+        await asyncio.sleep(65)
+        assert (await second.poll())["job"] is None
+        await asyncio.sleep(65)
         await second.job()
         path = f"/api/jobs/{job['id']}"
         put = await farm.http.put(f"{path}/artefacts/a", content=b"x", headers=first.headers)

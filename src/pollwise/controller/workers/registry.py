@@ -143,6 +143,9 @@ class WorkerRegistry:
         self._read_at = -REQUIREMENTS_EVERY
         self._live: list[Mapping[str, Any]] = []
         self._live_at = -LIVE_FOR
+        self._contact_at = -math.inf
+        #: When workers were heard again after an outage, or for the first time.
+        self.resumed_at = -math.inf
 
     def __len__(self) -> int:
         return len(self._known)
@@ -220,7 +223,10 @@ class WorkerRegistry:
 
     def seen(self, known: KnownWorker, address: str = "", now: float | None = None) -> None:
         """Note that a worker sent a request; saved within `WRITE_EVERY`."""
-        known.seen_at = self._clock.now() if now is None else now
+        known.seen_at = at = self._clock.now() if now is None else now
+        if at - self._contact_at > self._timeout:
+            self.resumed_at = at  # nobody was heard: all may have been there
+        self._contact_at = at
         if address:
             known.address = address
         self._unwritten[known.row.id] = known

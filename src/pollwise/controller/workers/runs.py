@@ -3,13 +3,19 @@
 A run is a job under a claim of its worker, and the queue knows all about it. This controller
 remembers the claims of the workers that it talks to, so that a hand-out, a renewal and a report are
 one call each. A worker may reach another controller with its next request: that one reads the claim
-from the queue. The lease decides: while a worker sends requests, its leases are renewed; when it is
-silent, they end, and the queue hands the job to another worker, as the next attempt.
+from the queue.
+
+While a worker sends requests, its runs are renewed. When it is silent for the heartbeat timeout,
+its jobs become ready for others, as the next attempt; until another worker has taken such a job,
+the first one may return, go on and report. The leases in the queue are much longer, so that a run
+outlives an outage of the controllers. After an outage all workers get the whole timeout to return.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -18,7 +24,7 @@ from typing import Any
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerRegistry
-from pollwise.errors import LeaseLost
+from pollwise.errors import LeaseLost, StoreError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, JobDelivered, JobGivenUp, JobLapsed, JobReported
@@ -33,8 +39,15 @@ RUNS_FRESH = 30.0
 VOID_MAX = 50
 #: How many jobs are looked up one by one that a worker names and this controller does not know.
 LOOKUPS_MAX = 100
-#: How long after its lease a run counts as lapsed, in seconds.
-LAPSED_AFTER = 1.0
+#: How long the queue keeps a claim after its last renewal, in seconds.
+HELD_FOR = 86400.0
+#: The lease of a run that is released, in seconds: its claim stays valid until the next one.
+RELEASED = 0.001
+#: In its last attempt, a job is given up after this many heartbeat timeouts: no other worker may
+#: take it, so the result of the silent one is awaited for longer.
+LAST_ATTEMPT = 5.0
+#: How many released runs are remembered, for workers that return.
+RELEASED_MAX = 10_000
 _PAGE = 500
 _NO_NEWS: Mapping[str, Progress] = {}
 
@@ -71,10 +84,16 @@ class Runs:
         self._events = events
         self._random = Random()
         self.lease_s = options.span("heartbeat_timeout")
+        self._held_s = max(HELD_FOR, 2 * self.lease_s)
         self._fresh_for = min(RUNS_FRESH, RENEW_AFTER * self.lease_s)
         self._read_at = -RUNS_FRESH
         self._reading = asyncio.Lock()
         self._unknown: dict[str, list[JobInfo]] = {}  # runs of workers that were not seen yet
+        #: By worker and job: runs that others may take, and that nobody has taken as far as known.
+        self._released: OrderedDict[tuple[str, str], HeldRun] = OrderedDict()
+        self._sweep_by = -math.inf  # no run is overdue before
+        self._sweeping = asyncio.Lock()
+        self._failed = False
 
     def _run(self, claim: Claim, renewed_at: float | None = None, cancel: bool = False) -> HeldRun:
         terms, now = JobTerms.of(claim.job, self._options.attempts), self._clock.now()
@@ -93,6 +112,8 @@ class Runs:
 
     async def claim(self, known: KnownWorker, limit: int) -> list[HeldRun]:
         """Claim up to `limit` jobs for a worker."""
+        if self._clock.now() >= self._sweep_by:
+            await self.sweep()
         group = self._registry.group_of(known)
         handed: list[HeldRun] = []
         for _ in range(VOID_MAX):
@@ -100,7 +121,7 @@ class Runs:
                 break
             puts, began, wanted = group.puts, self._clock.now(), limit - len(handed)
             claims = await self._queue.claim(
-                known.id, wanted, self.lease_s, kinds=sorted(group.kinds)
+                known.id, wanted, self._held_s, kinds=sorted(group.kinds)
             )
             if len(claims) < wanted:
                 group.found_nothing(puts, began + self._options.span("empty_for"))
@@ -137,12 +158,8 @@ class Runs:
         for known in self._registry:
             old = known.runs.get(taken.job_id)
             if old is not None and old is not taken:
-                self._forget_lapsed(known, [old])
-
-    def _forget_lapsed(self, known: KnownWorker, runs: Sequence[HeldRun]) -> None:
-        self._forget(known, [run.job_id for run in runs])
-        for run in runs:
-            self._emit(JobLapsed, run)
+                self._forget(known, [old.job_id])
+                self._emit(JobLapsed, old)
 
     async def unheard(
         self, known: KnownWorker, running: Collection[str], limit: int
@@ -194,21 +211,14 @@ class Runs:
         self._unknown, self._read_at = found, began
 
     def _merge(self, known: KnownWorker, found: Iterable[JobInfo], began: float) -> None:
-        """Remember what a read that began then found, and what was handed out since.
-
-        Runs whose lease has ended are left to the sweep.
-        """
-        ended = self._clock.now() - self.lease_s
-        runs = {
-            job_id: run
-            for job_id, run in known.runs.items()
-            if run.since >= began or run.renewed_at <= ended
-        }
+        """Remember what a read that began then found, and what was handed out since."""
+        runs = {job_id: run for job_id, run in known.runs.items() if run.since >= began}
         for info in found:
             run = self._run_of(info)
             before = known.runs.get(run.job_id)
             if before is not None and before.claim.token == run.claim.token:
                 before.cancel = before.cancel or info.cancel
+                before.renewed_at = max(before.renewed_at, run.renewed_at)
                 run = before
             runs.setdefault(run.job_id, run)
         if runs or known.runs:
@@ -218,11 +228,18 @@ class Runs:
     def _run_of(self, info: JobInfo) -> HeldRun:
         if info.claim is None:
             raise ValueError(f"job {info.job.id} is not leased")
-        left = min(max(info.claim.until - self._clock.epoch(), 0.0), self.lease_s)
-        return self._run(info.claim, self._clock.now() - (self.lease_s - left), info.cancel)
+        left = min(max(info.claim.until - self._clock.epoch(), 0.0), self._held_s)
+        return self._run(info.claim, self._clock.now() - (self._held_s - left), info.cancel)
 
     async def adopt(self, known: KnownWorker, ids: Collection[str]) -> None:
-        """Look up jobs that a worker names: another controller may have handed them out."""
+        """Look up jobs that a worker names: another controller may have handed them out.
+
+        A worker that was silent for long gets back the runs that nobody else has taken.
+        """
+        released = [run for i in ids if (run := self._released.pop((known.id, i), None))]
+        if released:
+            known.runs = {**known.runs, **{run.job_id: run for run in released}}
+            await self._renew(known, released)
         unknown = [job_id for job_id in ids if job_id not in known.runs]
         if len(unknown) > LOOKUPS_MAX:
             await self.read_all()
@@ -285,7 +302,7 @@ class Runs:
         now = self._clock.now()
         ids = {run.job_id for run in runs}
         said = {job_id: each for job_id, each in news.items() if job_id in ids}
-        renewal = await self._queue.renew([run.claim for run in runs], self.lease_s, said)
+        renewal = await self._queue.renew([run.claim for run in runs], self._held_s, said)
         for run in runs:
             run.renewed_at = now
             run.cancel = run.cancel or run.job_id in renewal.cancel
@@ -369,32 +386,84 @@ class Runs:
         refused = await self._settle([Settlement.give_back(claim) for claim in held])
         return len(held) - len(refused)
 
-    async def sweep(self) -> None:
-        """Forget the runs of silent workers, and end those that had their last attempt.
+    # Workers that are silent
 
-        The queue hands out the others by itself. There may be no poll that would find out.
-        """
-        now = self._clock.now()
-        over: list[HeldRun] = []
-        for known in self._registry:
-            ended = [
-                run
-                for run in known.runs.values()
-                if now - run.renewed_at > self.lease_s + LAPSED_AFTER
-            ]
-            if ended:
-                self._forget_lapsed(known, ended)
-                self._registry.notice_put()
-            over += [run for run in ended if run.claim.job.attempt >= run.terms.attempts]
-        for run in over:
-            lapse = f"the lease of {run.claim.worker} ran out"
-            await self._give_up(run, lapse, run.claim.job.attempt)
+    async def sweep(self) -> None:
+        """Release the runs of silent workers, and give up those that had their last attempt."""
+        async with self._sweeping:
+            try:
+                if self._overdue() or not self.is_fresh(self._clock.now()):
+                    await self.read_all()  # others may have heard of them
+                overdue = self._overdue()
+                if self._failed:  # the store was away: nobody could be heard
+                    self._failed, self._registry.resumed_at = False, self._clock.now()
+                elif overdue:
+                    await self._end_silent(overdue)
+            except StoreError:
+                self._failed = True
+                raise
+
+    def _overdue(self) -> list[HeldRun]:
+        """The runs of workers that are silent for too long. Notes when the next one may be."""
+        now, heard = self._clock.now(), self._registry.resumed_at
+        overdue: list[HeldRun] = []
+        self._sweep_by = now + self.lease_s
+        unknown = (self._run_of(each) for found in self._unknown.values() for each in found)
+        for run in (*(r for known in self._registry for r in known.runs.values()), *unknown):
+            last = run.claim.job.attempt >= run.terms.attempts and not run.cancel
+            until = max(run.renewed_at, heard) + self.lease_s * (LAST_ATTEMPT if last else 1.0)
+            if until <= now:
+                overdue.append(run)
+            else:
+                self._sweep_by = min(self._sweep_by, until)
+        return overdue
+
+    async def _end_silent(self, overdue: Sequence[HeldRun]) -> None:
+        released: list[HeldRun] = []
+        for run in overdue:
+            if run.cancel:
+                await self._settle([Settlement.cancelled(run.claim)])
+            elif run.claim.job.attempt >= run.terms.attempts:
+                self._emit(JobLapsed, run)
+                lapse = f"the lease of {run.claim.worker} ran out"
+                await self._give_up(run, lapse, run.claim.job.attempt)
+            else:
+                released.append(run)
+                continue
+            self._drop(run)
+        if released:
+            await self._release(released)
+
+    async def _release(self, runs: Sequence[HeldRun]) -> None:
+        """Let others take these runs; their claims stay valid until somebody does."""
+        lost = (await self._queue.renew([run.claim for run in runs], RELEASED)).lost
+        for run in runs:
+            self._drop(run)
+            self._emit(JobLapsed, run)
+            if run.job_id not in lost:
+                run.note_heard()
+                self._released[run.claim.worker, run.job_id] = run
+        while len(self._released) > RELEASED_MAX:
+            self._released.popitem(last=False)
+        await self._clock.sleep(2 * RELEASED)
+        self._registry.notice_put()
+        for run in runs:
+            self._queue.hints().send(1, {run.claim.job.kind})
+
+    def _drop(self, run: HeldRun) -> None:
+        """Forget a run, of whichever worker."""
+        worker, job_id = run.claim.worker, run.job_id
+        known = self._registry.remembered(worker)
+        if known is not None and known.runs.get(job_id) is run:
+            self._forget(known, [job_id])
+        if worker in self._unknown:
+            self._unknown[worker] = [i for i in self._unknown[worker] if i.job.id != job_id]
 
     async def _give_up(self, run: HeldRun, lapse: str, attempt: int) -> None:
         """End a job whose last worker was silent in this attempt."""
+        silent = LAST_ATTEMPT * self.lease_s
         error = (
-            f"{lapse}: it was silent for {self.lease_s:g} s, in the last of {run.terms.attempts} "
-            "attempts"
+            f"{lapse}: it was silent for {silent:g} s, in the last of {run.terms.attempts} attempts"
         )
         await self._bury(run, error, attempt)
 
