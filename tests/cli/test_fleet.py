@@ -529,6 +529,18 @@ def test_a_function_may_lie_beside_the_file(file: Path, monkeypatch: pytest.Monk
     assert good("fleet", "status", "--store", STORE).err == ""
 
 
+def test_a_probe_that_hangs_in_its_thread_does_not_keep_the_process(file: Path) -> None:
+    Path("hangs.py").write_text(
+        "import threading\nfrom pollwise.runtime import signals\nsignals.END_WITHIN = 1\n"
+        "def hang():\n    print('begun', flush=True)\n    threading.Event().wait()\n"
+    )
+    file.write_text('[[target]]\nname = "x"\ntype = "function"\ncall = "hangs:hang"\n')
+    with Command("fleet", "run", "--set", "fleet.grace=0s") as command:
+        command.out.until("begun")
+        assert command.stopped() == 70
+    assert "the process did not end in time after a signal" in command.err.all[-1]
+
+
 def test_a_broken_file_does_not_stop_views_and_orders(file: Path) -> None:
     saved(row("fine"), row("broken", state="dead", failures=5, error="gone", failed_at=-9))
     file.write_text(FILE + "\n[[target]]\nname = 'worse'\n")

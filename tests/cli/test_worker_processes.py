@@ -163,6 +163,46 @@ def test_a_second_signal_ends_the_grace() -> None:
     assert stats()["ready"] == 1
 
 
+STUBBORN = """
+import asyncio, contextlib
+import pollwise
+from pollwise.runtime.executor import executor
+
+executor.STUCK_AFTER = 0.2
+worker = pollwise.Worker("sqlite:///jobs.db")
+
+@worker.handle("stubborn")
+async def stubborn(job):
+    print("begun", flush=True)
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+"""
+
+
+def test_a_handler_that_swallows_its_cancellation_ends_with_the_process(folder: Path) -> None:
+    (folder / "stuck.py").write_text(STUBBORN)
+    good("queue", "put", URL, "stubborn")
+    with Command("worker", "stuck:worker", "--set", "worker.grace=0s") as worker:
+        worker.out.until("begun")
+        assert worker.stopped() == 70
+    lines = "\n".join(worker.err.all)
+    assert "handler_stuck source=default work='job 1 of kind stubborn' after=0.2" in lines
+    assert worker.err.all[-1].endswith("tasks of handlers do not end; the process is ended now")
+    assert stats()["ready"] == 1
+
+
+def test_a_hangup_is_a_stop(folder: Path) -> None:
+    good("queue", "put", URL, "slow")
+    with Command("worker", "shop:worker", "--processes", "2") as worker:
+        worker.out.until("begun")
+        worker.send(signal.SIGHUP)
+        worker.err.until("worker_stopping .* running=1")
+        (folder / "go").touch()
+        assert worker.end() == 0
+    assert stats()["leased"] == stats()["ready"] == 0
+
+
 def test_several_processes_are_kept_alive_and_stopped_together() -> None:
     def meet(name: str) -> None:
         for _ in range(3):

@@ -17,8 +17,9 @@ from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.jobs import JobInfo, NewJob
+from pollwise.runtime.signals import STUCK
 from pollwise.worker import Worker
-from tests.support.kit import Seen, options, virtually, working
+from tests.support.kit import Seen, options, until, virtually, working
 
 CHILD = Path(__file__).parent / "children" / "stoppable.py"
 
@@ -36,10 +37,10 @@ class Child:
             assert told, f"it ended, and told only {self.told}"
             self.told.append(told)
 
-    def ended(self) -> list[str]:
+    def ended(self, code: int = 0) -> list[str]:
         assert self.process.stdout is not None
         self.told += self.process.stdout.read().split("\n")[:-1]
-        assert self.process.wait(20) == 0
+        assert self.process.wait(20) == code
         return self.told
 
 
@@ -75,7 +76,7 @@ def left(database: Path) -> list[JobInfo]:
 
 
 @pytest.mark.parametrize("how", ["blocking", "awaited"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_finishes_what_runs_and_gives_the_rest_back(
     how: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -118,6 +119,30 @@ def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
         it.process.send_signal(signal.SIGTERM)
         assert it.ended()[-1] == "over"
     assert [info.state for info in left(database)] == ["ready"]
+
+
+def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    put(database, NewJob("stubborn"), NewJob("hang"))
+    with child(database, "blocking") as it:
+        it.until("JobStarted hang")
+        it.process.send_signal(signal.SIGTERM)
+        it.until("WorkerStopping one")
+        it.process.send_signal(signal.SIGTERM)
+        told = it.ended(STUCK)
+    assert told.index("HandlerStuck ") < told.index("JobGivenBack stubborn")
+    assert {(info.state, info.job.attempt) for info in left(database)} == {("ready", 0)}
+
+
+def test_a_blocked_event_loop_does_not_keep_the_process(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    put(database, NewJob("freeze"))
+    with child(database, "blocking") as it:
+        it.until("frozen")
+        it.process.send_signal(signal.SIGTERM)
+        it.process.send_signal(signal.SIGINT)  # another one: equal signals may arrive as one
+        it.ended(STUCK)
+    assert [info.state for info in left(database)] == ["leased"]
 
 
 def test_a_signal_stops_all_workers_of_an_event_loop(tmp_path: Path) -> None:
@@ -179,3 +204,70 @@ def test_a_worker_in_another_thread_leaves_signals_alone() -> None:
     thread.start()
     thread.join(20)
     assert ended == [True]
+
+
+@pytest.mark.parametrize("by", ["signal", "loop"])
+def test_signals_that_somebody_else_handles_are_left_alone(by: str) -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    heard: list[int] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in numbers[:2]:
+            if by == "loop":
+                loop.add_signal_handler(number, heard.append, number)
+            else:
+                signal.signal(number, lambda number, _: heard.append(number))
+        worker = Worker(MemoryQueue(), events=Seen().events)
+        worker.handle("x")(print)
+        theirs = [signal.getsignal(number) for number in numbers]
+        async with working(worker, options(signals=True)) as running:
+            await until(lambda: bool(worker.state()))
+            assert [signal.getsignal(number) for number in numbers] == theirs
+            signal.raise_signal(signal.SIGTERM)
+            await until(lambda: bool(heard))
+            assert not running.done()
+        assert [signal.getsignal(number) for number in numbers] == theirs
+
+    try:
+        asyncio.run(main())
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert heard == [signal.SIGTERM]
+
+
+def test_a_handler_set_while_a_worker_runs_stays() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def main() -> None:
+        worker = Worker(MemoryQueue(), events=Seen().events)
+        worker.handle("x")(print)
+        async with working(worker, options(signals=True)):
+            await until(lambda: signal.getsignal(signal.SIGTERM) is not before)
+            signal.signal(signal.SIGTERM, print)
+        assert signal.getsignal(signal.SIGTERM) is print
+
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_an_ignored_hangup_stays_ignored() -> None:
+    """As `nohup` starts a process."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def main(clock: VirtualClock) -> None:
+        worker = Worker(MemoryQueue(clock=clock), events=Seen().events)
+        worker.handle("x")(print)
+        async with working(worker, options(signals=True)):
+            await clock.advance(1)
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+
+    try:
+        virtually(main)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -14,8 +14,10 @@ import pytest
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
+    HandlerStuck,
     JobDone,
     JobGivenBack,
     JobLost,
@@ -23,6 +25,7 @@ from pollwise.runtime.events import (
     WorkerStopped,
     WorkerStopping,
 )
+from pollwise.runtime.executor import executor
 from pollwise.runtime.jobs import Job, NewJob, Settlement
 from pollwise.worker import Worker
 from tests.support.kit import (
@@ -148,39 +151,75 @@ def test_a_second_stop_or_no_grace_ends_at_once(grace: Any) -> None:
 def test_a_handler_that_swallows_its_cancellation_may_still_finish() -> None:
     async def main(clock: VirtualClock) -> None:
         bench = Bench(clock)
-        await bench.queue.put(NewJob("stubborn", 50))
+        await bench.queue.put(NewJob("stubborn", 38))
         task = bench.start(grace="10s", lease="60s")
         await clock.advance(20)
         bench.worker.stop()
         await task
-        assert clock.now() == pytest.approx(50, abs=0.2)
+        assert clock.now() == pytest.approx(38, abs=0.2)
         assert len(bench.seen.of(JobDone)) == 1
         assert not bench.seen.of(JobGivenBack)
 
     virtually(main)
 
 
-def test_a_handler_that_will_not_end_is_left_behind_and_not_listened_to() -> None:
+def test_a_handler_that_will_not_end_is_left_behind_and_keeps_its_job() -> None:
     async def main(clock: VirtualClock) -> None:
         bench = Bench(clock)
-        await bench.queue.put(NewJob("stubborn", 1000))
+        await bench.queue.put([NewJob("stubborn", 1000), NewJob("sleep", 1000)])
         task = bench.start(grace="10s", lease="60s")
         await clock.advance(20)
         bench.worker.stop()
         await task
-        assert clock.now() == pytest.approx(90)  # the grace, and a lease's time to be cancelled in
-        [back] = bench.seen.of(JobGivenBack)
-        assert back.reason == "the worker stops and its handler does not"
-        assert (await bench.queue.stats()).ready == 1
-        told = list(bench.seen)
-        calls = dict(bench.queue.calls)  # type: ignore[attr-defined]
-        await clock.advance(2000)  # it ends now, and its job is somebody else's
-        assert list(bench.seen) == told
-        assert bench.queue.calls == calls  # type: ignore[attr-defined]
-        [info] = await bench.queue.jobs()
-        assert (info.state, info.job.attempt) == ("ready", 0)
+        assert clock.now() == pytest.approx(40)  # the grace, and ten seconds to be cancelled in
+        [stuck] = bench.seen.of(HandlerStuck)
+        assert (stuck.work, stuck.after) == ("job 1 of kind stubborn", 10.0)
+        await clock.advance(900)  # it runs, so nobody else may
+        assert [info.state for info in await bench.queue.jobs()] == ["leased", "ready"]
+        assert await bench.queue.claim("other", 2, "60s", kinds=["stubborn"]) == []
+        await clock.advance(100)
+        assert [info.job.kind for info in await bench.queue.jobs()] == ["sleep"]
+        assert len(bench.seen.of(JobDone)) == 1
+        assert not bench.seen.of(JobLost)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     virtually(main)
+
+
+@pytest.mark.parametrize("url", [False, True])
+def test_the_job_of_a_stuck_handler_is_given_back_when_its_event_loop_ends(
+    url: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the real clock, in two event loops."""
+    monkeypatch.setattr(executor, "STUCK_AFTER", 0.05)
+    gate, entered, states = threading.Event(), threading.Event(), list[str]()
+
+    def hang(job: Job) -> None:
+        entered.set()
+        assert gate.wait(30)
+
+    async def state() -> str:
+        async with SqliteQueue(tmp_path / "jobs.db") as queue:
+            [info] = await queue.jobs()
+            return info.state
+
+    async def main() -> None:
+        async with SqliteQueue(tmp_path / "jobs.db") as queue:
+            await queue.put(NewJob("x"))
+        own = SqliteQueue(tmp_path / "jobs.db")
+        worker = Worker(f"sqlite:///{tmp_path}/jobs.db" if url else own, events=Seen().events)
+        worker.handle("x")(hang)
+        task = asyncio.ensure_future(worker.run(options(grace=0)))
+        assert await asyncio.to_thread(entered.wait, 30)
+        worker.stop()
+        await asyncio.wait_for(task, 20)
+        states.append(await state())
+
+    asyncio.run(main())
+    states.append(asyncio.run(state()))
+    gate.set()
+    assert states == ["leased", "ready"]
 
 
 def test_a_plain_handler_may_stop_its_worker() -> None:
@@ -197,7 +236,7 @@ def test_a_plain_handler_may_stop_its_worker() -> None:
     asyncio.run(main())
 
 
-def test_a_thread_that_hangs_does_not_hold_up_the_stop() -> None:
+def test_a_thread_that_ends_late_is_done_and_not_given_back() -> None:
     """On the real clock: virtual time would stand still for the thread."""
     gate, entered = threading.Event(), threading.Event()
 
@@ -213,12 +252,15 @@ def test_a_thread_that_hangs_does_not_hold_up_the_stop() -> None:
         task = asyncio.ensure_future(worker.run(options(grace=0)))
         assert await asyncio.to_thread(entered.wait, 30)
         worker.stop()
-        await asyncio.wait_for(task, 10)
+        await until(lambda: bool(seen.of(WorkerStopping)))
+        assert (await queue.stats()).leased == 1
+        gate.set()
+        await asyncio.wait_for(task, 20)
         stats = await queue.stats()
-        assert (stats.ready, stats.leased) == (1, 0)
+        assert (stats.ready, stats.leased) == (0, 0)
+        assert len(seen.of(JobDone)) == 1
 
     asyncio.run(main())
-    gate.set()
 
 
 def test_a_stop_while_the_store_is_down_tries_a_few_times_and_leaves_the_lease() -> None:

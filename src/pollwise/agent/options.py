@@ -46,7 +46,7 @@ class AgentOptions:
     folder: for the folders of jobs, and reports until they are accepted.
     push: open a WebSocket for hints.
     keep_folders: keep the folders of ended jobs, to inspect them.
-    signals: stop on SIGTERM and SIGINT.
+    signals: stop on SIGTERM, SIGINT and SIGHUP, unless the program handles them itself.
     """
 
     controller: str

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,9 +24,15 @@ from pollwise.errors import ConfigError
 from pollwise.lab.prices import Price
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, PollFinished, all_events, log
+from pollwise.runtime.executor.executor import GIVES_BACK, SETTLE_WITHIN_AT_STOP
 from pollwise.runtime.executor.starting import no_runs
 from pollwise.runtime.redact import without_user
-from pollwise.runtime.signals import stopping_on_signals
+from pollwise.runtime.signals import (
+    STUCK,
+    end_process,
+    process_ends_on_signals,
+    stopping_on_signals,
+)
 
 if TYPE_CHECKING:
     from pollwise.outbox import Outbox
@@ -38,6 +44,8 @@ logger = logging.getLogger("pollwise")
 #: How a process that died is restarted.
 RESTART = Retry.exponential("1s", max_delay="30s", attempts=None)
 MAX_PORT = 65535
+#: How long tasks that handlers left behind may take to be cancelled, in seconds.
+CANCEL_WITHIN = 1.0
 #: Commands with subcommands.
 GROUPS = ("outbox",)
 #: The variable with the file descriptor that closes when the supervisor ends.
@@ -82,10 +90,28 @@ def run_in_processes(
         below = [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
         found.events.subscribe(log, *below)
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
+    process_ends_on_signals()
     try:
-        asyncio.run(found.run(options))
+        asyncio.run(_run_and_end(found.run(options)))
     finally:
         close()
+
+
+async def _run_and_end(running: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, and end the process if a handler goes on: `asyncio.run` would wait for it."""
+    await running
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left:
+        _, stuck = await asyncio.wait(left, timeout=CANCEL_WITHIN)
+        ours = [task for task in stuck if task.get_name() == GIVES_BACK]
+        if ours:
+            await asyncio.wait(ours, timeout=SETTLE_WITHIN_AT_STOP)
+        stuck = {task for task in stuck if not task.done()}
+        if stuck:
+            text = f"{len(stuck)} tasks of handlers do not end; the process is ended now"
+            end_process(STUCK, text, tasks=len(stuck))
 
 
 def import_from_here() -> None:

@@ -56,7 +56,8 @@ class ControllerOptions:
     trusted_proxies: addresses or networks whose forwarded headers are believed, as a list, or as
         text with commas.
     access_log: log each request.
-    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the wait.
+    signals: stop on SIGTERM, SIGINT and SIGHUP (in the main thread), unless the program handles
+        them itself; a second one ends the wait.
     state: where workers, tokens and the audit log are stored; by default beside the queue.
     artefacts: a folder, or the URL of a bucket; by default a folder beside the database.
     heartbeat_timeout: a worker that is silent for this long is offline, and its jobs go to others.

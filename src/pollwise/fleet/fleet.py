@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from pollwise.core.strategies.base import Strategy
-from pollwise.durations import shown
+from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.engine.budget import FleetBudget
 from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
@@ -247,7 +247,8 @@ class Fleet:
         try:
             if self._stop_asked:
                 self._run.stop()
-            with stopping_on_signals(self.stop if self.options.signals else None):
+            grace = seconds(self.options.grace, "grace")
+            with stopping_on_signals(self.stop if self.options.signals else None, grace):
                 async with connections():
                     await self._run.main(self._planned, self._before, self._paused)
         finally:

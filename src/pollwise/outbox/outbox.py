@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
-from pollwise.durations import Duration
+from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, OutboxError
 from pollwise.outbox import tracing
 from pollwise.outbox.handlers import RecordHandlers, check_patterns, record_handler
@@ -34,7 +34,8 @@ from pollwise.outbox.stores.urls import open_store
 from pollwise.outbox.writers import put as writing
 from pollwise.outbox.writers.put import AsyncpgTransaction, AsyncTransaction, SyncTransaction
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import ChoreFailed, Events
+from pollwise.runtime.events import Events
+from pollwise.runtime.executor.background import in_background
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.signals import stopping_on_signals
 
@@ -251,28 +252,13 @@ class Outbox:
         chosen = replace(checked_options(options, OutboxRunOptions) or self.options, signals=False)
         refuse_if_forbidden()
         self._stop_asked = False
-        started = asyncio.Event()
-        task = asyncio.ensure_future(self._main(chosen, started))
-        task.add_done_callback(self._note_end)
-        waiting = asyncio.ensure_future(started.wait())
-        try:
-            await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if task.done():
-                task.result()
-            yield self
-        finally:
-            waiting.cancel()
-            self.stop()
-            with suppress(asyncio.CancelledError):
-                await task
 
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Report a background relay that failed."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            text = f"{type(error).__name__}: {error}"
-            self.events.emit(ChoreFailed(f"outbox:{self.name}", "relay", text))
+        def main(started: asyncio.Event) -> Coroutine[Any, Any, None]:
+            return self._main(chosen, started)
+
+        source = f"outbox:{self.name}"
+        async with in_background(main, self.stop, "relay", source, self.events):
+            yield self
 
     def stop(self) -> None:
         """Stop claiming, finish within the grace, give the rest back. A second call ends the grace.
@@ -309,12 +295,13 @@ class Outbox:
                 self._run.ready = started
             if self._stop_asked:
                 self._run.stop()
-            with stopping_on_signals(self.stop if chosen.signals else None):
+            grace = seconds(chosen.grace, "grace")
+            with stopping_on_signals(self.stop if chosen.signals else None, grace):
                 await self._run.main()
         finally:
-            self._run = None
+            run, self._run = self._run, None
             if isinstance(database, str):
-                await store.close()
+                await (store.close() if run is None else run.close_store())
 
     def _open(self, url: str) -> OutboxStore:
         return open_store(url, clock=self._clock, **self._given)

@@ -84,7 +84,9 @@ class OutboxRunOptions(RunOptions):
     drain: poll again at once after a full batch; None: every strategy does so except `Fixed`.
     hints: let a hint of a commit end a pause early.
     long_interval: the longest pause while hints are proven to arrive.
-    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    signals: stop on SIGTERM, SIGINT and SIGHUP (in the main thread), unless the program handles
+        them itself; a second one ends the grace. What then does not end, such as a handler that
+        swallows its cancellation, ends with the process 30 s later.
     seed: makes jitter repeatable.
     """
 
@@ -181,6 +183,7 @@ class Relay:
         self.ready = asyncio.Event()
         self.stop = self._executor.stop
         self.state = self._executor.state
+        self.close_store = self._executor.close_store
 
     # From start to stop
 
@@ -417,6 +420,11 @@ class Relay:
     async def renew(self, claims: list[KeyClaim]) -> Renewal:
         lost = await self._outbox.renew(claims, self._executor.lease)
         return Renewal(tuple(claim.name for claim in lost))
+
+    def label(self, held: HeldKey) -> str:
+        claim = held.claim
+        record = claim.records[min(held.done, len(claim.records) - 1)].record
+        return f"record {record.id} of kind {record.kind}"
 
     def cancelled(self, held: HeldKey) -> KeySettlement:
         return self.give_back(held, "it was cancelled")  # nobody can ask for that

@@ -1,55 +1,180 @@
-"""SIGTERM and SIGINT stop the workers of a process."""
+"""SIGTERM, SIGINT and SIGHUP stop what runs in a process, unless the program handles them itself.
+
+A process that goes on for too long after such a signal is ended: a handler may swallow its
+cancellation or block the event loop, and the signal would have ended the process at once.
+"""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import logging
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
-#: What to call on a signal. Several workers may run in one event loop; all of them stop.
-_stops: list[Callable[[], None]] = []
-#: The signal handlers from before the first of them started.
+#: How long after a signal and the grace a process may still run, in seconds.
+END_WITHIN = 30.0
+#: The exit code of a process that is ended because something in it does not end.
+STUCK = 70
+#: How long the last log lines may take, in seconds.
+_FLUSH_WITHIN = 2.0
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+)
+
+logger = logging.getLogger("pollwise")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Something that a signal stops.
+
+    grace: how long it takes to stop, in seconds; None if nothing ends the process for it.
+    """
+
+    stop: Callable[[], None]
+    loop: asyncio.AbstractEventLoop
+    grace: float | None
+
+
+#: Several workers may run in one process; a signal stops all of them.
+_blocks: list[_Block] = []
+#: The handlers from before the first block, of the signals that were taken over.
 _before: dict[signal.Signals, Any] = {}
 
 
+class _Deadline:
+    """When the process is ended; None while no signal came."""
+
+    at: float | None = None
+    #: The process runs nothing else: it ends even when the last block has ended in time.
+    whole_process = False
+
+
+def process_ends_on_signals() -> None:
+    """For commands: after a signal the process ends, whatever is left running in it."""
+    _Deadline.whole_process = True
+
+
 @contextmanager
-def stopping_on_signals(stop: Callable[[], None] | None) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT; the last block to end restores the former handlers."""
+def stopping_on_signals(
+    stop: Callable[[], None] | None, grace: float | None = None
+) -> Iterator[None]:
+    """Call `stop` on the signals that nobody else handles; the last block to end restores them.
+
+    grace: end the process `END_WITHIN` seconds after a signal and this grace, if it still runs the
+        block, or something that was cancelled; None to leave it alone.
+    """
     if stop is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    if not _stops:
-        _take_over(asyncio.get_running_loop())
-    _stops.append(stop)
+    block = _Block(stop, asyncio.get_running_loop(), grace)
+    if not _blocks:
+        _take_over(block.loop)
+    _blocks.append(block)
     try:
         yield
     finally:
-        _stops.remove(stop)
-        if not _stops:
-            _put_back(asyncio.get_running_loop())
+        _blocks.remove(block)
+        if not _blocks:
+            _put_back(block.loop)
+            if not _Deadline.whole_process and not _goes_on():
+                _Deadline.at = None
 
 
-def _stop_all() -> None:
-    for stop in tuple(_stops):
-        stop()
+def end_process(code: int, text: str, **fields: object) -> None:
+    """Log why, flush, and end the process without waiting for anything in it."""
+
+    def last_words() -> None:
+        logger.critical(text, extra={"action": "process_ended", "fields": fields})
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+
+    # In a thread of its own: what hangs may hold a lock of logging or of a stream.
+    thread = threading.Thread(target=last_words, daemon=True)
+    thread.start()
+    thread.join(_FLUSH_WITHIN)
+    os._exit(code)
+
+
+def _goes_on() -> bool:
+    """True if a task still runs although it was cancelled: the event loop could not be closed."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    return any(task.cancelling() for task in others)
+
+
+def _free(number: signal.Signals) -> bool:
+    """True if nobody handles a signal: neither the program nor a server such as uvicorn.
+
+    The handler that `asyncio.run` sets for SIGINT only cancels the main task. A SIGHUP that is
+    ignored is meant to be (`nohup`).
+    """
+    handler = signal.getsignal(number)
+    if handler is signal.SIG_IGN:
+        return number is not getattr(signal, "SIGHUP", None)
+    runner = getattr(getattr(handler, "func", None), "__self__", None)
+    return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(
+        runner, asyncio.Runner
+    )
 
 
 def _take_over(loop: asyncio.AbstractEventLoop) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    if not _free(signal.SIGTERM):
+        free = [signal.SIGINT] if _free(signal.SIGINT) else []  # SIGHUP is treated like SIGTERM
+    else:
+        free = [number for number in _SIGNALS if _free(number)]
+    for number in free:
         _before[number] = signal.getsignal(number)
-        try:
+        with suppress(NotImplementedError):  # Windows; elsewhere it wakes the event loop
             loop.add_signal_handler(number, _stop_all)
-        except NotImplementedError:  # Windows: event loops there take no signal handlers
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(_stop_all))
+        signal.signal(number, _noted)
 
 
 def _put_back(loop: asyncio.AbstractEventLoop) -> None:
     for number, handler in _before.items():
-        with suppress(NotImplementedError):
-            loop.remove_signal_handler(number)
-        # None: it was not set from Python, so Python cannot restore it.
-        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        if signal.getsignal(number) is _noted:  # else somebody took it over meanwhile
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
+            signal.signal(number, handler)
     _before.clear()
+
+
+def _stop_all() -> None:
+    for block in tuple(_blocks):
+        block.stop()
+
+
+def _noted(*_: object) -> None:
+    """A signal came. This runs even while a handler blocks the event loop."""
+    if sys.platform == "win32":
+        for block in tuple(_blocks):
+            block.loop.call_soon_threadsafe(block.stop)
+    graces = [block.grace for block in _blocks if block.grace is not None]
+    if not graces:
+        return
+    now = time.monotonic()
+    if _Deadline.at is None:
+        _Deadline.at = now + max(graces) + END_WITHIN
+        _thread.start_new_thread(_end_at_deadline, ())  # takes no lock that may be held here
+    else:  # the second signal ends the grace
+        _Deadline.at = min(_Deadline.at, now + END_WITHIN)
+
+
+def _end_at_deadline() -> None:
+    while (at := _Deadline.at) is not None:
+        left = at - time.monotonic()
+        if left <= 0:
+            text = (
+                "the process did not end in time after a signal, because something in it does not "
+                "stop; it is ended now"
+            )
+            end_process(STUCK, text)
+        time.sleep(min(left, 1.0))

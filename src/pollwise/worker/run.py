@@ -67,7 +67,9 @@ class WorkerRunOptions(RunOptions):
     drain: poll again at once after a full batch; None: every strategy does so except `Fixed`.
     hints: let a hint of a put end a pause early.
     long_interval: how long a pause may be while hints are proven to arrive.
-    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    signals: stop on SIGTERM, SIGINT and SIGHUP (in the main thread), unless the program handles
+        them itself; a second one ends the grace. What then does not end, such as a handler that
+        swallows its cancellation, ends with the process 30 s later.
     seed: makes jitter repeatable.
     poll_interval: deprecated; the same as polling=Fixed(poll_interval).
     """
@@ -149,6 +151,7 @@ class WorkerRun:
         self._given_back = 0
         self.stop = self._executor.stop
         self.state = self._executor.state
+        self.close_queue = self._executor.close_store
 
     async def main(self) -> None:
         """Work until stopped. Cancelling it stops without grace; nothing stays claimed."""
@@ -320,6 +323,9 @@ class WorkerRun:
 
     async def renew(self, claims: list[Claim]) -> Renewal:
         return await self._queue.renew(claims, self._executor.lease)
+
+    def label(self, held: HeldJob) -> str:
+        return f"job {held.claim.job.id} of kind {held.claim.job.kind}"
 
     def cancelled(self, held: HeldJob) -> Settlement:
         self._breakers.inconclusive(held.claim.job.kind, held.trial)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.core.strategies.base import Strategy
-from pollwise.durations import Duration
+from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
+from pollwise.runtime.executor.background import in_background
 from pollwise.runtime.executor.handlers import Handler, Middleware, check_middleware, handler_for
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.jobs import Job, checked_name
@@ -105,6 +109,26 @@ class Worker:
 
     async def run(self, options: WorkerRunOptions | None = None) -> None:
         """Work until stopped. A blocking program calls `asyncio.run(worker.run())`."""
+        await self._main(options)
+
+    @asynccontextmanager
+    async def running(self, options: WorkerRunOptions | None = None) -> AsyncIterator[Worker]:
+        """Work in the background during the block; its end stops the worker within the grace.
+
+        For a program that has an event loop of its own, such as a web application. Signals are left
+        to that program.
+        """
+        chosen = replace(checked_options(options, WorkerRunOptions) or self.options, signals=False)
+
+        def main(started: asyncio.Event) -> Coroutine[Any, Any, None]:
+            return self._main(chosen, started)
+
+        async with in_background(main, self.stop, "worker", self.name, self.events):
+            yield self
+
+    async def _main(
+        self, options: WorkerRunOptions | None, started: asyncio.Event | None = None
+    ) -> None:
         refuse_if_forbidden()
         chosen = checked_options(options, WorkerRunOptions) or self.options
         self._check_startable()
@@ -124,13 +148,16 @@ class Worker:
             )
             if self._stop_asked:
                 self._run.stop()
-            with stopping_on_signals(self.stop if chosen.signals else None):
+            if started is not None:
+                started.set()
+            grace = seconds(chosen.grace, "grace")
+            with stopping_on_signals(self.stop if chosen.signals else None, grace):
                 await self._run.main()
         finally:
-            self._run = None
+            run, self._run = self._run, None
             self._stop_asked = False
             if isinstance(self.queue, str):
-                await queue.close()
+                await (queue.close() if run is None else run.close_queue())
 
     def stop(self) -> None:
         """Claim no more, finish within the grace, give the rest back. Again: without grace.

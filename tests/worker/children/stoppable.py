@@ -1,7 +1,8 @@
 """A worker process that tells what happens to it, and whose handlers wait for its stop.
 
 Its arguments: the database, and how it runs: "blocking", "awaited" or "two" in one event loop.
-A job of kind `finish` ends when the worker is told to stop; `hang` and `block` never do.
+A job of kind `finish` ends when the worker is told to stop; `hang` and `block` never do, `stubborn`
+does not even when it is cancelled, and `freeze` blocks the event loop.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import asyncio
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from pollwise import Worker, WorkerRunOptions
 from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime import signals
 from pollwise.runtime.events import Events, JobStarted, WorkerStopping
+from pollwise.runtime.executor import executor
 from pollwise.runtime.jobs import Job
 
 database, how = sys.argv[1:]
+executor.STUCK_AFTER, signals.END_WITHIN = 0.5, 5.0
 options = WorkerRunOptions(concurrency=2, prefetch=2, grace="60s", lease="60s")
 
 
@@ -39,6 +44,17 @@ def make(name: str) -> Worker:
     @worker.handle("hang")
     async def hang(job: Job) -> None:
         await asyncio.Event().wait()
+
+    @worker.handle("stubborn")
+    async def stubborn(job: Job) -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    @worker.handle("freeze")
+    async def freeze(job: Job) -> None:
+        print("frozen", flush=True)
+        threading.Event().wait()
 
     @worker.handle("block")
     def block(job: Job) -> None:

@@ -33,6 +33,7 @@ from pollwise.fleet.control import note_order
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.views import Goals, TargetState, shortfalls, stalest_first, target_json
 from pollwise.observe import logs
+from pollwise.runtime.signals import process_ends_on_signals
 from pollwise.settings import load
 
 SET_EXAMPLE = "fleet.lease=30s"
@@ -94,6 +95,7 @@ def run(
     settings = load(overrides=overrides)
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
     targets = opening.read_checked(settings, overrides, "Nothing was started.")
+    process_ends_on_signals()  # a probe that hangs in a thread would keep it
     asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
 
 

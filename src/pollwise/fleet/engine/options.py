@@ -30,7 +30,9 @@ class FleetRunOptions:
     grace: how long a stop waits for polls in progress.
     lease: with several nodes on one store, the time after which other nodes take over the targets
         of a killed one.
-    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    signals: stop on SIGTERM, SIGINT and SIGHUP (in the main thread), unless the program handles
+        them itself; a second one ends the grace. What then does not end, such as a handler that
+        swallows its cancellation, ends with the process 30 s later.
     seed: makes jitter repeatable.
     """
 

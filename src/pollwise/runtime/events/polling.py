@@ -73,6 +73,45 @@ class ChoreFailed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadsAbandoned(Event):
+    """The number of threads whose handlers timed out and still run; each occupies a place."""
+
+    threads: int
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesTaken(Event):
+    """Threads of handlers that timed out occupy all places: nothing runs until one returns."""
+
+    level: ClassVar[int] = logging.ERROR
+
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesFree(Event):
+    """A thread returned after all places were taken: work goes on. `threads` still occupy one."""
+
+    level: ClassVar[int] = logging.INFO
+
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerStuck(Event):
+    """A handler did not end within `after` seconds after a stop cancelled it.
+
+    Its lease is renewed until it ends or the process ends. `work` is its job or record.
+    """
+
+    level: ClassVar[int] = logging.ERROR
+
+    work: str
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
 class HintsProven(Event):
     """A check of the hint channel came back after `took`: pauses may use the long interval."""
 

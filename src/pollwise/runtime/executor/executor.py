@@ -19,12 +19,20 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from typing import Any, Generic, Literal, TypeVar
 
 from pollwise.durations import seconds
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import ChoreFailed, Events
+from pollwise.runtime.events import (
+    ChoreFailed,
+    Events,
+    HandlerStuck,
+    PlacesFree,
+    PlacesTaken,
+    ThreadsAbandoned,
+)
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.settling import Settler
 from pollwise.runtime.executor.starting import RunOptions
@@ -42,12 +50,16 @@ TOOK_WEIGHT = 0.1
 SETTLE_TRIES_AT_STOP = 3
 #: How long they may take, in seconds.
 SETTLE_WITHIN_AT_STOP = 10.0
+#: How long a handler may take to end after a stop cancelled it, in seconds; then it is stuck.
+STUCK_AFTER = 10.0
 #: How often finished work that was kept long enough is deleted, in seconds; happens after a poll.
 PRUNE_EVERY = 60.0
 #: The same while some are left to delete: a store deletes a bounded number at a time.
 PRUNE_AGAIN = 1.0
 
 RENEW = "renew leases"
+#: The name of the task that gives back the work of stuck handlers when the event loop ends.
+GIVES_BACK = "pollwise gives back"
 
 H = TypeVar("H", bound=Held)
 C = TypeVar("C")
@@ -84,7 +96,8 @@ class Executor(Generic[H, C]):
         self._clock = clock
         self._events = events
         self.random = random.Random(options.seed)
-        self.threads = HandlerThreads(options.concurrency, name, self._slot_is_free)
+        self.threads = HandlerThreads(options.concurrency, name, self._threads_changed)
+        self._full = False  # threads that timed out fill all places
         self._held: dict[str, H] = {}  # by name, from claim to settlement
         self._waiting: deque[H] = deque()
         self._running: dict[H, None] = {}  # also those whose lease was lost, until they end
@@ -100,6 +113,7 @@ class Executor(Generic[H, C]):
         self._idle = asyncio.Event()
         self._hurry = asyncio.Event()
         self._held_poll: asyncio.Timeout | None = None
+        self._stuck: asyncio.Task[None] | None = None
         self.stopping = False
         self.polls: PollLoop[C] = PollLoop(
             work.claim,
@@ -261,6 +275,17 @@ class Executor(Generic[H, C]):
         if not self._running:
             self._idle.set()
 
+    def _threads_changed(self) -> None:
+        """A thread was abandoned, or came back: report it when that changes what can run."""
+        threads, source = self.threads.abandoned, self._work.source
+        if self._events.wants(ThreadsAbandoned):
+            self._events.emit(ThreadsAbandoned(source, threads, self._concurrency))
+        full = threads >= self._concurrency
+        if full != self._full and not self.stopping:
+            self._full = full
+            self._events.emit((PlacesTaken if full else PlacesFree)(source, threads))
+        self._slot_is_free()
+
     def give_back_waiting(self, reason: str, which: Callable[[H], bool] = lambda _: True) -> None:
         """Give back the work that has not begun."""
         for held in [each for each in self._waiting if which(each)]:
@@ -369,20 +394,59 @@ class Executor(Generic[H, C]):
                 waiting.cancel()
 
     async def _finish(self) -> None:
-        """Cancel what still runs, settle everything, and close."""
+        """Cancel what still runs, settle everything, and close.
+
+        What does not end keeps its lease, which is renewed, until it ends or the process does.
+        """
+        self.threads.patient = True
         for held in list(self._running):
             self._end(held, "stop")
-        tasks = [held.task for held in self._running if held.task is not None]
+        tasks = self._tasks()
         if tasks:  # a handler may take some time to be cancelled
-            await asyncio.wait(tasks, timeout=max(self.lease, 1.0))
-        for held in list(self._running):  # it does not end: give its lease back
-            del self._running[held]
-            if held.ended != "lost":
-                self._give_back(held, f"the {self._work.what} stops and its handler does not")
-                held.ended = "lost"
+            await asyncio.wait(tasks, timeout=STUCK_AFTER)
+        self.threads.patient = False
+        for held in self._running:
+            text = self._work.label(held)
+            self._events.emit(HandlerStuck(self._work.source, text, STUCK_AFTER))
         await self._settler.finish(SETTLE_TRIES_AT_STOP, SETTLE_WITHIN_AT_STOP)
+        if self._running:
+            self._stuck = self._loop.create_task(self._wait_for_stuck(), name=GIVES_BACK)
+            await asyncio.sleep(0)  # a task that is cancelled before it begins does nothing
+        else:
+            await self._close()
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [held.task for held in self._running if held.task is not None]
+
+    async def _wait_for_stuck(self) -> None:
+        """Settle what ends late. Cancelled when the event loop ends: then give all of it back."""
+        try:
+            await asyncio.wait(self._tasks())
+        except asyncio.CancelledError:
+            for held in [each for each in self._running if each.ended != "lost"]:
+                held.ended = "lost"
+                self._give_back(held, f"the {self._work.what} stops and its handler does not")
+        await self._settler.finish(SETTLE_TRIES_AT_STOP, SETTLE_WITHIN_AT_STOP)
+        await self._close()
+
+    async def _close(self) -> None:
         await self._chores.close()
         self.threads.close()
+
+    async def close_store(self) -> None:
+        """Close the store of this run; if a handler is stuck, when that has ended."""
+        if self._stuck is None or self._stuck.done():
+            await self._store.close()
+            return
+        self._stuck = self._loop.create_task(self._close_after(self._stuck), name=GIVES_BACK)
+        await asyncio.sleep(0)
+
+    async def _close_after(self, stuck: asyncio.Task[None]) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([stuck])
+        stuck.cancel()
+        await to_its_end(stuck)
+        await self._store.close()
 
     def state(self) -> dict[str, Any]:
         """What this run does now, as plain values."""

@@ -76,6 +76,8 @@ class _Call(Generic[T]):
         self._lock = threading.Lock()
         self._stage: Literal["queued", "running", "over", "dropped"] = "queued"
         self._come_back: Callable[[], None] | None = None
+        self._result: T | None = None
+        self._raised: BaseException | None = None
 
     def __call__(self) -> T | None:
         with self._lock:
@@ -83,15 +85,22 @@ class _Call(Generic[T]):
                 return None
             self._stage = "running"
         try:
-            return self._context.run(self._function, self._argument)
+            self._result = self._context.run(self._function, self._argument)
+            return self._result
         except StopIteration as error:  # asyncio cannot pass it on: the caller would hang
-            raise RuntimeError(f"the handler raised StopIteration({error})") from error
+            self._raised = RuntimeError(f"the handler raised StopIteration({error})")
+            raise self._raised from error
+        except BaseException as error:
+            self._raised = error
+            raise
         finally:
             with self._lock:
                 self._stage = "over"
                 come_back = self._come_back
             if come_back is not None:
                 come_back()
+            else:  # nobody will ask for the outcome; an error would hold its frames
+                self._result = self._raised = None
 
     def abandon(self, come_back: Callable[[], None]) -> bool:
         """Abandon the call. True if it is running: then its thread calls `come_back` at its end."""
@@ -103,34 +112,53 @@ class _Call(Generic[T]):
                 self._stage = "dropped"
             return False
 
+    def outcome(self) -> T:
+        """What the call returned, after it is over; raises what it raised."""
+        if self._raised is not None:
+            raise self._raised
+        return cast("T", self._result)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, back: asyncio.Future[None]) -> None:
+    with suppress(RuntimeError):  # the event loop may be closed by now
+        loop.call_soon_threadsafe(back.set_result, None)
+
 
 class HandlerThreads:
     """Runs plain functions in threads and awaits them.
 
-    A thread cannot be stopped. When the await is cancelled (a timeout, a stop), its thread is
-    abandoned: it runs on and keeps its place, and `on_change` is called when it returns.
+    A thread cannot be stopped. When the await is cancelled (a timeout), its thread is abandoned: it
+    runs on and keeps its place. `on_change` is called when a thread is abandoned, and when it
+    returns.
     """
 
     def __init__(self, limit: int, name: str, on_change: Callable[[], None]) -> None:
         self._executor = DaemonThreads(limit, name)
         self._on_change = on_change
         self.abandoned = 0
+        #: During a stop, a cancelled await goes on until its thread returns.
+        self.patient = False
 
     async def run(self, function: Callable[[Any], T], argument: Any) -> T:
         loop = asyncio.get_running_loop()
         call = _Call(function, argument)
-
-        def come_back() -> None:
-            with suppress(RuntimeError):  # the event loop may be closed by now
-                loop.call_soon_threadsafe(self._came_back)
-
         try:
             return cast("T", await loop.run_in_executor(self._executor, call))
         except asyncio.CancelledError:
-            self.abandoned += call.abandon(come_back)
+            back: asyncio.Future[None] = loop.create_future()
+            if not call.abandon(lambda: _tell(loop, back)):
+                raise
+            while self.patient and not back.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(back)
+            if back.done():
+                return call.outcome()
+            back.add_done_callback(self._came_back)
+            self.abandoned += 1
+            self._on_change()
             raise
 
-    def _came_back(self) -> None:
+    def _came_back(self, _: object) -> None:
         self.abandoned -= 1
         self._on_change()
 

@@ -70,6 +70,9 @@ class Work(Protocol[H_contra, C]):
     def stopping(self, running: int, grace: float) -> None:
         """No more is claimed; `running` handlers may finish within the grace."""
 
+    def label(self, held: H_contra) -> str:
+        """The work as log lines name it."""
+
     async def settle(self, settlements: list[Any]) -> Collection[str]:
         """Settle; return the names of the work whose lease was lost."""
 
