@@ -135,8 +135,9 @@ The WebSocket `/api/workers/ws?worker_id=…` takes the token in the same header
 message, `{"token": "…"}`. It sends `{"hint": true}` when a poll may find a job,
 `{"cancel": "<job id>"}`, and `{"ping": true}` from time to time. It never carries a job."""
 COMMANDS_NOTE = """Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
-store could not be reached or refused the call. `--json` prints one JSON document on standard
-output."""
+store could not be reached or refused the call; 70 a handler did not end, and the process was ended;
+75 the process stopped to be replaced by a fresh one: start it again. `--json` prints one JSON
+document on standard output."""
 QUEUES: dict[str, type[Queue]] = {
     "memory://": MemoryQueue,
     "sqlite:///": SqliteQueue,

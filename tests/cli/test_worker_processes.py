@@ -163,6 +163,33 @@ def test_a_second_signal_ends_the_grace() -> None:
     assert stats()["ready"] == 1
 
 
+def test_a_process_that_has_done_enough_ends_with_a_code_that_asks_for_another() -> None:
+    for name in range(3):
+        good("queue", "put", URL, "greet", str(name))
+    with Command("worker", "shop:worker", "--max-jobs", "2") as worker:
+        assert worker.end() == 75
+    assert worker.out.all == ["hello 0", "hello 1"]
+    assert (
+        "run_recycled source=default reason='2 runs have ended, as many as max_jobs'"
+        in "\n".join(worker.err.all)
+    )
+    assert stats()["ready"] == 1
+    with Command("worker", "shop:worker", "--max-memory", 1024**2) as worker:
+        assert worker.end() == 2
+    assert "max_memory = 1048576 bytes is not above what the process uses" in worker.err.all[-1]
+
+
+def test_processes_that_have_done_enough_are_replaced_at_once() -> None:
+    for name in range(6):
+        good("queue", "put", URL, "meet", json.dumps([f"job{name}", 1]))
+    words = ["--processes", "2", "--max-jobs", "1", "--set", "worker.prefetch=0"]
+    with Command("worker", "shop:worker", *words) as supervisor:
+        pids = {int(supervisor.out.until(r"met job\d (\d+)")[1]) for _ in range(6)}
+        assert len(pids) == 6  # each process did one job
+        assert supervisor.stopped() == 0
+    assert not any("died" in line for line in supervisor.err.all)
+
+
 STUBBORN = """
 import asyncio, contextlib
 import pollwise

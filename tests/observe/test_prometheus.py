@@ -31,6 +31,7 @@ from pollwise.runtime.events import (
     FleetStarted,
     FleetStopped,
     HandlersDiffer,
+    HandlerStuck,
     HintPushed,
     HintsLost,
     HintsProven,
@@ -55,6 +56,8 @@ from pollwise.runtime.events import (
     OutboxMeasured,
     PaceChanged,
     PatternUnmatched,
+    PlacesFree,
+    PlacesTaken,
     PollAnswered,
     PollFailed,
     PollFinished,
@@ -72,6 +75,7 @@ from pollwise.runtime.events import (
     RelayStopped,
     RelayStopping,
     RequestAnswered,
+    RunRecycled,
     TargetAdded,
     TargetChanged,
     TargetDead,
@@ -82,6 +86,7 @@ from pollwise.runtime.events import (
     TargetRemoved,
     TargetStateChanged,
     TargetStuck,
+    ThreadsAbandoned,
     WorkerGone,
     WorkerRegistered,
     WorkerStarted,
@@ -95,6 +100,7 @@ from pollwise.worker import Worker, WorkerRunOptions
 
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
+    PlacesFree: "the threads that still occupy places have a gauge",
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
     WorkerRegistered: "workers are counted when somebody asks for it",
@@ -203,6 +209,15 @@ def fleet_events() -> Iterator[Event]:
     yield ActionFailed(*t, "tell", "no")
 
 
+def of_the_executor(at: str) -> Iterator[Event]:
+    yield ThreadsAbandoned(at, 2, 2)
+    yield PlacesTaken(at, 2)
+    yield PlacesFree(at, 1)
+    yield ThreadsAbandoned(at, 1, 2)
+    yield HandlerStuck(at, "job 1 of kind greet", 10.0)
+    yield RunRecycled(at, "2 runs have ended")
+
+
 def every_event() -> Iterator[Event]:
     """One of each event, a worker's start first, so that every metric has a value."""
     yield worker_started()
@@ -216,6 +231,7 @@ def every_event() -> Iterator[Event]:
         yield kind("q", "w", "1", "greet", 1, *values)
     yield BreakerChanged("q", "greet", "open")
     yield ChoreFailed("q", "settle", "no")
+    yield from of_the_executor("q")
     yield HintsProven("q", 0.01)
     yield HintsLost("q", "the line was cut", "look at it")
     yield from of_the_controller()
@@ -268,6 +284,7 @@ def every_event_of_an_outbox() -> Iterator[Event]:
     yield PatternUnmatched(at, "r", "publish", "order.*", ("invoice.sent",))
     yield BreakerChanged(at, "publish", "open")
     yield ChoreFailed(at, "settle", "no")
+    yield from of_the_executor(at)
     yield HintsProven(at, 0.01)
     yield HintsLost(at, "the line was cut", "look at it")
     yield RelayStopping(at, "r", 0, 30.0)
@@ -301,6 +318,8 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
     assert of_outbox(sink, "pollwise_outbox_records", state="dead") == 2
     assert of_outbox(sink, "pollwise_outbox_oldest_age_seconds") == 60
     assert of_outbox(sink, "pollwise_outbox_standing_by") == 0
+    assert of_outbox(sink, "pollwise_outbox_abandoned_threads") == 1
+    assert of_outbox(sink, "pollwise_outbox_places_taken_total") == 1
     lag = "pollwise_outbox_record_lag_seconds_sum"
     assert of_outbox(sink, lag, kind="order.placed") == 0.02
     assert of_outbox(sink, "pollwise_outbox_breaker_state", handler="publish") == 2

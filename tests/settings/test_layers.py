@@ -38,6 +38,8 @@ def test_the_defaults_are_those_of_the_worker(folder: Folder) -> None:
     assert worker.lease == seconds(options.lease)
     assert worker.grace == seconds(options.grace)
     assert worker.timeout == options.timeout
+    assert (worker.max_jobs, worker.max_memory) == (options.max_jobs, options.max_memory)
+    assert worker.recycle_when_full == options.recycle_when_full
     assert worker.polling == options.polling
 
 
@@ -47,6 +49,8 @@ def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
     assert outbox.concurrency == options.concurrency
     assert (outbox.lease, outbox.grace) == (seconds(options.lease), seconds(options.grace))
     assert (outbox.timeout, outbox.long_interval) == (options.timeout, options.long_interval)
+    assert outbox.max_memory == options.max_memory
+    assert outbox.recycle_when_full == options.recycle_when_full
     assert outbox.polling == options.polling == BatchFill("1s", "8s")
 
 
@@ -56,6 +60,7 @@ def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
         ("batch", [1, 1000], [0, 1001]),
         ("records_per_key", [1, 1000], [0, 1001]),
         ("concurrency", [1, 1000], [0, 1001]),
+        ("max_memory", [1024**2, 1024**5], [1000, 1024**5 + 1]),
         ("lease", [0.1, "7d"], [0.09, "8d"]),
         ("long_interval", [0.001, 3600], [0, 3601]),
     ],
@@ -76,6 +81,8 @@ def test_every_number_of_the_outbox_has_limits(
     [
         ("concurrency", [1, 1000], [0, -1, 1001]),
         ("prefetch", [0, 1000], [-1, 1001]),
+        ("max_jobs", [1, 10**9], [0, 10**9 + 1]),
+        ("max_memory", [1024**2, 1024**5], [1000, 1024**5 + 1]),
         ("lease", [0.1, "7d"], [0.09, "8d", 0]),
         ("grace", [0, "1d"], ["25h", -1]),
         ("timeout", [0.001, "7d"], [0, "8d"]),
@@ -261,6 +268,8 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("outbox.timeout", "none", "default"),
         ("outbox.drain", "none", "default"),
         ("outbox.long_interval", "1m", "default"),
+        ("outbox.max_memory", "none", "default"),
+        ("outbox.recycle_when_full", "false", "default"),
         ("outbox.metrics_port", "none", "default"),
         ("outbox.metrics_host", "127.0.0.1", "default"),
         ("outbox.log_level", "info", "default"),
@@ -279,6 +288,9 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("worker.timeout", "none", "default"),
         ("worker.drain", "none", "default"),
         ("worker.long_interval", "1m", "default"),
+        ("worker.max_jobs", "none", "default"),
+        ("worker.max_memory", "none", "default"),
+        ("worker.recycle_when_full", "false", "default"),
         ("worker.metrics_port", "none", "default"),
         ("worker.metrics_host", "127.0.0.1", "default"),
         ("worker.log_level", "info", "default"),

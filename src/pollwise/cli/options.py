@@ -27,6 +27,16 @@ MetricsPorts = Annotated[
         "0 uses any free ports."
     ),
 ]
+MaxMemory = Annotated[
+    int | None, typer.Option(help="Replace a process that uses more than this many bytes.")
+]
+RecycleWhenFull = Annotated[
+    bool | None,
+    typer.Option(
+        "--recycle-when-full/--no-recycle-when-full",
+        help="Replace a process whose places are all occupied by threads that timed out.",
+    ),
+]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -44,6 +44,8 @@ logger = logging.getLogger("pollwise")
 #: How a process that died is restarted.
 RESTART = Retry.exponential("1s", max_delay="30s", attempts=None)
 MAX_PORT = 65535
+#: The exit code of a process that stopped by itself to be replaced by a fresh one.
+RECYCLED = 75
 #: How long tasks that handlers left behind may take to be cancelled, in seconds.
 CANCEL_WITHIN = 1.0
 #: Commands with subcommands.
@@ -95,6 +97,8 @@ def run_in_processes(
         asyncio.run(_run_and_end(found.run(options)))
     finally:
         close()
+    if found.recycled:
+        raise typer.Exit(RECYCLED)
 
 
 async def _run_and_end(running: Coroutine[Any, Any, None]) -> None:
@@ -286,6 +290,10 @@ class Supervisor:
                 self._code = 2
                 self._stop()
                 return
+            if code == RECYCLED:
+                text = f"process {number} (pid {process.pid}) asked to be replaced; restart now"
+                note(logging.INFO, "process_recycled", text, process=number, pid=process.pid)
+                continue
             if code == 0:
                 text = f"process {number} (pid {process.pid}) stopped by itself; not restarted"
                 note(logging.INFO, "process_stopped", text, process=number, pid=process.pid)

@@ -9,8 +9,10 @@ import typer
 from pollwise.cli.options import (
     LogFormat,
     LogLevel,
+    MaxMemory,
     MetricsPorts,
     Processes,
+    RecycleWhenFull,
     StrategyName,
     overrides_of,
     set_option,
@@ -36,6 +38,11 @@ def worker(
     price: Annotated[
         str | None, typer.Option(help="What a poll costs, for the cost metric: s3-list, 0.4/1e6.")
     ] = None,
+    max_jobs: Annotated[
+        int | None, typer.Option(help="Replace a process after this many runs of handlers.")
+    ] = None,
+    max_memory: MaxMemory = None,
+    recycle_when_full: RecycleWhenFull = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -45,7 +52,8 @@ def worker(
     Example: pollwise worker shop.jobs:worker --concurrency 16 --metrics-port 9091
     """
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
-    flags |= {"log_format": log_format, "log_level": log_level}
+    flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
+    flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
     own = settings.worker
     cost = _price(price, settings)

@@ -63,6 +63,10 @@ def _loop(found: str) -> tuple[Metric, ...]:
         _gauge("hints_proven", "1 if the last check of the hint channel came back, else 0."),
         _counter("hints_lost_total", "How often the hint channel was lost."),
         _counter("chore_failed_total", "Recurring chores that raised.", "chore"),
+        _gauge("abandoned_threads", "Threads of handlers that timed out; each occupies a place."),
+        _counter("places_taken_total", "How often such threads occupied all places."),
+        _counter("handler_stuck_total", "Handlers that did not end when a stop cancelled them."),
+        _counter("recycled_total", "Runs that ended so that a fresh process takes over."),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pollwise.errors import ConfigError, MissingExtra
@@ -27,6 +28,11 @@ RESULTS: dict[type[JobEvent], str] = {
     events.JobGivenBack: "given_back",
     events.JobUnhandled: "unhandled",
     events.JobLost: "lost",
+}
+COUNTED: dict[type[Event], str] = {
+    events.PlacesTaken: "places_taken",
+    events.HandlerStuck: "handler_stuck",
+    events.RunRecycled: "recycled",
 }
 RECORD_RESULTS: dict[type[Event], str] = {
     events.RecordHandled: "handled",
@@ -93,6 +99,10 @@ class PrometheusSink:
             events.ChoreFailed: lambda event: self._of(
                 event, "chore_failed_total", event.chore
             ).inc(),
+            events.ThreadsAbandoned: lambda event: self._of(event, "abandoned_threads").set(
+                event.threads
+            ),
+            **{kind: partial(self._count, f"{name}_total") for kind, name in COUNTED.items()},
             events.WorkerStarted: self._worker_started,
             events.WorkerStopped: self._stopped,
             events.RelayStarted: self._relay_started,
@@ -148,6 +158,9 @@ class PrometheusSink:
 
     def __call__(self, event: Event) -> None:
         self._react[type(event)](event)
+
+    def _count(self, name: str, event: Event) -> None:
+        self._of(event, name).inc()
 
     def _of(self, event: Event, name: str, *labels: str) -> Any:
         """A metric of the worker or relay of an event."""

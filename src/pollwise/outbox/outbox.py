@@ -36,6 +36,7 @@ from pollwise.outbox.writers.put import AsyncpgTransaction, AsyncTransaction, Sy
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.background import in_background
+from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.signals import stopping_on_signals
 
@@ -76,6 +77,8 @@ class Outbox:
         self._registry = RecordHandlers()
         self._run: Relay | None = None
         self._stop_asked = False
+        #: Why the last run ended by itself, to be started again in a fresh process; else "".
+        self.recycled = ""
         if isinstance(database, OutboxStore):
             given = [key for key, value in self._given.items() if value is not None]
             if given:
@@ -287,6 +290,7 @@ class Outbox:
             raise HandlerError(
                 "the outbox has no handler; register one with @outbox.handle('order.*')"
             )
+        check_memory_limit(chosen.max_memory)
         database = self._database
         store = self._open(database) if isinstance(database, str) else database
         try:
@@ -300,6 +304,7 @@ class Outbox:
                 await self._run.main()
         finally:
             run, self._run = self._run, None
+            self.recycled = "" if run is None else run.recycled
             if isinstance(database, str):
                 await (store.close() if run is None else run.close_store())
 

@@ -88,6 +88,9 @@ class OutboxRunOptions(RunOptions):
         them itself; a second one ends the grace. What then does not end, such as a handler that
         swallows its cancellation, ends with the process 30 s later.
     seed: makes jitter repeatable.
+    max_memory: stop when the process uses more than this many bytes, so that a fresh process takes
+        over; `Outbox.recycled` says why.
+    recycle_when_full: the same when threads of handlers that timed out occupy all places.
     """
 
     polling: Strategy = field(default_factory=BatchFill)
@@ -184,6 +187,10 @@ class Relay:
         self.stop = self._executor.stop
         self.state = self._executor.state
         self.close_store = self._executor.close_store
+
+    @property
+    def recycled(self) -> str:
+        return self._executor.recycled
 
     # From start to stop
 

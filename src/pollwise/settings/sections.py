@@ -33,6 +33,9 @@ T = TypeVar("T")
 # The worker checks its options with the same limits; a test compares the two.
 MAX_CONCURRENCY = 1000
 MAX_PREFETCH = 1000
+MAX_JOBS = 10**9
+MIN_MEMORY = 1024**2
+MAX_MEMORY = 1024**5
 MIN_LEASE = 0.1
 MAX_GRACE = 86400.0
 MIN_TIMEOUT = 0.001
@@ -89,6 +92,17 @@ LongInterval = Annotated[
     DurationReader(MIN_TIMEOUT, MAX_LONG_INTERVAL),
     Field(description="The longest pause while hints are proven; otherwise max_interval applies."),
 ]
+MaxMemory = Annotated[
+    int | None,
+    OptionalReader(IntegerReader(MIN_MEMORY, MAX_MEMORY)),
+    Field(
+        description="Replace the process when it uses more than this many bytes; none for no limit."
+    ),
+]
+RecycleWhenFull = Annotated[
+    YesOrNo,
+    Field(description="Replace the process when threads that timed out occupy all places."),
+]
 MetricsPort = Annotated[
     OptionalPort,
     Field(description="The port that serves metrics; 0 takes any free port, none serves none."),
@@ -133,6 +147,11 @@ class WorkerSettings(Section):
     timeout: HandlerTimeout = None
     drain: Drain = None
     long_interval: LongInterval = 60.0
+    max_jobs: Annotated[int | None, OptionalReader(IntegerReader(1, MAX_JOBS))] = setting(
+        None, "Replace the process after this many runs of handlers; none for no limit."
+    )
+    max_memory: MaxMemory = None
+    recycle_when_full: RecycleWhenFull = False
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"
@@ -232,6 +251,8 @@ class OutboxSettings(Section):
     timeout: HandlerTimeout = None
     drain: Drain = None
     long_interval: LongInterval = 60.0
+    max_memory: MaxMemory = None
+    recycle_when_full: RecycleWhenFull = False
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"

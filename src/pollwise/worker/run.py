@@ -48,6 +48,8 @@ from pollwise.runtime.loop import Batch
 
 #: Delay of a job that has no handler here, in seconds, doubled each time: others may claim it.
 DELAY_FIRST, DELAY_MAX = 1.0, 60.0
+#: The upper limit of `max_jobs`.
+MAX_JOBS = 10**9
 #: Why jobs of a kind whose breaker opened are given back.
 OPEN_BREAKER = "the breaker of its kind is open"
 
@@ -72,11 +74,15 @@ class WorkerRunOptions(RunOptions):
         swallows its cancellation, ends with the process 30 s later.
     seed: makes jitter repeatable.
     poll_interval: deprecated; the same as polling=Fixed(poll_interval).
+    max_jobs, max_memory: stop after this many runs of handlers, or when the process uses more than
+        this many bytes, so that a fresh process takes over; `Worker.recycled` says why.
+    recycle_when_full: the same when threads of handlers that timed out occupy all places.
     """
 
     polling: Strategy = field(default_factory=Adaptive)
     concurrency: int = 8
     prefetch: int | None = None
+    max_jobs: int | None = None
     lease: Duration = "60s"
     poll_interval: InitVar[Duration | None] = None
 
@@ -94,6 +100,8 @@ class WorkerRunOptions(RunOptions):
         super().__post_init__()
         if self.prefetch is not None:
             check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
+        if self.max_jobs is not None:
+            check_whole(self.max_jobs, "max_jobs", 1, MAX_JOBS)
 
 
 @dataclass(slots=True, eq=False)
@@ -139,6 +147,7 @@ class WorkerRun:
             clock,
             events,
             prefetch=options.prefetch,
+            max_runs=options.max_jobs,
             wants=frozenset(handlers),
         )
         timeout = None if options.timeout is None else seconds(options.timeout, "timeout")
@@ -152,6 +161,10 @@ class WorkerRun:
         self.stop = self._executor.stop
         self.state = self._executor.state
         self.close_queue = self._executor.close_store
+
+    @property
+    def recycled(self) -> str:
+        return self._executor.recycled
 
     async def main(self) -> None:
         """Work until stopped. Cancelling it stops without grace; nothing stays claimed."""

@@ -19,6 +19,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.background import in_background
 from pollwise.runtime.executor.handlers import Handler, Middleware, check_middleware, handler_for
+from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.jobs import Job, checked_name
 from pollwise.runtime.signals import stopping_on_signals
@@ -64,6 +65,8 @@ class Worker:
         self._middleware: list[Middleware] = []
         self._run: WorkerRun | None = None
         self._stop_asked = False
+        #: Why the last run ended by itself, to be started again in a fresh process; else "".
+        self.recycled = ""
 
     def handle(
         self,
@@ -132,6 +135,7 @@ class Worker:
         refuse_if_forbidden()
         chosen = checked_options(options, WorkerRunOptions) or self.options
         self._check_startable()
+        check_memory_limit(chosen.max_memory)
         queue = (
             open_queue(self.queue, clock=self.clock) if isinstance(self.queue, str) else self.queue
         )
@@ -155,6 +159,7 @@ class Worker:
                 await self._run.main()
         finally:
             run, self._run = self._run, None
+            self.recycled = "" if run is None else run.recycled
             self._stop_asked = False
             if isinstance(self.queue, str):
                 await (queue.close() if run is None else run.close_queue())

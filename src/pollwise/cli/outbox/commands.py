@@ -13,8 +13,10 @@ from pollwise.cli.options import (
     Json,
     LogFormat,
     LogLevel,
+    MaxMemory,
     MetricsPorts,
     Processes,
+    RecycleWhenFull,
     StrategyName,
     overrides_of,
     set_option,
@@ -56,6 +58,8 @@ def run(
     concurrency: Annotated[int | None, typer.Option(help="Keys handled at a time.")] = None,
     strategy: StrategyName = None,
     metrics_port: MetricsPorts = None,
+    max_memory: MaxMemory = None,
+    recycle_when_full: RecycleWhenFull = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -66,6 +70,7 @@ def run(
     """
     flags = {"polling.strategy": strategy, "batch": batch, "concurrency": concurrency}
     flags |= {"metrics_port": metrics_port, "log_format": log_format, "log_level": log_level}
+    flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     settings = load(overrides=overrides_of("outbox", setting, SET_EXAMPLE, **flags))
     own = settings.outbox
     logs.set_up(own.log_level, own.log_format)

@@ -99,6 +99,15 @@ class PlacesFree(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RunRecycled(Event):
+    """A worker or a relay stops, because its process should be replaced by a fresh one."""
+
+    level: ClassVar[int] = logging.INFO
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HandlerStuck(Event):
     """A handler did not end within `after` seconds after a stop cancelled it.
 

@@ -31,9 +31,11 @@ from pollwise.runtime.events import (
     HandlerStuck,
     PlacesFree,
     PlacesTaken,
+    RunRecycled,
     ThreadsAbandoned,
 )
 from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.executor.recycling import Recycling
 from pollwise.runtime.executor.settling import Settler
 from pollwise.runtime.executor.starting import RunOptions
 from pollwise.runtime.executor.threads import HandlerThreads
@@ -70,6 +72,7 @@ class Executor(Generic[H, C]):
 
     name: of the worker or the relay.
     prefetch: how much is claimed ahead of a free handler; None: by how long handlers take.
+    max_runs: stop after this many runs, to be recycled; None for no limit.
     wants: the kinds of work that are polled for; None for all.
     rounds: how many turns of the event loop a settlement waits for others.
     """
@@ -84,6 +87,7 @@ class Executor(Generic[H, C]):
         events: Events,
         *,
         prefetch: int | None = None,
+        max_runs: int | None = None,
         wants: frozenset[str] | None = None,
         rounds: int = 0,
     ) -> None:
@@ -98,6 +102,10 @@ class Executor(Generic[H, C]):
         self.random = random.Random(options.seed)
         self.threads = HandlerThreads(options.concurrency, name, self._threads_changed)
         self._full = False  # threads that timed out fill all places
+        self._recycling = Recycling(max_runs, options.max_memory, clock)
+        self._recycle_when_full = options.recycle_when_full
+        #: Why this run ended by itself, to be started again in a fresh process; else "".
+        self.recycled = ""
         self._held: dict[str, H] = {}  # by name, from claim to settlement
         self._waiting: deque[H] = deque()
         self._running: dict[H, None] = {}  # also those whose lease was lost, until they end
@@ -152,7 +160,9 @@ class Executor(Generic[H, C]):
         limit = self._concurrency + self._ahead()
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
         # Settlements under way do not delay the next claim, but they are bounded.
-        return min(limit - held, 2 * limit - held - len(self._settler))
+        room = min(limit - held, 2 * limit - held - len(self._settler))
+        may_start = self._recycling.may_start()
+        return room if may_start is None else min(room, may_start - len(self._waiting))
 
     def _ahead(self) -> int:
         """How much to claim ahead of a free handler.
@@ -239,6 +249,7 @@ class Executor(Generic[H, C]):
                 return
             held = self._waiting.popleft()
             self._running[held] = None
+            self._recycling.started()
             held.task = self._loop.create_task(self._run(held))
 
     async def _run(self, held: H) -> None:
@@ -268,6 +279,7 @@ class Executor(Generic[H, C]):
                 held.settlement = self._work.failed(held, raised)
             self._settler.add(held)
         self._slot_is_free()
+        self._recycle(self._recycling.ended())
 
     def _slot_is_free(self) -> None:
         self._start_waiting()
@@ -284,7 +296,16 @@ class Executor(Generic[H, C]):
         if full != self._full and not self.stopping:
             self._full = full
             self._events.emit((PlacesTaken if full else PlacesFree)(source, threads))
+            if full and self._recycle_when_full:
+                self._recycle(f"handlers that timed out occupy all {threads} places")
         self._slot_is_free()
+
+    def _recycle(self, reason: str) -> None:
+        """Stop as on a signal, because the process should be replaced."""
+        if reason and not self.stopping:
+            self.recycled = reason
+            self._events.emit(RunRecycled(self._work.source, reason))
+            self.stop()
 
     def give_back_waiting(self, reason: str, which: Callable[[H], bool] = lambda _: True) -> None:
         """Give back the work that has not begun."""

@@ -21,6 +21,8 @@ from pollwise.runtime.loop import LONG_INTERVAL
 MAX_CONCURRENCY = 1000
 #: The shortest lease, in seconds; leases are renewed every third of a lease.
 MIN_LEASE = 0.1
+#: The bounds of `max_memory`, in bytes.
+MIN_MEMORY, MAX_MEMORY = 1024**2, 1024**5
 #: The upper limit of `long_interval`, in seconds.
 MAX_LONG_INTERVAL = 3600.0
 
@@ -67,6 +69,8 @@ class RunOptions:
     long_interval: Duration = LONG_INTERVAL
     signals: bool = True
     seed: int | None = None
+    max_memory: int | None = None
+    recycle_when_full: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.polling, Strategy):
@@ -88,6 +92,8 @@ class RunOptions:
                 f"long_interval = {self.long_interval!r} is above the limit of "
                 f"{MAX_LONG_INTERVAL:g} s"
             )
+        if self.max_memory is not None:
+            check_whole(self.max_memory, "max_memory", MIN_MEMORY, MAX_MEMORY)
 
 
 Options = TypeVar("Options", bound=RunOptions)
