@@ -1,4 +1,4 @@
-"""Processes that should be replaced: after enough runs, with too much memory, or full of threads."""
+"""Processes to be replaced: after enough runs, with too much memory, or full of threads."""
 
 from __future__ import annotations
 

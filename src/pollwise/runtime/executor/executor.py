@@ -61,7 +61,7 @@ PRUNE_AGAIN = 1.0
 
 RENEW = "renew leases"
 #: The name of the task that gives back the work of stuck handlers when the event loop ends.
-GIVES_BACK = "pollwise gives back"
+GIVES_BACK = "give back at the end"
 
 H = TypeVar("H", bound=Held)
 C = TypeVar("C")
