@@ -547,7 +547,7 @@ def held_or_not() -> str:
     rows = []
     for shown, strategy in (
         ("fixed 500 ms", pollwise.Fixed("500ms")),
-        ("ewma", pollwise.Ewma()),
+        ("ewma, not held", pollwise.Ewma(held=False)),
         ("ewma, held", pollwise.Ewma(held=True)),
         ("worth, a cent an hour", pollwise.Worth(**worth)),
         ("worth, a cent an hour, held", pollwise.Worth(**worth, hold="20s")),
