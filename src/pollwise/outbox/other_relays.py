@@ -2,8 +2,9 @@
 
 A record is completed when the handlers of the relay that holds it are done, so a relay that lacks a
 handler would complete records without it. So each relay announces its handlers, and a relay that
-lacks a handler of a newer live relay stands by. What a relay knows is up to `ANNOUNCE_EVERY`
-seconds old.
+lacks a handler of a newer live relay stands by. A newer relay counts once it has lived for
+`PROVEN_AFTER` seconds: a release that crashes at its start must not stop the one that works. What a
+relay knows is up to `ANNOUNCE_EVERY` seconds old.
 
 Several relays can have the same name, so each announces itself under its name and a random suffix.
 """
@@ -20,6 +21,8 @@ from pollwise.runtime.events import Events, HandlersDiffer, RelayResumed, RelayS
 
 #: How often a relay announces its handlers, in seconds; done during a poll.
 ANNOUNCE_EVERY = 30.0
+#: A relay announces itself again after this many seconds; from then on older ones stand by for it.
+PROVEN_AFTER = 15.0
 #: The longest time between announcements while other relays live, so that they know this one.
 ANNOUNCE_WITHIN = RELAY_LIVE * 2 / 3
 #: The shortest time between announcements, for a record that has no handler here.
@@ -55,19 +58,23 @@ class OtherRelays:
         self._events = events
         self._started_at = clock.now()
         self._announced_at: float | None = None
+        self._proven = False
         self._differs: set[str] = set()
         self.standing_by = False
         self.alone = True
 
-    async def announce(self, within: float = ANNOUNCE_EVERY) -> None:
+    async def announce(self, within: float | None = None) -> None:
         """Announce the handlers and read those of the others, at most once `within` seconds."""
         now = self._clock.now()
+        if within is None:
+            within = ANNOUNCE_EVERY if self._proven else PROVEN_AFTER
         if self._announced_at is not None and now < self._announced_at + within:
             return
         others = await self._announce(self._handlers)
         self._announced_at = now
+        self._proven = now >= self._started_at + PROVEN_AFTER
         self.alone = not others
-        newer = [other for other in others if other.newer and self._lacks(other)]
+        newer = [o for o in others if o.newer and o.lived >= PROVEN_AFTER and self._lacks(o)]
         if newer and not self.standing_by:
             newest = max(newer, key=lambda other: other.started_at)
             missing = self._lacks(newest)
@@ -88,6 +95,8 @@ class OtherRelays:
         """When to poll again, in the event loop's time, so that the others know this relay."""
         if self._announced_at is None or (self.alone and not self.standing_by):
             return None  # any other relay that starts is newer than this one
+        if not self._proven:
+            return self._announced_at + PROVEN_AFTER
         return self._announced_at + (ANNOUNCE_EVERY if self.standing_by else ANNOUNCE_WITHIN)
 
     async def leave(self) -> None:

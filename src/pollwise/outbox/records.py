@@ -225,6 +225,11 @@ class RelayInfo:
     seen_at: float
     newer: bool
 
+    @property
+    def lived(self) -> float:
+        """How long it is known to have lived, in seconds."""
+        return self.seen_at - self.started_at
+
 
 def stored_record(
     seq: int, outbox: str, kind: str, payload: str, key: str | None, headers: str | None, at: float
