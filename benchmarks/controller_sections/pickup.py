@@ -26,7 +26,7 @@ import uvloop  # noqa: E402
 from websockets.asyncio.client import connect  # noqa: E402
 
 from pollwise.agent import Agent, AgentOptions  # noqa: E402
-from pollwise.agent.command import CommandResult  # noqa: E402
+from pollwise.agent.commands.command import CommandResult  # noqa: E402
 from pollwise.queues.http.queue import HttpQueue  # noqa: E402
 from pollwise.runtime.events import Events, JobStarted  # noqa: E402
 from pollwise.runtime.jobs import Job, NewJob  # noqa: E402

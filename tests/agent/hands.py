@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from pollwise.agent.agent import Agent
-from pollwise.agent.command import CommandResult
+from pollwise.agent.commands.command import CommandResult
 from pollwise.agent.job import AgentRun, Execute
 from pollwise.agent.options import AgentOptions
 from pollwise.queues.http.client import NoAnswer

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pollwise.agent.command import CommandResult
+from pollwise.agent.commands.command import CommandResult
 from pollwise.agent.job import AgentRun
 from pollwise.errors import ConfigError, StoreError
 from pollwise.runtime.clock import VirtualClock
@@ -635,7 +635,7 @@ def test_a_result_that_the_controller_refuses_fails_its_job_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An agent of another version lets more through than its controller.
-    monkeypatch.setattr("pollwise.agent.results.encode", lambda *_: "")
+    monkeypatch.setattr("pollwise.agent.commands.results.encode", lambda *_: "")
 
     async def main(farm: Farm) -> None:
         jobs = [await farm.put("build", payload=n, attempts=1) for n in range(3)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.agent.files import remove_tree
+from pollwise.agent.commands.files import remove_tree
 from tests.agent.processes import AgentProcess, ServeProcess
 from tests.agent.test_commands import lives
 from tests.support.daemons import wait_until

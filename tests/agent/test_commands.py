@@ -15,14 +15,14 @@ from typing import IO, Any
 
 import pytest
 
-from pollwise.agent.command import Command, CommandResult, Stop, processes_of
-from pollwise.agent.files import remove_tree
+from pollwise.agent.commands.command import Command, CommandResult, Stop, processes_of
+from pollwise.agent.commands.files import remove_tree
+from pollwise.agent.commands.results import read_progress
 from pollwise.agent.folder import AgentFolder, is_id
 from pollwise.agent.job import AgentJob, AgentRun
 from pollwise.agent.link import ControllerLink
 from pollwise.agent.log import LOG_MAX
 from pollwise.agent.options import AgentOptions
-from pollwise.agent.results import read_progress
 from pollwise.errors import ConfigError
 from pollwise.queues.http.client import ControllerClient, TokenSource
 from pollwise.runtime.clock import Clock

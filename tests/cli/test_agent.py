@@ -93,10 +93,12 @@ def test_settings_reach_the_agent() -> None:
         "POLLWISE_AGENT_CONTROLLER": "http://x",
         "POLLWISE_AGENT_SLOTS": "3",
         "POLLWISE_AGENT_PUSH": "false",
+        "POLLWISE_AGENT_ENV": "JAVA_HOME, AWS_*",
     }
     settings = load(environ=environ).agent
-    options = _options(settings, ["true"], ["a=1"], ["build"], ["*.zip"], False)
+    options = _options(settings, ["true"], ["a=1"], ["build"], ["*.zip"])
     assert (options.poll_interval, options.max_interval, options.slots) == (10, 120, 3)
     assert options.push is False
+    assert options.env == ("JAVA_HOME", "AWS_*")
     assert options.capabilities == {"a": 1, "kinds": ["build"]}
     assert options.artefacts == ("*.zip",)

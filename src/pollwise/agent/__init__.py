@@ -1,7 +1,8 @@
 """The agent: takes jobs from a controller over HTTP and runs a command for each.
 
 It only makes outbound requests, so it works behind NAT. `agent` polls and reports, `job` runs one
-job, `link` makes the requests, and `folder` keeps reports on disk until they are accepted.
+job, `commands` starts and ends its command and reads what it left, `link` makes the requests, and
+`folder` keeps reports on disk until they are accepted.
 
 await Agent(AgentOptions("http://localhost:8420", ["./build.sh", "{payload}"])).run()
 """

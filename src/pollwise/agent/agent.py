@@ -15,8 +15,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from pollwise.agent.commands.confinement import CommandUser
 from pollwise.agent.folder import AgentFolder
-from pollwise.agent.job import AgentJob, AgentRun, Execute
+from pollwise.agent.job import AgentJob, AgentRun, Execute, sandbox_of
 from pollwise.agent.link import ControllerLink, NotRegistered
 from pollwise.agent.options import AgentOptions
 from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, RETURN_SHARE, Suggested
@@ -114,8 +115,12 @@ class Agent:
     async def run(self) -> None:
         """Run until stopped. Raises errors of the first registration; later ones are retried."""
         with stopping_on_signals(self.stop if self.options.signals else None):
-            self._root = AgentFolder(self.options.folder, self.options.name)
+            user = CommandUser.of(self.options.user)
+            self._root = AgentFolder(self.options.folder, self.options.name, user)
             try:
+                sandbox = sandbox_of(self.options, self._root.path)
+                if sandbox is not None:
+                    await asyncio.to_thread(sandbox.check, self._root.path, user)
                 await asyncio.to_thread(self._root.sweep)
                 for report in self._root.saved():
                     self._reports[report["job_id"]] = report

@@ -19,8 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from pollwise.agent.command import end_processes
-from pollwise.agent.files import open_inside, read_at_most, remove_tree, write_new
+from pollwise.agent.commands.command import end_processes
+from pollwise.agent.commands.confinement import CommandUser
+from pollwise.agent.commands.files import open_inside, read_at_most, remove_tree, write_new
 from pollwise.errors import ConfigError
 
 logger = logging.getLogger("pollwise")
@@ -44,9 +45,12 @@ def default_place(name: str) -> Path:
 
 
 class AgentFolder:
-    """The folder of one agent, locked against others."""
+    """The folder of one agent, locked against others. user: who runs the commands, if another."""
 
-    def __init__(self, place: str | Path | None, name: str) -> None:
+    def __init__(
+        self, place: str | Path | None, name: str, user: CommandUser | None = None
+    ) -> None:
+        self._user = user
         wanted = default_place(name) if place is None else Path(place)
         tries = 1 if place is not None else PLACES
         for number in range(1, tries + 1):
@@ -61,6 +65,10 @@ class AgentFolder:
             )
         self.path = self.path.absolute()
         self._count = 0
+        if user is not None:
+            for folder in (self.path, self.path / "jobs"):  # to be entered, but not read
+                folder.chmod(0o711)
+            user.check_reach(self.path / "jobs" / "job")
 
     def _locked(self) -> IO[bytes] | None:
         try:
@@ -93,7 +101,7 @@ class AgentFolder:
         """A new folder for a job."""
         jobs = self.path / "jobs"
         with suppress(OSError):  # an earlier command of the same user may have changed it
-            jobs.chmod(0o700)
+            jobs.chmod(0o700 if self._user is None else 0o711)
         while True:
             self._count += 1
             folder = jobs / f"{job_id}.{attempt}.{self._count}"

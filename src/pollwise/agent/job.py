@@ -8,23 +8,29 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from pollwise.agent.command import Command, CommandResult, Stop
-from pollwise.agent.files import open_inside
+from pollwise.agent.commands.command import Command, CommandResult, Stop
+from pollwise.agent.commands.confinement import (
+    CommandUser,
+    Sandbox,
+    checked_sandbox,
+    passed_environ,
+)
+from pollwise.agent.commands.files import open_inside
+from pollwise.agent.commands.outputs import OutputFiles
+from pollwise.agent.commands.results import CannotRun, read_progress, read_result
 from pollwise.agent.folder import AgentFolder, is_id
 from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.agent.log import Log, Patience
 from pollwise.agent.options import AgentOptions
-from pollwise.agent.outputs import OutputFiles
-from pollwise.agent.results import CannotRun, read_progress, read_result
 from pollwise.errors import ConfigError, StoreUnavailable
 from pollwise.queues.http.client import NoAnswer, RequestRefused
 from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.threads import DaemonThreads
-from pollwise.runtime.redact import is_secret
 
 T = TypeVar("T")
 
@@ -70,6 +76,16 @@ class AgentJob:
         )
 
 
+def sandbox_of(options: AgentOptions, folder: Path) -> Sandbox | None:
+    """The sandbox of an agent with this folder: it hides other jobs, and the agent's token."""
+    program = checked_sandbox(options.sandbox)
+    if program is None:
+        return None
+    token = options.token_file or os.environ.get(variables.TOKEN_FILE)
+    hidden = [folder, *([Path(token).absolute()] if token else [])]
+    return Sandbox(program, hidden, tuple(options.sandbox_args))
+
+
 #: Runs a job in its folder: the command, or something quicker in a test.
 Execute = Callable[["AgentRun"], Awaitable[CommandResult]]
 
@@ -99,6 +115,8 @@ class AgentRun:
         self._link = link
         self._clock = clock
         self._execute = execute or AgentRun.command
+        self._user = CommandUser.of(options.user)
+        self._owner = None if self._user is None else self._user.uid
         self._log: Log | None = None
         self._threads = DaemonThreads(THREADS, f"pollwise-{work.id[:20]}")
         self._progress: dict[str, Any] = {}
@@ -165,7 +183,7 @@ class AgentRun:
                 return
             await asyncio.wait([reading], timeout=PROGRESS_WITHIN)
         if reading is None or reading.done():
-            reading = loop.run_in_executor(self._threads, read_progress, self.folder)
+            reading = loop.run_in_executor(self._threads, read_progress, self.folder, self._owner)
             self._reading = reading
             await asyncio.wait([reading], timeout=PROGRESS_WITHIN)
         self._slow = not reading.done()
@@ -181,13 +199,18 @@ class AgentRun:
             "{inputs}": str(self.folder / "inputs"),
             "{out}": str(self.folder / "out"),
         }
+        words = [paths.get(word, word) for word in self._options.command]
+        sandbox = sandbox_of(self._options, self._root.path)
+        if sandbox is not None:
+            words = sandbox.words(words, self.folder)
         command = Command(
-            [paths.get(word, word) for word in self._options.command],
+            words,
             self.folder,
             self._environ(),
             self._log.write,
             timeout=self._timeout,
             kill_after=self._options.span("kill_after"),
+            user="" if self._user is None else self._user.words(),
         )
         return await command.run(self.stop)
 
@@ -199,6 +222,8 @@ class AgentRun:
             await self._unless_stopped(self._fetched(name))
         log = self.folder / "log"
         self._log = Log(log, self._link, self.work.id, self._clock, self._timeout)
+        if self._user is not None:
+            self._user.give(self.folder)
         ended = await self._execute(self)
         if ended.why in ("lost", "given back"):
             return ended
@@ -232,7 +257,8 @@ class AgentRun:
     async def _sent(self, name: str, parts: tuple[str, ...]) -> None:
         what = f"the artefact {name!r}"
         try:
-            with await self._read(what, open_inside, self.folder, "out", *parts) as file:
+            opened = partial(open_inside, self.folder, "out", *parts, owner=self._owner)
+            with await self._read(what, opened) as file:
                 await self._again(
                     f"{what} could not be sent",
                     lambda: self._link.send_artefact(self.work.id, name, file),
@@ -297,7 +323,8 @@ class AgentRun:
             await asyncio.gather(doing, asked, return_exceptions=True)
 
     async def _result(self) -> Any:
-        return await self._read("result.json", read_result, self.folder, self.work.kind)
+        kind, owner = self.work.kind, self._owner
+        return await self._read("result.json", read_result, self.folder, kind, owner)
 
     async def _read(self, what: str, function: Callable[..., T], *args: Any) -> T:
         """Read something that the command left, in a thread: the system may not answer."""
@@ -309,12 +336,10 @@ class AgentRun:
             raise CannotRun(f"{what} could not be read within {READ_WITHIN:g} s") from None
 
     def _environ(self) -> dict[str, str]:
-        """The environment of the command: ours without our secrets, and the job's variables."""
-        environ = {
-            name: value
-            for name, value in os.environ.items()
-            if not (name.startswith("POLLWISE_") and is_secret(name))
-        }
+        """The environment of the command: what is allowed of ours, and the job's variables."""
+        environ = passed_environ(self._options.env, os.environ)
+        if self._user is not None:
+            environ |= self._user.environ()
         return environ | {
             variables.CONTROLLER: self._link.base,
             variables.JOB_ID: self.work.id,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pollwise.agent.commands.confinement import CommandUser, checked_pattern, checked_sandbox
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.queues.http.client import checked_base
@@ -44,6 +45,10 @@ class AgentOptions:
     grace: how long a stop waits for commands before it gives their jobs back.
     kill_after: how long a command may take to end after SIGTERM.
     folder: for the folders of jobs, and reports until they are accepted.
+    env: names or patterns of more variables that commands get from the agent's environment, such
+        as "JAVA_*". They get only a few, such as PATH, HOME and LANG, without it.
+    user: the user that runs commands; the agent must be root.
+    sandbox: "bwrap" runs each command in bubblewrap. sandbox_args: more arguments for it.
     push: open a WebSocket for hints.
     keep_folders: keep the folders of ended jobs, to inspect them.
     signals: stop on SIGTERM, SIGINT and SIGHUP, unless the program handles them itself.
@@ -62,6 +67,10 @@ class AgentOptions:
     grace: Duration = 30.0
     kill_after: Duration = 10.0
     folder: str | Path | None = None
+    env: Sequence[str] = ()
+    user: str | None = None
+    sandbox: str | None = None
+    sandbox_args: Sequence[str] = ()
     push: bool = True
     keep_folders: bool = False
     ca_file: str | Path | None = None
@@ -91,6 +100,11 @@ class AgentOptions:
                 raise ConfigError(f"timeout = {self.timeout!r} is above the limit of 7 days")
             put(self, "timeout", limit)
         put(self, "artefacts", tuple(map(_checked_pattern, self.artefacts)))
+        put(self, "env", tuple(map(checked_pattern, self.env)))
+        CommandUser.of(self.user)
+        checked_sandbox(self.sandbox)
+        if self.sandbox_args and self.sandbox is None:
+            raise ConfigError("sandbox_args are for a sandbox; set sandbox = 'bwrap' as well")
 
     def span(self, name: str) -> float:
         """A duration, in seconds."""

@@ -63,6 +63,23 @@ def agent(
     folder: Annotated[
         Path | None, typer.Option(help="The folder for jobs and unsent reports.")
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another variable that commands get from the agent's environment: JAVA_HOME, "
+            "'AWS_*'. By default only a few, such as PATH, HOME and LANG."
+        ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="The user that runs commands; the agent must be root.")
+    ] = None,
+    sandbox: Annotated[
+        str | None, typer.Option(help="bwrap: run each command in bubblewrap.")
+    ] = None,
+    sandbox_arg: Annotated[
+        list[str] | None,
+        typer.Option(help="Another argument for the sandbox: --sandbox-arg=--unshare-net."),
+    ] = None,
     push: Annotated[
         bool | None, typer.Option("--push/--no-push", help="Open a WebSocket for hints.")
     ] = None,
@@ -93,15 +110,28 @@ def agent(
         timeout=timeout,
         grace=grace,
         folder=folder,
+        env=",".join(env) if env else None,
+        user=user,
+        sandbox=sandbox,
         push=push,
         log_format=log_format,
         log_level=log_level,
     )
     settings = load(overrides=overrides).agent
-    options = _options(settings, command, capability or [], kind or [], artefacts, keep_folders)
+    options = _options(
+        settings,
+        command,
+        capability or [],
+        kind or [],
+        artefacts,
+        keep_folders=keep_folders,
+        sandbox_args=sandbox_arg or (),
+    )
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
     from pollwise.agent.agent import Agent
+    from pollwise.agent.commands.confinement import hide_memory
 
+    hide_memory()
     events = Events()
     events.subscribe(_show, JobStarted, JobReported)
     asyncio.run(Agent(options, events=events).run())
@@ -113,7 +143,7 @@ def _options(
     capabilities: list[str],
     kinds: list[str],
     artefacts: list[str] | None,
-    keep_folders: bool,
+    **others: Any,
 ) -> Any:
     from pollwise.agent.options import AgentOptions
 
@@ -128,7 +158,9 @@ def _options(
     chosen = settings.model_dump(exclude={"log_level", "log_format"}, exclude_none=True)
     if artefacts is not None:
         chosen["artefacts"] = artefacts
-    return AgentOptions(command=command, capabilities=has, keep_folders=keep_folders, **chosen)
+    if settings.env is not None:
+        chosen["env"] = [each.strip() for each in settings.env.split(",")]
+    return AgentOptions(command=command, capabilities=has, **chosen, **others)
 
 
 def _capability(text: str) -> tuple[str, Any]:

@@ -344,6 +344,11 @@ class AgentSettings(Section):
     folder: OptionalText = setting(
         None, "The folder for the jobs' folders; none takes one in the user's state folder."
     )
+    env: OptionalText = setting(
+        None, "More variables for commands: names or patterns, separated by commas."
+    )
+    user: OptionalText = setting(None, "The user that runs commands; the agent must be root.")
+    sandbox: OptionalText = setting(None, "bwrap runs each command in bubblewrap.")
     push: YesOrNo = setting(True, "Open a WebSocket for hints.")
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"

@@ -50,7 +50,7 @@ def main(control: int, status: int, user: str, words: list[str]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    code = _wait(child, control, woken)
+    code = _wait(child, control, woken, spare=words[0].endswith("/bwrap"))
     code, left = _end_all(child, code)
     with contextlib.suppress(OSError):  # the agent is gone
         os.write(status, json.dumps({"code": code, "left": left}).encode() + b"\n")
@@ -81,8 +81,11 @@ def _become(status: int, user: str, words: list[str]) -> None:
         os._exit(127)
 
 
-def _wait(child: int, control: int, woken: int) -> int | None:
-    """Wait for the end of the command; its code, or None if it has to be killed."""
+def _wait(child: int, control: int, woken: int, spare: bool) -> int | None:
+    """Wait for the end of the command; its code, or None if it has to be killed.
+
+    spare: SIGTERM is not for the first process, which would end those inside at once.
+    """
     while True:
         for pid, code in _ended():
             if pid == child:
@@ -93,7 +96,7 @@ def _wait(child: int, control: int, woken: int) -> int | None:
         if control in ready:
             if not os.read(control, 64):
                 return None
-            _signal(child, signal.SIGTERM)
+            _terminate(child, spare)
 
 
 def _ended() -> list[tuple[int, int]]:
@@ -139,12 +142,14 @@ def _has_children() -> bool:
     return True
 
 
-def _signal(child: int, number: int) -> None:
-    """Send a signal to the group of the command, and to what has left the group."""
-    outside = [pid for pid in _descendants() if _group(pid) != child]
-    _signal_group(child, number)
-    for pid in outside:
-        _send(pid, number)
+def _terminate(child: int, spare: bool) -> None:
+    """Send SIGTERM to the group of the command, and to what has left the group."""
+    found = _descendants()
+    if not spare:
+        found = {pid for pid in found if _group(pid) != child}
+        _signal_group(child, signal.SIGTERM)
+    for pid in found - {child}:
+        _send(pid, signal.SIGTERM)
 
 
 def _descendants() -> set[int]:

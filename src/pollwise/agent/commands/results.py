@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pollwise.agent.files import open_inside, read_at_most
+from pollwise.agent.commands.files import open_inside, read_at_most
 from pollwise.errors import PayloadError
 from pollwise.runtime.jobs import encode
 
