@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -24,8 +25,11 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from pollwise.cli.serve import allow_connections, options_from
+from pollwise.controller import Controller
 from pollwise.controller.http.server import KEEP_ALIVE
 from pollwise.controller.options import ControllerOptions
+from pollwise.controller.state.values import WorkerRow
+from pollwise.controller.workers.runs import RunReport
 from pollwise.errors import ConfigError
 from pollwise.queues.http import client as http_client
 from pollwise.settings import load
@@ -115,6 +119,48 @@ def test_a_second_store_in_a_folder_leaves_the_token_of_the_first(folder: Path) 
     assert "remove" not in said
     assert file.read_text() == "that of another farm"
     assert [each.name for each in folder.iterdir()] == [file.name], "and no database is left"
+
+
+def test_the_attempts_of_a_job_and_their_logs(folder: Path) -> None:
+    async def main() -> str:
+        options = ControllerOptions(artefacts=folder / "artefacts", heartbeat_timeout=1)
+        async with Controller(STORE, options) as controller:
+            job_id = await controller.put("build", attempts=2)
+            [row] = [await registered(controller)]
+            known = await controller.registry.get(row.id)
+            assert known is not None
+            for text, state in ((b"first\n", "failed"), (b"second\n", "done")):
+                [run] = await controller.runs.claim(known, 1)
+                await controller.logs.append(run.claim, 0, text)
+                await controller.runs.finish(known, [RunReport(job_id, state, error="no disk")])
+                if state == "failed":
+                    await controller.queue.cancel([job_id])
+                    assert await controller.jobs.retry(job_id)
+            return job_id
+
+    async def registered(controller: Controller) -> WorkerRow:
+        return await controller.registry.register(
+            "mini", {}, 1, token_hash="h", expires_at=None, who="test", address=""
+        )
+
+    job_id = asyncio.run(main())
+    rows = json.loads(good("serve", "attempts", job_id, "--store", STORE, "--json").out)
+    assert [(each["state"], each["worker_name"], each["error"]) for each in rows] == [
+        ("failed", "mini", "no disk"), ("done", "mini", None),
+    ]  # fmt: skip
+    shown = good("serve", "attempts", job_id, "--store", STORE).out
+    assert "no disk" in shown
+    assert "mini" in shown
+    whole = good("serve", "log", job_id, "--store", STORE).out
+    assert (whole.count("first"), whole.count("second")) == (1, 1)
+    one = good("serve", "log", job_id, "--attempt", 1, "--store", STORE).out
+    assert "second" in one, "the newest with this number"
+    for words in (("log", "99"), ("attempts", "99"), ("log", job_id, "--attempt", "7")):
+        refused = pollwise("serve", *words, "--store", STORE)
+        assert refused.code == 1
+        assert "there is no job '99'" in refused.err or "has no log" in refused.err
+    assert pollwise("serve", "log", "1", "--store", "sqlite:///none.db").code != 0
+    assert not (folder / "none.db").exists()
 
 
 @contextmanager

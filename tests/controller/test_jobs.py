@@ -278,7 +278,8 @@ def test_a_job_without_attempts_is_dead_though_nobody_polls(on: OnFarm) -> None:
             now = await farm.job(job["id"])
         assert (now["state"], now["attempt"], now["waiting_for"]) == ("dead", 1, None)
         assert now["error"] == (
-            f"the lease of {agent.id} ran out: it was silent for 600 s, in the last of 1 attempts"
+            f"the lease of mini ({agent.id}) ran out: it was silent for 600 s, in the last of 1 "
+            "attempts"
         )
         assert len(farm.seen.of(JobGivenUp)) == len(farm.seen.of(JobLapsed)) == 1
         stats = await farm.queue.stats()
@@ -302,7 +303,7 @@ def test_who_gets_what_another_lost_is_told_why(on: OnFarm, swept: bool) -> None
         assert (await second.job())["attempt"] == 2
         now = await farm.job(job["id"])
         assert (now["state"], now["worker_id"]) == ("leased", second.id)
-        assert now["last_error"] == f"the lease of {first.id} ran out"
+        assert now["last_error"] == f"the lease of a ({first.id}) ran out"
         assert len(farm.seen.of(JobLapsed)) == 1
 
     on(main)
@@ -321,7 +322,7 @@ def test_a_job_whose_last_worker_was_silent_does_not_die_of_an_older_error(on: O
             assert (await other.poll())["job"] is None
         dead = await farm.job(job["id"])
         assert dead["state"] == "dead"
-        assert dead["error"].startswith(f"the lease of {agent.id} ran out")
+        assert dead["error"].startswith(f"the lease of a ({agent.id}) ran out")
 
     on(main)
 

@@ -38,6 +38,7 @@ from pollwise.runtime.events import (
     JobCancelled,
     JobDead,
     JobDelivered,
+    JobDied,
     JobDone,
     JobEvent,
     JobGivenBack,
@@ -89,6 +90,7 @@ from pollwise.runtime.events import (
     ThreadsAbandoned,
     WorkerGone,
     WorkerRegistered,
+    WorkerSilent,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -105,6 +107,8 @@ UNCOUNTED = {
     WorkerStopping: "the end is counted by what becomes of the jobs",
     WorkerRegistered: "workers are counted when somebody asks for it",
     WorkerGone: "workers are counted when somebody asks for it",
+    WorkerSilent: "workers are counted when somebody asks for it",
+    JobDied: "the report of its last attempt is counted",
     RelayStopping: "the end is counted by what becomes of the keys",
     HandlersDiffer: "told once, at the start; standing by has a gauge",
     PatternUnmatched: "told once, at the start",
@@ -253,11 +257,13 @@ def of_the_controller() -> Iterator[Event]:
     yield JobDelivered(*run, 0.5)
     yield JobDelivered(*run, 0.0, True)
     yield JobReported(*run, "failed", 2.0, "no")
+    yield JobDied(*run, "no")
     yield JobLapsed(*run)
     yield JobGivenUp(*run, "silent")
     yield ControllerCounted("q", (("queued", 3),), 2, 1, 0)
     yield RequestAnswered("q", "GET", "/api/jobs", 200, 0.01)
-    yield WorkerGone("q", "w", "silent")
+    yield WorkerSilent("q", "w", "mini", 120.0)
+    yield WorkerGone("q", "w", "silent", "mini")
 
 
 def every_event_of_an_outbox() -> Iterator[Event]:

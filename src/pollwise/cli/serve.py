@@ -284,6 +284,88 @@ def rotate(
     _print_secret(row, secret, as_json)
 
 
+@app.command("attempts")
+def attempts(
+    job_id: Annotated[str, typer.Argument(help="The id of the job.")],
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """List the attempts of a job: who ran each, how it ended, and where its log begins.
+
+    Example: pollwise serve attempts 42 --store sqlite:///jobs.db
+    """
+
+    async def listed(controller: Any, info: Any) -> list[dict[str, Any]]:
+        from pollwise.controller.http.views import attempt_view, whos_in
+        from pollwise.controller.terms import JobTerms
+
+        most = JobTerms.of(info.job, controller.options.attempts).attempts
+        found = await controller.logs.attempts(info, most)
+        whos = [*whos_in(info), *(f"worker:{each.worker}" for each in found)]
+        names = await controller.names.of(whos)
+        return [attempt_view(each, names) for each in found]
+
+    rows = _with_job(store, job_id, listed)
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("attempt", "state", "worker_name", "began_at", "ended_at", "log_start", "error")
+    print_table(
+        columns, [[row[name] for name in columns] for row in rows], empty="It has not run yet."
+    )
+
+
+@app.command("log")
+def log(
+    job_id: Annotated[str, typer.Argument(help="The id of the job.")],
+    attempt: Annotated[int | None, typer.Option(help="Only the log of this attempt.")] = None,
+    store: Store = None,
+) -> None:
+    """Print the log of a job, or of one attempt.
+
+    Example: pollwise serve log 42 --attempt 2 --store sqlite:///jobs.db
+    """
+
+    async def copied(controller: Any, info: Any) -> bool:
+        part = 0, (await controller.logs.place(job_id)).size
+        if attempt is not None:
+            part = await controller.logs.part(job_id, attempt)
+        if part is None:
+            return False
+        async for piece in controller.logs.read(job_id, *part):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+        return True
+
+    if not _with_job(store, job_id, copied):
+        fail(f"attempt {attempt} of job {job_id!r} has no log; `pollwise serve attempts` lists all")
+        raise typer.Exit(1)
+
+
+def _with_job(store: str | None, job_id: str, work: Callable[[Any, Any], Awaitable[T]]) -> T:
+    """Do something with a job of a controller's store, whether the controller runs or not."""
+    from pollwise.controller.controller import Controller
+    from pollwise.controller.opening import opened_state
+
+    settings = load(overrides={"controller.queue": store}).controller
+
+    async def main() -> T | None:
+        async with opened_state(settings.state or _store(settings)):
+            pass  # refuse a store that has no controller's state, before one is made
+        controller = Controller(_store(settings), options_from(settings))
+        try:
+            info = await controller.queue.get(job_id)
+            return None if info is None else await work(controller, info)
+        finally:
+            await controller.close()
+
+    found = asyncio.run(main())
+    if found is None:
+        fail(f"there is no job {job_id!r} here; check the id and the store")
+        raise typer.Exit(1)
+    return found
+
+
 def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) -> T:
     from pollwise.controller.opening import opened_state
     from pollwise.controller.security.tokens import Tokens

@@ -25,6 +25,7 @@ from pollwise.controller.files.blobs import open_blobs
 from pollwise.controller.files.logs import Logs
 from pollwise.controller.jobs import Jobs, new_job
 from pollwise.controller.missing_files import BlobsMissing, MissingStorage, OpenFiles
+from pollwise.controller.names import Names
 from pollwise.controller.opening import (
     AGENTS,
     check_queue,
@@ -38,6 +39,7 @@ from pollwise.controller.options import ControllerOptions
 from pollwise.controller.retention import RETENTION_EVERY, retain
 from pollwise.controller.security.auth import Auth
 from pollwise.controller.security.tokens import Tokens
+from pollwise.controller.security.urls import SignedUrls
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.controller.workers.matching import MARK, waiting_for
@@ -118,6 +120,8 @@ class Controller:
         hints, common = self.queue.hints(), (self.options, self.clock, self.events)
         self.auth = Auth(self.storage, self.clock)
         self.access = Access(self)
+        self.urls = SignedUrls(lambda: self.storage.secret("log_urls"), self.auth, self.clock)
+        self.names = Names(self.storage)
         self.tokens = Tokens(self.storage, self.clock)
         self.registry = WorkerRegistry(self.storage, *common, self.source)
         self.runs = Runs(self.queue, self.registry, *common)

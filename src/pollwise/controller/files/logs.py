@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from pollwise.controller.attempts import Attempt, attempts_of
 from pollwise.controller.http.answers import HttpError
 from pollwise.controller.state.base import LOG_READ_MAX, ControllerState
 from pollwise.controller.state.values import LogPlace
 from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.runtime.jobs import Claim
+from pollwise.runtime.jobs import Claim, JobInfo
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 
 #: How many bytes a follower reads at a time.
@@ -74,7 +75,15 @@ class Logs:
         job, part = claim.job, claim.token  # tokens of a job grow with each claim
         begin = f"[pollwise: attempt {job.attempt}]\n".encode()
         place = await self._state.append_log(
-            self._folder_of(job.id), part, offset, data, self._limit, self._end_mark, begin
+            self._folder_of(job.id),
+            part,
+            offset,
+            data,
+            self._limit,
+            self._end_mark,
+            begin,
+            job.attempt,
+            claim.worker,
         )
         if place is None:
             return None
@@ -93,6 +102,21 @@ class Logs:
 
     async def place(self, job_id: str) -> LogPlace:
         return await self._state.log_place(self._folder_of(job_id))
+
+    async def attempts(self, info: JobInfo, most: int) -> list[Attempt]:
+        """The attempts of a job that may have up to `most`, with their parts of the log."""
+        job_id = info.job.id
+        runs = await self._state.log_runs(self._folder_of(job_id))
+        return attempts_of(info, runs, (await self.place(job_id)).size, most)
+
+    async def part(self, job_id: str, attempt: int) -> tuple[int, int] | None:
+        """Where the log of an attempt begins and ends; of several with this number the newest."""
+        runs = await self._state.log_runs(self._folder_of(job_id))
+        ends = [*(run.start for run in runs[1:]), (await self.place(job_id)).size]
+        for run, end in reversed(list(zip(runs, ends, strict=False))):
+            if run.attempt == attempt:
+                return run.start, end
+        return None
 
     async def read(self, job_id: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes from `start` up to `stop`, in pieces, as far as they exist."""

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic.json_schema import models_json_schema
 
 from pollwise.controller.security.tokens import EXPIRES_MAX
+from pollwise.controller.security.urls import VALID_FOR, VALID_FOR_MAX
 from pollwise.controller.state.values import Scope
 from pollwise.runtime.jobs import Progress
 
@@ -31,6 +32,7 @@ def _separated(value: object) -> object:
 
 
 JobState = Literal["ready", "delayed", "blocked", "leased", "done", "dead", "cancelled"]
+AttemptState = Literal["leased", "failed", "done", "dead", "cancelled"]
 WorkerState = Literal["online", "draining", "offline"]
 Value = str | int | float | bool
 JobId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
@@ -99,6 +101,35 @@ class JobFailureView(_Model):
     error: str
 
 
+class AttemptView(_Model):
+    """One run of a job."""
+
+    attempt: int
+    state: AttemptState | None = Field(description="How it ended; null if that is not kept.")
+    worker_id: str | None
+    worker_name: str | None
+    began_at: str | None = Field(description="When it was claimed, or its first output came.")
+    ended_at: str | None
+    error: str | None
+    log_start: int | None = Field(description="Its part of the log, in bytes; null without one.")
+    log_end: int | None
+
+
+class AttemptList(_Model):
+    attempts: list[AttemptView] = Field(description="The oldest first.")
+
+
+class LogUrlAsked(_Model):
+    expires_in_s: float = Field(
+        VALID_FOR, gt=0, le=VALID_FOR_MAX, description="How long the URL can be opened."
+    )
+
+
+class LogUrl(_Model):
+    url: str = Field(description="For an EventSource: path and query, with a signature.")
+    expires_at: str | None
+
+
 class WorkBase(_Model):
     id: str = Field(examples=["42"])
     kind: str
@@ -126,7 +157,9 @@ class JobView(WorkBase):
     worker_id: str | None = Field(
         description="The worker that runs it, or ran it last; null while it waits."
     )
+    worker_name: str | None = Field(description="Its name; null if it is unregistered.")
     created_by: str | None = Field(description="Who put it.")
+    created_by_name: str | None = Field(description="The name of that token.")
     run_at: str | None = Field(description="When it may run, or could have run first.")
     started_at: str | None = Field(description="When the current or last run began.")
     finished_at: str | None
@@ -362,7 +395,8 @@ class StatsView(_Model):
 class AuditView(_Model):
     id: int
     at: str | None
-    who: str
+    who: str = Field(examples=[f"token:{_ID}"])
+    who_name: str | None = Field(description="The name of the token or worker.", examples=["ci"])
     action: str
     what: str
     detail: str
@@ -383,7 +417,7 @@ class RotateToken(_Model):
 
 
 #: Request bodies, which our routes read themselves.
-BODIES = (Drain, Heartbeat, NewJobBody, NewToken, Registration, RotateToken)
+BODIES = (Drain, Heartbeat, LogUrlAsked, NewJobBody, NewToken, Registration, RotateToken)
 
 ERRORS: dict[int, str] = {
     400: "The request cannot be read.",

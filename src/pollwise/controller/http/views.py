@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
 
+from pollwise.controller.attempts import Attempt
 from pollwise.controller.http.answers import encoded, moment
 from pollwise.controller.http.schema import JobFailureView
+from pollwise.controller.names import split_label, with_names, workers_in
 from pollwise.controller.state.values import WorkerRow
-from pollwise.controller.terms import JobTerms
+from pollwise.controller.terms import BY, JobTerms
 from pollwise.controller.workers.registry import HeldRun
+from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.jobs import ENDED, Job, JobInfo
 
 #: Payloads and results longer than this, in bytes of JSON, are left out of lists.
@@ -24,12 +28,14 @@ def job_view(
     inputs: Sequence[str] = (),
     waiting_for: str | None = None,
     *,
+    names: Mapping[str, str],
     brief: bool = False,
 ) -> dict[str, Any]:
     """A job as people see it. Lists are `brief`: they leave out long payloads and results.
 
     For a job that waits or runs again, nothing of the previous run is shown except its error, as
     `last_error`.
+    names: of the workers and tokens in it (see `whos_in`).
     """
     job, ended = info.job, info.state in ENDED
     waits = not ended and info.state != "leased"
@@ -42,7 +48,9 @@ def job_view(
         "progress": None if progress is None else progress.fraction,
         "message": None if progress is None else progress.note,
         "worker_id": None if waits else info.worker,
+        "worker_name": None if waits else names.get(f"worker:{info.worker}"),
         "created_by": terms.created_by or None,
+        "created_by_name": names.get(terms.created_by),
         "run_at": moment(job.run_at),
         "started_at": None if waits else moment(info.claimed_at),
         "finished_at": moment(info.since) if ended else None,
@@ -52,6 +60,10 @@ def job_view(
         "waiting_for": waiting_for,
         "result": info.result,
     }
+    for each in (view, *view["errors"]):
+        for name in ("error", "last_error"):
+            if each.get(name):
+                each[name] = with_names(each[name], names)
     if brief:
         for name in ("payload", "result"):
             size = len(encoded(view[name]))
@@ -59,6 +71,31 @@ def job_view(
                 view[name] = None
                 view[f"{name}_bytes"] = size
     return view
+
+
+def whos_in(info: JobInfo) -> list[str | None]:
+    """The workers and tokens that the view of a job names."""
+    errors = [who for each in info.errors for who in workers_in(each.error)]
+    return [f"worker:{info.worker}", info.job.headers.get(BY), *errors]
+
+
+def attempt_view(each: Attempt, names: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "attempt": each.attempt,
+        "state": each.state,
+        "worker_id": each.worker,
+        "worker_name": names.get(f"worker:{each.worker}"),
+        "began_at": moment(each.began_at),
+        "ended_at": moment(each.ended_at),
+        "error": None if each.error is None else with_names(each.error, names),
+        "log_start": each.log_start,
+        "log_end": each.log_end,
+    }
+
+
+def audit_view(entry: AuditEntry) -> dict[str, Any]:
+    who, name = split_label(entry.who)
+    return {**asdict(entry), "at": moment(entry.at), "who": who, "who_name": name}
 
 
 def work_view(run: HeldRun, lease_s: float, inputs: Sequence[str]) -> dict[str, Any]:

@@ -61,8 +61,13 @@ class Caller:
 
     @property
     def who(self) -> str:
-        """The name for the audit log."""
+        """Who it is, by its id."""
         return f"{'worker' if self.role == 'own' else 'token'}:{self.id}"
+
+    @property
+    def label(self) -> str:
+        """Who it is, for the audit log: by its id and its name."""
+        return f"{self.who} ({self.name})"
 
     def must_have(self, *scopes: str) -> None:
         """Raise `HttpError` (403) without one of these scopes; an admin has them all."""
@@ -131,6 +136,13 @@ class Auth:
             self._used[found.id] = self._clock.now()
         return found
 
+    async def caller_of(self, token_id: str) -> Caller:
+        """Who a token belongs to, by its id; `HttpError` (401) if it is no longer valid."""
+        token = await self._registrar(f"token:{token_id}")
+        if token is None:
+            raise InvalidToken("the token is not known", "Ask an admin for another.")
+        return self._token(token)
+
     def forget(self, token_hash: str | None = None) -> None:
         """Forget a token that was revoked or rotated; None for all, those of workers included."""
         self._registrars.clear()
@@ -177,18 +189,20 @@ class Auth:
         """Whose token this is, and until when it is valid."""
         token = await self._state.token_by_hash(digest)
         if token is not None and hmac.compare_digest(token.hash, digest):
-            if token.revoked_at is not None:
-                raise InvalidToken("the token was revoked", "Ask an admin for another.")
-            if self._is_over(token.expires_at):
-                raise InvalidToken("the token has expired", "Have it rotated, or ask for another.")
-            caller = Caller(token.id, token.name, token.scope, all_jobs=token.all_jobs)
-            return caller, token.expires_at
+            return self._token(token), token.expires_at
         worker = await self._state.worker_by_token(digest)
         if worker is not None and hmac.compare_digest(worker.token_hash, digest):
             return await self._worker(worker)
         raise InvalidToken(
             "the token is not known", "Check it; a rotated token is invalid at once."
         )
+
+    def _token(self, token: Token) -> Caller:
+        if token.revoked_at is not None:
+            raise InvalidToken("the token was revoked", "Ask an admin for another.")
+        if self._is_over(token.expires_at):
+            raise InvalidToken("the token has expired", "Have it rotated, or ask for another.")
+        return Caller(token.id, token.name, token.scope, all_jobs=token.all_jobs)
 
     async def _worker(self, worker: WorkerRow) -> tuple[Caller, float | None]:
         by = await self._registrar(worker.registered_by)

@@ -27,7 +27,7 @@ from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
 from pollwise.errors import JobError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered
+from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered, WorkerSilent
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Claim, checked_name
 
@@ -89,6 +89,7 @@ class KnownWorker:
     puts: the count of its group when that poll came back.
     hinted: it got a hint, so its next poll is not too soon.
     idle: it looks for a job.
+    silent: it was not seen for the heartbeat timeout.
     runs: what it runs, as read at `runs_at`.
     waiting: the hint of its held poll, if one is held.
     socket: its open WebSocket, if any.
@@ -104,6 +105,7 @@ class KnownWorker:
     puts: int = -1
     hinted: bool = False
     idle: bool = False
+    silent: bool = False
     runs: Mapping[str, HeldRun] = field(default_factory=lambda: _NO_RUNS)
     runs_at: float = -math.inf
     waiting: Hint | None = None
@@ -227,6 +229,7 @@ class WorkerRegistry:
         if at - self._contact_at > self._timeout:
             self.resumed_at = at  # nobody was heard: all may have been there
         self._contact_at = at
+        known.silent = False
         if address:
             known.address = address
         self._unwritten[known.row.id] = known
@@ -289,8 +292,29 @@ class WorkerRegistry:
                 if row.capabilities == known.row.capabilities:  # shared by thousands of workers
                     row = replace(row, capabilities=known.row.capabilities)
                 known.row = row
+        await self._note_silent()
         self._drop_silent()
         return bool(batch)
+
+    async def _note_silent(self) -> None:
+        """Report workers that were not seen for the timeout, here or by another controller."""
+        now = self._clock.now()
+        late = [
+            known
+            for known in self
+            if not (known.silent or known.socket)
+            and now - max(known.seen_at, self.resumed_at) > self._timeout
+        ]
+        for start in range(0, len(late), BATCH):
+            rows = await self._state.workers([known.id for known in late[start : start + BATCH]])
+            for known in late[start : start + BATCH]:
+                row = rows.get(known.id)
+                if row is None:
+                    self._forget(known.id, "unregistered elsewhere")
+                elif not self.is_online(row):
+                    known.silent = True
+                    silent = self._clock.epoch() - self.last_seen(row)
+                    self._events.emit(WorkerSilent(self._source, row.id, row.name, silent))
 
     def _drop_silent(self) -> None:
         now = self._clock.now()
@@ -420,7 +444,7 @@ class WorkerRegistry:
             waiting.give()  # the held poll takes no job
         if known.socket is not None:
             known.socket.close_soon()
-        self._events.emit(WorkerGone(self._source, worker_id, why))
+        self._events.emit(WorkerGone(self._source, worker_id, why, known.row.name))
 
 
 def _ends_sooner(row: WorkerRow, before: WorkerRow) -> bool:

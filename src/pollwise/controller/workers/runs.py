@@ -27,7 +27,14 @@ from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerReg
 from pollwise.errors import LeaseLost, StoreError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, JobDelivered, JobGivenUp, JobLapsed, JobReported
+from pollwise.runtime.events import (
+    Events,
+    JobDelivered,
+    JobDied,
+    JobGivenUp,
+    JobLapsed,
+    JobReported,
+)
 from pollwise.runtime.events.controller import AgentJobEvent
 from pollwise.runtime.jobs import ENDED, Claim, JobInfo, Progress, Settlement
 
@@ -349,6 +356,8 @@ class Runs:
                 took = max(self._clock.now() - runs[job_id].since, 0.0)
                 error = reports[job_id].error or ""
                 self._emit(JobReported, runs[job_id], result, took, error)
+                if end.action == "dead":
+                    self._emit(JobDied, runs[job_id], end.error or "")
         doubtful = [job_id for job_id in reports if job_id not in runs or job_id in refused]
         return [i for i in doubtful if not await self._ended_by(known, i)], handed
 

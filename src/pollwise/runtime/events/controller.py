@@ -27,6 +27,18 @@ class WorkerGone(Event):
 
     worker: str
     reason: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSilent(Event):
+    """A worker sent nothing for the heartbeat timeout and counts as offline."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    worker: str
+    name: str
+    silent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +99,15 @@ class JobReported(AgentJobEvent):
     result: str
     took: float
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDied(AgentJobEvent):
+    """A job is dead: its worker reported that its last attempt failed."""
+
+    level: ClassVar[int] = logging.ERROR
+
+    error: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pollwise.controller.http.requests import (
     read_model,
 )
 from pollwise.controller.http.schema import described
-from pollwise.controller.http.views import row_view
+from pollwise.controller.http.views import audit_view, row_view
 
 
 def routes(controller: Controller) -> APIRouter:
@@ -39,7 +39,7 @@ def routes(controller: Controller) -> APIRouter:
             given.name,
             expires_in=given.expires_in_s,
             all_jobs=given.all_jobs,
-            by=who.who,
+            by=who.label,
         )
         await access.note(request, who, "token.create", made.id, f"{made.scope} {made.name}")
         return answer({**row_view(made, schema.TokenView), "token": secret}, 201)
@@ -113,7 +113,7 @@ def routes(controller: Controller) -> APIRouter:
         await access.caller(request, "read")
         found = await storage.list_audit(limit=limit, before=before)
         following = str(found[-1].id) if len(found) == limit else None
-        entries = [row_view(each, schema.AuditView) for each in found]
+        entries = [audit_view(each) for each in found]
         return answer({"entries": entries, "next": following})
 
     @router.get(

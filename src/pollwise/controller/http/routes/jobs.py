@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from pollwise.controller.http.requests import (
     read_model,
 )
 from pollwise.controller.http.schema import described
-from pollwise.controller.http.views import job_view
+from pollwise.controller.http.views import attempt_view, job_view, whos_in
 from pollwise.controller.jobs import PUT_MAX, BadJobs, new_job
 from pollwise.controller.security.auth import Caller
 from pollwise.controller.state.base import new_id
@@ -59,7 +59,11 @@ def routes(controller: Controller) -> APIRouter:
     router = APIRouter(tags=["jobs"])
     options, registry, queue = controller.options, controller.registry, controller.queue
 
-    async def view(info: JobInfo, *, brief: bool = False) -> dict[str, Any]:
+    async def view(
+        info: JobInfo, names_of: Mapping[str, str] | None = None, *, brief: bool = False
+    ) -> dict[str, Any]:
+        if names_of is None:
+            names_of = await controller.names.of(whos_in(info))
         terms = JobTerms.of(info.job, options.attempts)
         waiting = None
         if info.state == "ready":
@@ -68,7 +72,7 @@ def routes(controller: Controller) -> APIRouter:
         if terms.inputs is not None:
             found = await controller.artefacts.list(terms.inputs, input=True)
             names = [each.name for each in found]
-        return job_view(info, terms, names, waiting, brief=brief)
+        return job_view(info, terms, names, waiting, names=names_of, brief=brief)
 
     either: Any = schema.JobView | schema.JobsPut
     about_put = described(
@@ -113,7 +117,7 @@ def routes(controller: Controller) -> APIRouter:
             what = ids[0] if len(ids) == 1 else f"{ids[0]}..{ids[-1]}"
             kinds = sorted({str(each["kind"]) for each in given})
             detail = f"{fresh} new of {len(ids)} jobs: {', '.join(kinds)}"
-            controller.note_put(who.who, what, detail, address_of(request.scope))
+            controller.note_put(who.label, what, detail, address_of(request.scope))
         return answer({"ids": ids, "fresh": fresh}, 201 if fresh else 200)
 
     async def put_job(
@@ -131,7 +135,7 @@ def routes(controller: Controller) -> APIRouter:
             )  # fmt: skip
         if fresh:
             kind = JobTerms.of(job).kind
-            controller.note_put(who.who, job.id, kind, address_of(request.scope))
+            controller.note_put(who.label, job.id, kind, address_of(request.scope))
         return answer(await view(info), 201 if fresh else 200, {"Location": f"/api/jobs/{job.id}"})
 
     @router.get(
@@ -160,12 +164,28 @@ def routes(controller: Controller) -> APIRouter:
             raise invalid("worker must be the id of a worker")
         chosen = partial(queue.jobs, state, kind=kinds, worker=worker, newest=True)
         page, following = await _page(chosen, who, limit, after)
-        views = [await view(info, brief=True) for info in page]
+        names = await controller.names.of(who for info in page for who in whos_in(info))
+        views = [await view(info, names, brief=True) for info in page]
         return answer({"jobs": views, "next": following})
 
     @router.get("/api/jobs/{job_id}", **described("Show a job", schema.JobView, 404))
     async def get_job(request: Request, job_id: str) -> Response:
         return answer(await view(await controller.access.job_for(request, job_id)))
+
+    @router.get(
+        "/api/jobs/{job_id}/attempts",
+        **described("The attempts of a job, with their parts of the log", schema.AttemptList, 404),
+        description="As far as they are kept: the last errors, the last run, and every run that "
+        "wrote to the log. `GET /api/jobs/{id}/logs?attempt=2` reads the log of one.",
+    )
+    async def attempts(request: Request, job_id: str) -> Response:
+        info = await controller.access.job_for(request, job_id)
+        most = JobTerms.of(info.job, options.attempts).attempts
+        found = await controller.logs.attempts(info, most)
+        names = await controller.names.of(
+            [*whos_in(info), *(f"worker:{each.worker}" for each in found)]
+        )
+        return answer({"attempts": [attempt_view(each, names) for each in found]})
 
     @router.get(
         "/api/jobs/{job_id}/result",
@@ -199,7 +219,8 @@ def routes(controller: Controller) -> APIRouter:
             )
         if info.state == "leased":
             controller.sockets.cancel(info.worker, job_id)
-        await controller.access.note(request, who, "job.cancel", job_id)
+        kind = JobTerms.of(info.job).kind
+        await controller.access.note(request, who, "job.cancel", job_id, kind)
         return answer(await view(info))
 
     @router.post(
@@ -218,7 +239,8 @@ def routes(controller: Controller) -> APIRouter:
                 409, "not_ended", f"the job is {info.state}, and has not ended",
                 "Cancel it first, or wait.",
             )  # fmt: skip
-        await controller.access.note(request, who, "job.retry", job_id)
+        kind = JobTerms.of(info.job).kind
+        await controller.access.note(request, who, "job.retry", job_id, kind)
         return answer(await view(info))
 
     @router.post(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,13 +11,23 @@ from starlette.responses import StreamingResponse
 from pollwise.controller.controller import Controller
 from pollwise.controller.files.logs import APPEND_MAX, LogsStop
 from pollwise.controller.http import schema
-from pollwise.controller.http.answers import HttpError, invalid, lease_lost
-from pollwise.controller.http.requests import HEADERS, answer, range_answer, read_body
+from pollwise.controller.http.access import SEE
+from pollwise.controller.http.answers import HttpError, invalid, lease_lost, moment, no_such
+from pollwise.controller.http.requests import (
+    HEADERS,
+    answer,
+    range_answer,
+    read_body,
+    read_model,
+)
 from pollwise.controller.http.schema import described, errors
 from pollwise.controller.http.views import row_view
+from pollwise.controller.security.auth import Caller, InvalidToken
 
 #: Sent to a follower when nothing came for a while, so that proxies keep the connection.
 COMMENT = b": still there\n\n"
+#: How often a follower's token is checked again, in seconds.
+CHECK_EVERY = 10.0
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
@@ -39,14 +48,53 @@ def routes(controller: Controller) -> APIRouter:
             **errors(404, 416, 422),
         },
     )
-    async def read(request: Request, job_id: str, follow: bool = False) -> Response:
+    async def read(
+        request: Request,
+        job_id: str,
+        follow: bool = False,
+        attempt: Annotated[int | None, Query(ge=1, description="Of this attempt only.")] = None,
+        signature: Annotated[str | None, Query(description="From a signed URL.")] = None,
+    ) -> Response:
         await controller.access.job_for(request, job_id)
+        if follow and attempt is not None:
+            raise invalid("give follow or attempt, not both: an attempt is read, not followed")
         if follow:
             return await followed(request, job_id)
-        size = (await logs.place(job_id)).size
+        start, end = 0, 0
+        if attempt is None:
+            end = (await logs.place(job_id)).size
+        elif (part := await logs.part(job_id, attempt)) is not None:
+            start, end = part
+        else:
+            raise no_such("attempt", str(attempt))
+
+        def pieces(begin: int, stop: int) -> AsyncIterator[bytes]:
+            return logs.read(job_id, start + begin, start + stop)
+
         return await range_answer(
-            request, size, partial(logs.read, job_id), "text/plain; charset=utf-8", HEADERS
+            request, end - start, pieces, "text/plain; charset=utf-8", HEADERS
         )
+
+    @router.post(
+        "/api/jobs/{job_id}/logs/url",
+        **described(
+            "Make a signed URL to follow a log in a browser",
+            schema.LogUrl,
+            404,
+            status=201,
+            body=schema.LogUrlAsked,
+        ),
+        description="For an `EventSource`, which cannot send a token. The URL is valid for this "
+        "job's log, for a short time, and as long as the token that made it.",
+    )
+    async def make_url(request: Request, job_id: str) -> Response:
+        who = await controller.access.caller(request, *SEE)
+        await controller.access.job_for(request, job_id)
+        given = await read_model(request, controller.options.body_limit, schema.LogUrlAsked)
+        signature, until = await controller.urls.sign(who, job_id, given.expires_in_s)
+        path = f"{request.scope.get('root_path', '')}/api/jobs/{job_id}/logs"
+        url = f"{path}?follow=true&signature={signature}"
+        return answer({"url": url, "expires_at": moment(until)}, 201)
 
     async def followed(request: Request, job_id: str) -> Response:
         if following >= controller.options.followers_max:
@@ -57,24 +105,29 @@ def routes(controller: Controller) -> APIRouter:
         start = request.headers.get("last-event-id", "0")
         if not (start.isascii() and start.isdigit() and len(start) <= 18):
             raise invalid("Last-Event-ID must be the id of the last event: a number of bytes")
+        who = await controller.access.caller(request)
         headers = {**HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(
-            events(job_id, int(start)), 200, headers, media_type="text/event-stream"
+            events(who, job_id, int(start)), 200, headers, media_type="text/event-stream"
         )
 
-    async def events(job_id: str, start: int) -> AsyncIterator[bytes]:
+    async def events(who: Caller, job_id: str, start: int) -> AsyncIterator[bytes]:
         nonlocal following
         following += 1
+        checked_at = controller.clock.now()
         try:
             end = start
             async for piece in logs.follow(job_id, start):
+                if who.role != "own" and controller.clock.now() - checked_at >= CHECK_EVERY:
+                    await controller.auth.caller_of(who.id)
+                    checked_at = controller.clock.now()
                 if piece is None:
                     yield COMMENT
                 else:
                     end = piece.end
                     yield event_of(piece.data, end)
             yield b"event: end\nid: %d\ndata:\n\n" % end
-        except LogsStop:
+        except (LogsStop, InvalidToken):
             pass  # without the event `end`: the client reconnects and continues
         finally:
             following -= 1
