@@ -54,6 +54,8 @@ from pollwise.runtime.events import (
     KeyBlocked,
     KeyGivenBack,
     KeyLost,
+    LoopBlocked,
+    LoopResumed,
     OutboxMeasured,
     PaceChanged,
     PatternUnmatched,
@@ -102,6 +104,7 @@ from pollwise.worker import Worker, WorkerRunOptions
 
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
+    LoopResumed: "its beginning is counted",
     PlacesFree: "the threads that still occupy places have a gauge",
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
@@ -219,6 +222,8 @@ def of_the_executor(at: str) -> Iterator[Event]:
     yield PlacesFree(at, 1)
     yield ThreadsAbandoned(at, 1, 2)
     yield HandlerStuck(at, "job 1 of kind greet", 10.0)
+    yield LoopBlocked(at, "job 1 of kind greet", 20.0)
+    yield LoopResumed(at, "job 1 of kind greet", 70.0)
     yield RunRecycled(at, "2 runs have ended")
 
 

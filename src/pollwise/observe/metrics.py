@@ -66,6 +66,7 @@ def _loop(found: str) -> tuple[Metric, ...]:
         _gauge("abandoned_threads", "Threads of handlers that timed out; each occupies a place."),
         _counter("places_taken_total", "How often such threads occupied all places."),
         _counter("handler_stuck_total", "Handlers that did not end when a stop cancelled them."),
+        _counter("loop_blocked_total", "How often a handler blocked the event loop."),
         _counter("recycled_total", "Runs that ended so that a fresh process takes over."),
     )
 

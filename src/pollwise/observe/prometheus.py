@@ -31,6 +31,7 @@ RESULTS: dict[type[JobEvent], str] = {
 }
 COUNTED: dict[type[Event], str] = {
     events.PlacesTaken: "places_taken",
+    events.LoopBlocked: "loop_blocked",
     events.HandlerStuck: "handler_stuck",
     events.RunRecycled: "recycled",
 }

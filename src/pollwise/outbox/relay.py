@@ -44,7 +44,8 @@ from pollwise.runtime.events import (
     RelayStopped,
     RelayStopping,
 )
-from pollwise.runtime.executor.executor import Executor, to_its_end
+from pollwise.runtime.executor.background import to_its_end
+from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.starting import RunOptions, check_whole
 from pollwise.runtime.executor.work import Held
@@ -190,7 +191,7 @@ class Relay:
 
     @property
     def recycled(self) -> str:
-        return self._executor.recycled
+        return self._executor.recycling.reason
 
     # From start to stop
 

@@ -48,6 +48,8 @@ from pollwise.runtime.loop import Batch
 
 #: Delay of a job that has no handler here, in seconds, doubled each time: others may claim it.
 DELAY_FIRST, DELAY_MAX = 1.0, 60.0
+#: How many jobs that blocked the event loop are remembered.
+BLOCKED_MAX = 1000
 #: The upper limit of `max_jobs`.
 MAX_JOBS = 10**9
 #: Why jobs of a kind whose breaker opened are given back.
@@ -158,13 +160,14 @@ class WorkerRun:
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._given_back = 0
+        self._blocked: dict[str, str] = {}  # by job, how it blocked the event loop when it was lost
         self.stop = self._executor.stop
         self.state = self._executor.state
         self.close_queue = self._executor.close_store
 
     @property
     def recycled(self) -> str:
-        return self._executor.recycled
+        return self._executor.recycling.reason
 
     async def main(self) -> None:
         """Work until stopped. Cancelling it stops without grace; nothing stays claimed."""
@@ -238,7 +241,11 @@ class WorkerRun:
             why = "died or lost its lease"
             if not self._queue.capabilities.uncounted:
                 why += ", or gave it back,"
-            held.settlement = self._dead(held.claim, f"its worker {why} {job.attempt - 1} times")
+            error = f"its worker {why} {job.attempt - 1} times"
+            blocked = self._blocked.pop(job.id, "") or self._executor.blocked(job.id)
+            if blocked:
+                error += f"; in this worker, its handler {blocked}"
+            held.settlement = self._dead(held.claim, error)
         return held
 
     # Handling
@@ -348,7 +355,10 @@ class WorkerRun:
     def lost(self, held: HeldJob) -> None:
         if held.settlement is None:
             self._breakers.inconclusive(held.claim.job.kind, held.trial)
-        self._emit(JobLost, held.claim.job)
+        if held.blocked and len(self._blocked) < BLOCKED_MAX:
+            self._blocked[held.claim.job.id] = held.blocked
+        reason = held.blocked and f"its handler {held.blocked}"
+        self._emit(JobLost, held.claim.job, reason)
 
     def _emit(self, kind: Any, job: Job, *values: Any) -> None:
         if self._events.wants(kind):

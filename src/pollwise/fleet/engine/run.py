@@ -33,7 +33,7 @@ from pollwise.runtime import events
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
-from pollwise.runtime.executor.executor import to_its_end
+from pollwise.runtime.executor.background import to_its_end
 
 #: Time limit of an action, in seconds.
 ACTION_TIMEOUT = 30.0

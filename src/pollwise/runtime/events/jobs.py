@@ -122,6 +122,11 @@ class JobUnhandled(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobLost(JobEvent):
-    """A lease expired while its worker ran the job, which may now run elsewhere."""
+    """A lease expired while its worker ran the job, which may now run elsewhere.
+
+    reason: that its handler blocked the event loop, if it did.
+    """
 
     level: ClassVar[int] = logging.WARNING
+
+    reason: str = ""

@@ -99,6 +99,31 @@ class PlacesFree(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LoopBlocked(Event):
+    """A handler blocks the event loop: no lease is renewed, and jobs may run again elsewhere.
+
+    `work` is its job or record, `seconds` the time without a sign of life so far. Emitted while the
+    loop is blocked, so from another thread.
+    """
+
+    level: ClassVar[int] = logging.ERROR
+
+    work: str
+    seconds: float
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopResumed(Event):
+    """The event loop runs again, after about `seconds` in which a handler blocked it."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    work: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecycled(Event):
     """A worker or a relay stops, because its process should be replaced by a fresh one."""
 

@@ -1,4 +1,4 @@
-"""A worker or a relay that runs in the background of another program."""
+"""Runs in the background of another program, and waits that nothing cuts short."""
 
 from __future__ import annotations
 
@@ -46,3 +46,18 @@ async def in_background(
             stop()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def to_its_end(work: Coroutine[Any, Any, None] | asyncio.Future[Any]) -> None:
+    """Wait for `work` to end, even if the caller is cancelled meanwhile, any number of times."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    if not task.cancelled():
+        task.result()

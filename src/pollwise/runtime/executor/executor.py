@@ -29,16 +29,14 @@ from pollwise.runtime.events import (
     ChoreFailed,
     Events,
     HandlerStuck,
-    PlacesFree,
-    PlacesTaken,
-    RunRecycled,
-    ThreadsAbandoned,
 )
+from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.recycling import Recycling
 from pollwise.runtime.executor.settling import Settler
 from pollwise.runtime.executor.starting import RunOptions
 from pollwise.runtime.executor.threads import HandlerThreads
+from pollwise.runtime.executor.watchdog import Watchdog
 from pollwise.runtime.executor.work import Held, Work
 from pollwise.runtime.loop import LoopOptions, PollLoop
 from pollwise.runtime.store import WorkStore
@@ -101,11 +99,8 @@ class Executor(Generic[H, C]):
         self._events = events
         self.random = random.Random(options.seed)
         self.threads = HandlerThreads(options.concurrency, name, self._threads_changed)
-        self._full = False  # threads that timed out fill all places
-        self._recycling = Recycling(max_runs, options.max_memory, clock)
-        self._recycle_when_full = options.recycle_when_full
-        #: Why this run ended by itself, to be started again in a fresh process; else "".
-        self.recycled = ""
+        self.recycling = Recycling(work.source, options, max_runs, clock, events, self._recycle)
+        self._watchdog = Watchdog(work.source, self.lease, events, self._blocker)
         self._held: dict[str, H] = {}  # by name, from claim to settlement
         self._waiting: deque[H] = deque()
         self._running: dict[H, None] = {}  # also those whose lease was lost, until they end
@@ -161,7 +156,7 @@ class Executor(Generic[H, C]):
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
         # Settlements under way do not delay the next claim, but they are bounded.
         room = min(limit - held, 2 * limit - held - len(self._settler))
-        may_start = self._recycling.may_start()
+        may_start = self.recycling.may_start()
         return room if may_start is None else min(room, may_start - len(self._waiting))
 
     def _ahead(self) -> int:
@@ -223,6 +218,11 @@ class Executor(Generic[H, C]):
         """True if any of these is held: it waits, runs, or is not settled yet."""
         return any(name in self._held for name in names)
 
+    def blocked(self, name: str) -> str:
+        """How the handler of held work blocked the event loop; "" if it did not."""
+        held = self._held.get(name)
+        return "" if held is None else held.blocked
+
     async def prune(self) -> None:
         """Delete finished work that was kept long enough, if it is time; called after each poll."""
         now = self._clock.now()
@@ -249,7 +249,8 @@ class Executor(Generic[H, C]):
                 return
             held = self._waiting.popleft()
             self._running[held] = None
-            self._recycling.started()
+            self.recycling.started()
+            self._watchdog.watch(True)
             held.task = self._loop.create_task(self._run(held))
 
     async def _run(self, held: H) -> None:
@@ -279,33 +280,33 @@ class Executor(Generic[H, C]):
                 held.settlement = self._work.failed(held, raised)
             self._settler.add(held)
         self._slot_is_free()
-        self._recycle(self._recycling.ended())
+        self.recycling.ended()
 
     def _slot_is_free(self) -> None:
         self._start_waiting()
         self._room.set()
         if not self._running:
             self._idle.set()
+            self._watchdog.watch(False)
+
+    def _blocker(self, task: object, where: str) -> str:
+        """The work whose task blocks the event loop, which is noted with it. Not in the loop."""
+        running = list(self._running)
+        found = [held for held in running if held.task is task] or running
+        if len(found) == 1:  # else a task that a handler started
+            found[0].blocked = f"blocked the event loop at {where}"
+        return " or ".join(self._work.label(held) for held in found[:3])
 
     def _threads_changed(self) -> None:
-        """A thread was abandoned, or came back: report it when that changes what can run."""
-        threads, source = self.threads.abandoned, self._work.source
-        if self._events.wants(ThreadsAbandoned):
-            self._events.emit(ThreadsAbandoned(source, threads, self._concurrency))
-        full = threads >= self._concurrency
-        if full != self._full and not self.stopping:
-            self._full = full
-            self._events.emit((PlacesTaken if full else PlacesFree)(source, threads))
-            if full and self._recycle_when_full:
-                self._recycle(f"handlers that timed out occupy all {threads} places")
+        self.recycling.threads(self.threads.abandoned)
         self._slot_is_free()
 
-    def _recycle(self, reason: str) -> None:
-        """Stop as on a signal, because the process should be replaced."""
-        if reason and not self.stopping:
-            self.recycled = reason
-            self._events.emit(RunRecycled(self._work.source, reason))
-            self.stop()
+    def _recycle(self) -> bool:
+        """Stop as on a signal; False if it stops already."""
+        if self.stopping:
+            return False
+        self.stop()
+        return True
 
     def give_back_waiting(self, reason: str, which: Callable[[H], bool] = lambda _: True) -> None:
         """Give back the work that has not begun."""
@@ -451,6 +452,7 @@ class Executor(Generic[H, C]):
         await self._close()
 
     async def _close(self) -> None:
+        self._watchdog.close()
         await self._chores.close()
         self.threads.close()
 
@@ -477,18 +479,3 @@ class Executor(Generic[H, C]):
             "waiting": len(self._waiting),
             "settling": len(self._settler),
         }
-
-
-async def to_its_end(work: Coroutine[Any, Any, None] | asyncio.Future[Any]) -> None:
-    """Wait for `work` to end, even if the caller is cancelled meanwhile, any number of times."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    if not task.cancelled():
-        task.result()

@@ -242,13 +242,18 @@ def traceback_of(error: BaseException) -> str:
     return "\n".join(shown)
 
 
+def is_ours(frame: traceback.FrameSummary) -> bool:
+    """True for a frame of Pollwise or asyncio."""
+    return frame.filename.startswith(_OUR_FILES)
+
+
 def _frames_of(error: BaseException) -> list[str]:
     """The innermost frames of an error, as text."""
     try:
         stack = traceback.extract_tb(error.__traceback__)
     except Exception:
         return []
-    theirs = [frame for frame in stack if not frame.filename.startswith(_OUR_FILES)]
+    theirs = [frame for frame in stack if not is_ours(frame)]
     return [text.rstrip() for text in traceback.format_list(theirs[-FRAMES_SHOWN:])]
 
 

@@ -6,10 +6,19 @@ threads that never return.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import (
+    Events,
+    PlacesFree,
+    PlacesTaken,
+    RunRecycled,
+    ThreadsAbandoned,
+)
+from pollwise.runtime.executor.starting import RunOptions
 
 #: How often the memory is measured at most, in seconds; done when a run ends.
 MEASURE_EVERY = 1.0
@@ -42,15 +51,33 @@ def check_memory_limit(limit: int | None) -> None:
 
 
 class Recycling:
-    """Counts the runs of a process and measures its memory."""
+    """Decides when a process should be replaced, and reports what leads to it.
 
-    def __init__(self, max_runs: int | None, max_memory: int | None, clock: Clock) -> None:
+    max_runs: how many runs of handlers there may be; None for no limit.
+    stop: stops the run; returns False if it stops already.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        options: RunOptions,
+        max_runs: int | None,
+        clock: Clock,
+        events: Events,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._source = source
+        self._options = options
         self._max_runs = max_runs
-        self._max_memory = max_memory
         self._clock = clock
+        self._events = events
+        self._stop = stop
         self._started = 0
         self._ended = 0
         self._measure_at = 0.0
+        self._full = False
+        #: Why the run ended by itself, to be started again in a fresh process; else "".
+        self.reason = ""
 
     def may_start(self) -> int | None:
         """How many more runs may start; None for no limit."""
@@ -59,15 +86,31 @@ class Recycling:
     def started(self) -> None:
         self._started += 1
 
-    def ended(self) -> str:
-        """Why the process should be replaced after the end of a run; "" if it should not."""
+    def ended(self) -> None:
+        """A run ended."""
         self._ended += 1
         if self._max_runs is not None and self._ended >= self._max_runs:
-            return f"{self._ended} runs have ended, as many as max_jobs"
-        if self._max_memory is None or self._clock.now() < self._measure_at:
-            return ""
-        self._measure_at = self._clock.now() + MEASURE_EVERY
-        used = resident_bytes()
-        if used <= self._max_memory:
-            return ""
-        return f"the process uses {used} bytes, more than max_memory = {self._max_memory}"
+            self._recycle(f"{self._ended} runs have ended, as many as max_jobs")
+        limit, now = self._options.max_memory, self._clock.now()
+        if limit is not None and now >= self._measure_at:
+            self._measure_at = now + MEASURE_EVERY
+            used = resident_bytes()
+            if used > limit:
+                self._recycle(f"the process uses {used} bytes, more than max_memory = {limit}")
+
+    def threads(self, abandoned: int) -> None:
+        """The number of threads of handlers that timed out has changed."""
+        places = self._options.concurrency
+        if self._events.wants(ThreadsAbandoned):
+            self._events.emit(ThreadsAbandoned(self._source, abandoned, places))
+        full = abandoned >= places
+        if full != self._full:
+            self._full = full
+            self._events.emit((PlacesTaken if full else PlacesFree)(self._source, abandoned))
+            if full and self._options.recycle_when_full:
+                self._recycle(f"handlers that timed out occupy all {places} places")
+
+    def _recycle(self, reason: str) -> None:
+        if self._stop():
+            self.reason = reason
+            self._events.emit(RunRecycled(self._source, reason))

@@ -20,6 +20,7 @@ class Held:
         handler began. All in the event loop's time.
     ended: why its task was cancelled, or why its result no longer counts.
     settlement: how it ends, once that is known; settled_at: since when.
+    blocked: how its handler blocked the event loop, if it did.
     may_wait: nothing waits for the settlement: no work with the same key, no other worker.
     """
 
@@ -33,6 +34,7 @@ class Held:
     settlement: Any = field(default=None, init=False)
     settled_at: float = field(default=0.0, init=False)
     may_wait: bool = field(default=False, init=False)
+    blocked: str = field(default="", init=False)
 
 
 H_contra = TypeVar("H_contra", bound=Held, contravariant=True)
