@@ -17,10 +17,13 @@ from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import JobDone, WorkerStopped
 from pollwise.runtime.jobs import NewJob
 from pollwise.worker import Worker
-from tests.cli.console import PATIENCE, Lines
+from tests.cli import console
+from tests.cli.console import Lines
 from tests.support.kit import Seen, options, until_empty, virtually
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "worker.md"
+#: FastAPI takes seconds to import on a busy machine.
+PATIENCE = 60.0
 #: The same with a task of its own, whose worker might take the signals.
 TASK = """
 import asyncio
@@ -42,11 +45,13 @@ app.post("/orders/{number}")(order)
 """
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("how", ["app", "task"])
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_uvicorn_keeps_its_signals_and_the_worker_stops_with_it(
-    how: str, loop: str, tmp_path: Path
+    how: str, loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(console, "PATIENCE", PATIENCE)
     found = re.search(r'```python title="app.py"\n(.*?)```', PAGE.read_text("utf-8"), re.DOTALL)
     assert found
     (tmp_path / "app.py").write_text(found[1], "utf-8")
