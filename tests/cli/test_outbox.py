@@ -295,3 +295,24 @@ def test_a_relay_runs_until_it_is_stopped_by_its_handler(url: str) -> None:
     asyncio.run(outbox.run())
     assert seen == list(range(10))
     assert good("outbox", "stats", url, "--json").json()["ready"] == 0
+
+
+def test_release(url: str, shop: list[str]) -> None:
+    async def claimed() -> int:
+        async with open_store(url) as store:
+            return len(await store.claim("web-1:4711", 10, 10, 3600))
+
+    held = asyncio.run(claimed())
+    assert held
+    assert good("outbox", "stats", url, "--json").json()["leased"] == held
+    refused = pollwise("outbox", "release", url)
+    assert refused.code == 2
+    assert "give one of: --key, --relay, --all" in refused.err
+    missing = pollwise("outbox", "release", url, "--relay", "other")
+    assert missing.code == 1
+    assert "no lease of other: see pollwise outbox list --state leased" in missing.err
+    assert (
+        good("outbox", "release", url, "--relay", "web-1:4711").out == f"released {held} key(s)\n"
+    )
+    assert good("outbox", "release", url, "--all", "--json").json() == {"released": 0}
+    assert good("outbox", "stats", url, "--json").json()["leased"] == 0

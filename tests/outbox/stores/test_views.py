@@ -310,6 +310,28 @@ def test_the_live_relays_are_listed(bench: StoreBench) -> None:
     bench.run(main())
 
 
+@pytest.mark.parametrize("chosen", [{"keys": ["a"]}, {"relay": "gone"}, {}])
+def test_leases_are_released(bench: StoreBench, chosen: dict[str, Any]) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        await put(store, "a", "a")
+        [held] = await store.claim("gone", 10, 10, 3600)
+        await put(store, "b", None)
+        others = await store.claim("lives", 10, 10, 3600)
+        assert await store.release(["nobody"]) == await store.release(relay="nobody") == 0
+        assert await store.release(**chosen) == (1 if chosen else 3)
+        assert counts(await store.stats()).get("leased", 0) == (2 if chosen else 0)
+        again = await claim(store)
+        [of_a] = [each for each in again if each.key == "a"]
+        assert (payloads(of_a), of_a.lapses) == (payloads(held), 0)
+        assert await store.settle([KeySettlement(held, 2)]) == [held], "it was taken away"
+        assert await store.settle([KeySettlement(of_a, 2)]) == []
+        lost = await store.settle([KeySettlement(each, 1) for each in others])
+        assert len(lost) == (0 if chosen else 2)
+
+    bench.run(main())
+
+
 def test_one_record_is_found_by_its_id(bench: StoreBench) -> None:
     async def main() -> None:
         store = await bench.store()

@@ -165,6 +165,32 @@ def drop(
     _report("dropped", with_store(url, lambda store: store.drop(*chosen)), chosen, as_json)
 
 
+@app.command("release")
+def release(
+    url: Url,
+    key: Annotated[list[str] | None, typer.Option("--key", help="The lease of this key.")] = None,
+    relay: Annotated[str | None, typer.Option(help="The leases of this relay.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All leases of the outbox.")] = False,
+    as_json: Json = False,
+) -> None:
+    """End the leases of relays that are gone, so that others continue with their keys at once.
+
+    Leases end by themselves soon; this is for long ones. What a relay that still runs is just
+    handling is handled once more.
+
+    Example: pollwise outbox release sqlite:///shop.db --relay web-1:4711
+    """
+    if bool(key) + (relay is not None) + everything != 1:
+        raise ConfigError("give one of: --key, --relay, --all")
+    count = with_store(url, lambda store: store.release(key or None, relay))
+    print_json({"released": count}) if as_json else say(f"released {count} key(s)")
+    if not count and not everything:
+        fail(
+            f"no lease of {relay or ', '.join(key or ())}: see pollwise outbox list --state leased"
+        )
+        raise typer.Exit(1)
+
+
 @app.command("prune")
 def prune(
     url: Url,

@@ -192,6 +192,17 @@ class OutboxStore(WorkStore[KeyClaim]):
             self._give_hints(count)
         return count
 
+    async def release(self, keys: Sequence[str] | None = None, relay: str | None = None) -> int:
+        """End leases at once: of these keys, of the relays of this name, or all; return how many.
+
+        For relays that are gone. One that still runs loses the keys, and what it is just handling
+        is handled once more.
+        """
+        count = await self._release(distinct(keys, "keys"), relay)
+        if count:
+            self._give_hints(count)
+        return count
+
     def target(self) -> OutboxTarget:
         """What writers need to put records in the user's own transaction."""
         raise OutboxError(
@@ -262,6 +273,9 @@ class OutboxStore(WorkStore[KeyClaim]):
 
     @abstractmethod
     async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
+
+    @abstractmethod
+    async def _release(self, keys: Sequence[str] | None, relay: str | None) -> int: ...
 
     async def _give_back(self, claims: list[KeyClaim]) -> None:
         await self.settle([KeySettlement(claim, 0) for claim in claims])

@@ -273,6 +273,18 @@ class MemoryOutboxStore(OutboxStore):
                     del self._lines[row.name]
         return len(chosen)
 
+    async def _release(self, keys: Sequence[str] | None, relay: str | None) -> int:
+        chosen = [
+            line
+            for line in self._lines.values()
+            if line.state == "leased"
+            and (keys is None or line.key in keys)
+            and (relay is None or line.relay == relay)
+        ]
+        for line in chosen:
+            line.state, line.relay, line.due, line.token = "ready", None, 0.0, 0
+        return len(chosen)
+
     def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> list[_StoredRecord]:
         return [
             row

@@ -46,6 +46,42 @@ def connected(path: Path, journal: str = "wal") -> sqlite3.Connection:
     return connection
 
 
+# The machine's clock
+
+
+def test_a_clock_that_is_set_back_prolongs_nothing(tmp_path: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        store = await opened(tmp_path / "shop.db", clock=clock, watch=0)
+        await store.put([NewRecord("e", n, key) for n, key in enumerate("abcd")])
+        a, b, c, d = await store.claim("dies", 10, 10, 30)
+        await store.announce_handlers("dies#1", {"publish": ["*"], "more": ["*"]}, 0.0)
+        retried = KeySettlement(b, 0, "retry", delay=60.0)
+        later = KeySettlement(c, 0, "retry", delay=7200.0)
+        await store.settle([retried, later, KeySettlement(d, 0)])
+        await clock.advance(5)
+        clock._epoch -= 3600
+        assert await store.claim("next", 10, 10, 30) == []  # also d, which nobody holds
+        others = await store.announce_handlers("next#1", {"publish": ["*"]}, 0.0)
+        assert [other.relay for other in others] == ["dies#1"]
+        assert [each.key for each in await store.claim("next", 10, 10, 30)] == ["d"]
+        await clock.advance(36)
+        assert [each.key for each in await store.claim("next", 10, 10, 30)] == ["a", "d"]
+        await store.settle([KeySettlement(a, 1)])  # late, and refused
+        await clock.advance(30)
+        assert "b" in [each.key for each in await store.claim("next", 10, 10, 30)]
+        await clock.advance(30)
+        assert not await store.announce_handlers("next#1", {"publish": ["*"]}, 96.0)
+        await clock.advance(7000)
+        assert "c" not in [each.key for each in await store.claim("next", 10, 10, 30)]
+        await clock.advance(200)
+        assert "c" in [each.key for each in await store.claim("next", 10, 10, 30)]
+        await store.close()
+
+    clock.run(main())
+
+
 # Its tables
 
 

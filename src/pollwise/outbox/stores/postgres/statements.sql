@@ -15,6 +15,24 @@ SELECT {schema}.outbox_renew($1, $2, $3, $4, $5)
 -- name: retry
 SELECT {schema}.outbox_retry($1, $2, $3, $4, $5)
 
+-- name: release
+-- Ends leases: of the keys in $2, of the relay $3, or all. Rows are locked in the order of their keys,
+-- as in a settlement.
+WITH free AS (
+    UPDATE {schema}.outbox_keys SET
+        state = 0, due = {schema}.outbox_now($4::double precision), token = token + 1, relay = NULL
+    WHERE line = ANY (ARRAY(
+        SELECT line FROM {schema}.outbox_keys
+        WHERE outbox = $1 AND state = 3
+          AND ($2::text[] IS NULL OR line = ANY (ARRAY(
+              SELECT $1 || chr(31) || k FROM unnest($2::text[]) AS k)))
+          AND ($3::text IS NULL OR relay = $3::text)
+        ORDER BY line FOR UPDATE
+    ))
+    RETURNING line
+)
+SELECT count(*) FROM free
+
 -- name: prune
 -- Records done more than $2 seconds ago, a limited number.
 WITH gone AS (

@@ -316,6 +316,10 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
         of_keys = None if keys is None else texts(keys)
         return await self._count("retry", seqs, of_keys, flag(drop), self.database.now())
 
+    async def _release(self, keys: Sequence[str] | None, relay: str | None) -> int:
+        of_keys = None if keys is None else texts(keys)
+        return await self._count("release", of_keys, text(relay), self.database.now())
+
     def _channel_name(self) -> str:
         return channel_of(self.schema, self.name)
 

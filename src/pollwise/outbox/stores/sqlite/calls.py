@@ -43,6 +43,9 @@ from pollwise.storage.sqlite.file import (
 #: time that the write lock is held.
 ROWS_MAX = 2000
 
+#: A clock that was set back by less than this many seconds is not followed.
+SET_BACK_MIN = 1.0
+
 #: Part of a key that is not UTF-8 as it was read, and why its record is dead.
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
 UNREADABLE = "its key is not UTF-8: put the record again with a key that is, and drop this one"
@@ -265,6 +268,7 @@ class SqliteCalls(SqliteFile):
     ) -> list[RelayInfo]:
         gone, began = now - RELAY_LIVE, now - age
         with transaction(self.connect()):
+            self._follow_clock(now)
             self._change("withdraw", relay=relay, leaves=not handlers, gone=gone)
             if handlers:
                 values = {"relay": relay, "handlers": json.dumps(handlers), "now": now}
@@ -273,6 +277,17 @@ class SqliteCalls(SqliteFile):
         return [
             replace(each, newer=(each.started_at, each.relay) > (began, relay)) for each in found
         ]
+
+    def _follow_clock(self, now: float) -> None:
+        """After the machine's clock was set back, set leases, retries and relays back too.
+
+        Otherwise the lease of a relay that died before would last until the clock has caught up.
+        """
+        [(seen,)] = self._rows("newest")
+        ahead = 0.0 if seen is None else seen - now
+        if ahead > SET_BACK_MIN:
+            self._change("keys_set_back", now=now, ahead=ahead)
+            self._change("relays_set_back", now=now, ahead=ahead)
 
     def relays(self, now: float) -> list[RelayInfo]:
         return self._relays("", now - RELAY_LIVE)
@@ -349,6 +364,11 @@ class SqliteCalls(SqliteFile):
             self._change("revive", batch=batch, now=now)
             self._change("unblock", batch=batch, now=now)
         return count
+
+    def release(self, now: float, keys: Sequence[str] | None, relay: str | None) -> int:
+        chosen = None if keys is None else json.dumps(list(keys))
+        with transaction(self.connect()):
+            return self._change("release", now=now, keys=chosen, relay=relay)
 
     def drop(self, now: float, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         with transaction(self.connect()):

@@ -228,6 +228,28 @@ RETURNING started_at;
 DELETE FROM pollwise_outbox_relays
 WHERE outbox = :outbox AND CASE WHEN relay = :relay THEN :leaves ELSE seen_at <= :gone END;
 
+-- name: newest
+-- When a relay announced itself last.
+SELECT max(seen_at) FROM pollwise_outbox_relays WHERE outbox = :outbox;
+
+-- name: keys_set_back
+-- The clock was set back by :ahead seconds or a little more: so are the times that it had given.
+UPDATE pollwise_outbox_keys SET due = CASE state WHEN 0 THEN :now ELSE due - :ahead END
+WHERE outbox = :outbox AND due > CASE state WHEN 0 THEN :now ELSE :now + :ahead END;
+
+-- name: relays_set_back
+UPDATE pollwise_outbox_relays SET
+    started_at = started_at - CASE WHEN started_at > :now THEN :ahead ELSE 0 END,
+    seen_at = min(seen_at, :now)
+WHERE outbox = :outbox;
+
+-- name: release
+-- :keys is a JSON list of keys, or NULL for all.
+UPDATE pollwise_outbox_keys SET state = 0, due = :now, token = 0, relay = NULL
+WHERE outbox = :outbox AND state = 1
+  AND (:keys IS NULL OR "key" IN (SELECT value FROM json_each(:keys)))
+  AND (:relay IS NULL OR relay = :relay);
+
 -- name: relays
 SELECT relay, handlers, started_at, seen_at FROM pollwise_outbox_relays
 WHERE outbox = :outbox AND relay <> :relay AND seen_at > :gone

@@ -104,6 +104,7 @@ class SqliteOutboxStore(OutboxStore):
     _records = in_thread_now(SqliteCalls.records)
     _retry = in_thread_now(SqliteCalls.retry)
     _drop = in_thread_now(SqliteCalls.drop)
+    _release = in_thread_now(SqliteCalls.release)
     _prune = in_thread_now(SqliteCalls.prune)
 
     async def close(self) -> None:
