@@ -190,6 +190,39 @@ def test_processes_that_have_done_enough_are_replaced_at_once() -> None:
     assert not any("died" in line for line in supervisor.err.all)
 
 
+LOGGING = """
+import logging, logging.config
+import pollwise
+
+worker = pollwise.Worker("sqlite:///jobs.db")
+
+@worker.handle("greet")
+def greet(job):
+    logging.getLogger("shop").info("greeted %s", job.payload)
+"""
+CONFIG = """
+logging.config.dictConfig({
+    "version": 1,
+    "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}},
+    "root": {"handlers": ["out"], "level": "INFO"},
+})
+"""
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_handlers_log_and_do_not_silence_the_worker(folder: Path, configured: bool) -> None:
+    (folder / "logs.py").write_text(LOGGING + (CONFIG if configured else ""))
+    good("queue", "put", URL, "greet", '"Ann"')
+    with Command("worker", "logs:worker") as worker:
+        worker.err.until("worker_started")
+        (worker.out if configured else worker.err).until("greeted Ann")
+        assert worker.stopped() == 0
+    said = [line.split(" ", 2)[2] for line in worker.err.all]
+    assert any(line.startswith("INFO worker_stopped ") for line in said)
+    assert ("INFO shop: greeted Ann" in said) is not configured
+    assert worker.out.all == (["greeted Ann"] if configured else [])
+
+
 STUBBORN = """
 import asyncio, contextlib
 import pollwise

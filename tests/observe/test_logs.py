@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import logging.config
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +25,13 @@ def as_before() -> Iterator[None]:
     root = logging.getLogger()
     before, before_all = (LOGGER.handlers[:], LOGGER.level, LOGGER.propagate), root.handlers[:]
     level = root.level
+    libraries = {name: logging.getLogger(name).level for name in logs.LIBRARIES}
     yield
+    for name, kept in libraries.items():
+        logging.getLogger(name).setLevel(kept)
+    for logger in root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False  # a dictConfig disabled them
     LOGGER.handlers[:], LOGGER.level, LOGGER.propagate = before
     root.handlers[:], root.level = before_all, level
 
@@ -137,3 +144,55 @@ def test_libraries_are_left_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -
     before = root.handlers[:]
     written(monkeypatch, "info", "text")
     assert root.handlers == before
+
+
+CONFIGURED = {
+    "version": 1,  # disable_existing_loggers is True by default
+    "handlers": {"own": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr"}},
+    "root": {"handlers": ["own"], "level": "WARNING"},
+}
+
+
+def test_a_dict_config_does_not_silence_us_unless_it_names_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = written(monkeypatch, "info", "json")
+    logging.config.dictConfig(CONFIGURED)
+    Events().emit(WorkerStarted("q", "w", ("a",), 8, "Adaptive()"))
+    assert [entry["action"] for entry in entries(stream)] == ["worker_started"]
+    logs.show_users_records("info", "json")
+    assert len(logging.getLogger().handlers) == 1, "their configuration stays as it is"
+    named = {"pollwise": {"handlers": ["own"], "level": "ERROR", "propagate": False}}
+    logging.config.dictConfig(CONFIGURED | {"loggers": named})
+    Events().emit(WorkerStarted("q", "w", ("a",), 8, "Adaptive()"))
+    assert len(stream.getvalue().splitlines()) == 1
+
+
+def nothing_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a fresh process: pytest and other tests have handlers of their own."""
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            monkeypatch.setattr(logger, "handlers", [])
+
+
+def test_what_handlers_log_shows_if_nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_configured(monkeypatch)
+    stream = written(monkeypatch, "info", "json")
+    logs.show_users_records("info", "json")
+    shop = logging.getLogger("shop.jobs")
+    shop.debug("too much")
+    shop.info("paid, see /orders?id=7")
+    logging.getLogger("httpx").info("HTTP Request: GET /poll")
+    logging.getLogger("httpx").warning("GET /poll?token=hunter2 failed")
+    assert [(entry["logger"], entry["message"]) for entry in entries(stream)] == [
+        ("shop.jobs", "paid, see /orders?id=7"),
+        ("httpx", "GET /poll?… failed"),
+    ]
+
+
+def test_what_handlers_log_is_left_to_their_own_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing_configured(monkeypatch)
+    monkeypatch.setattr(logging.getLogger("shop"), "handlers", [logging.StreamHandler()])
+    written(monkeypatch, "info", "text")
+    logs.show_users_records("info", "text")
+    assert logging.root.handlers == []

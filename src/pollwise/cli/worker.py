@@ -59,6 +59,7 @@ def worker(
     cost = _price(price, settings)
     logs.set_up(own.log_level, own.log_format)
     found = _found(target)
+    logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("worker.queue") and own.queue:
         found.queue = own.queue
     run_in_processes(found, settings, "worker", processes, cost)

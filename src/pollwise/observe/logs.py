@@ -17,6 +17,15 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 FORMATS = ("text", "json")
 
 
+#: The libraries that Pollwise itself uses: only their warnings are logged with the user's records,
+#: because some of them log every poll.
+LIBRARIES = frozenset(
+    {
+        *("aio_pika", "aiobotocore", "aiokafka", "aiormq", "asyncio", "asyncpg", "botocore"),
+        *("httpcore", "httpx", "nats", "opentelemetry", "psycopg", "redis", "sqlalchemy"),
+        *("urllib3", "uvicorn", "websockets"),
+    }
+)
 #: The query of a URL or path, which may hold secrets.
 _QUERY = re.compile(r"(/[^\s?\"']*)\?[^\s\"']+")
 
@@ -32,6 +41,9 @@ def set_up(level: str = "info", style: str = "text", *, libraries: bool = False)
     if style not in FORMATS:
         raise ConfigError(f"log format {style!r} is not one of {', '.join(FORMATS)}")
     logger = logging.getLogger("pollwise")
+    for each in (logger, *logger.manager.loggerDict.values()):
+        if isinstance(each, logging.Logger) and _is_ours(each.name):
+            each.__class__ = _KeptLogger
     logger.handlers[:] = [_handler(style, "%(message)s")]
     logger.setLevel(level.upper())
     logger.propagate = False
@@ -41,6 +53,51 @@ def set_up(level: str = "info", style: str = "text", *, libraries: bool = False)
         root = logging.getLogger()
         root.handlers[:] = [others]
         root.setLevel(max(logging.WARNING, logger.level))
+
+
+class _KeptLogger(logging.Logger):
+    """A logger that `dictConfig` cannot disable.
+
+    It disables all loggers that it does not name, and users' modules call it after `set_up`.
+    """
+
+    @property
+    def disabled(self) -> bool:
+        return False
+
+    @disabled.setter
+    def disabled(self, _: bool) -> None:
+        pass
+
+
+def show_users_records(level: str, style: str) -> None:
+    """Log what handlers log themselves, from `level` on, if the user configured nothing."""
+    root = logging.getLogger()
+    known = [each for each in root.manager.loggerDict.items() if not _is_ours(each[0])]
+    configured = [
+        handler
+        for logger in (root, *(logger for _, logger in known))
+        for handler in getattr(logger, "handlers", ())
+        if not isinstance(handler, logging.NullHandler)
+    ]
+    if configured:
+        return
+    for name in LIBRARIES:
+        library = logging.getLogger(name)
+        if library.level == logging.NOTSET:
+            library.setLevel(logging.WARNING)
+    shown = _handler(style, "%(name)s: %(message)s")
+    shown.addFilter(lambda record: _is_users(record) or without_queries(record))
+    root.addHandler(shown)
+    root.setLevel(level.upper())
+
+
+def _is_ours(name: str) -> bool:
+    return name.partition(".")[0] == "pollwise"
+
+
+def _is_users(record: logging.LogRecord) -> bool:
+    return record.name.partition(".")[0] not in LIBRARIES
 
 
 def without_queries(record: logging.LogRecord) -> bool:
@@ -73,8 +130,8 @@ class JsonLines(logging.Formatter):
         if hasattr(record, "action"):
             entry |= {"action": record.action, **getattr(record, "fields", {})}
         else:
-            ours = record.name.partition(".")[0] == "pollwise"
-            entry |= {"action": "log", **({} if ours else {"logger": record.name})}
+            logger = {} if _is_ours(record.name) else {"logger": record.name}
+            entry |= {"action": "log", **logger}
             entry["message"] = record.getMessage()
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)

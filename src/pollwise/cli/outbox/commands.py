@@ -75,6 +75,7 @@ def run(
     own = settings.outbox
     logs.set_up(own.log_level, own.log_format)
     found = _found(target)
+    logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("outbox.database") and own.database:
         found.database = own.database
     run_in_processes(found, settings, "outbox", processes)
