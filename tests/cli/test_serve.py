@@ -33,7 +33,8 @@ from pollwise.controller.workers.runs import RunReport
 from pollwise.errors import ConfigError
 from pollwise.queues.http import client as http_client
 from pollwise.settings import load
-from tests.cli.console import PATIENCE, good, pollwise
+from tests.cli.console import PATIENCE, Command, good, pollwise
+from tests.support.daemons import wait_until
 from tests.support.servers import Postgres
 
 STORE = "sqlite:///jobs.db"
@@ -397,3 +398,75 @@ def test_as_many_connections_as_the_system_allows() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+MAILERS = """
+import asyncio, pathlib
+import pollwise
+
+worker = pollwise.Worker("{url}?queue=mail&token_file=worker.token&keep=1d")
+
+@worker.handle("greet")
+async def greet(job):
+    print("hello", job.payload, flush=True)
+
+@worker.handle("fail", retry=pollwise.Retry.fixed("10ms", attempts=2))
+def fail(job):
+    raise ValueError("no good")
+
+@worker.handle("long")
+async def long(job):
+    while not pathlib.Path("go").exists():
+        await asyncio.sleep(0.01)
+    print("long", flush=True)
+"""
+
+
+@pytest.mark.parametrize("strategy", [(), ("--set", "worker.polling.hold=5s")], ids=["", "held"])
+def test_a_worker_needs_no_more_than_the_scopes_of_the_docs(
+    folder: Path, strategy: tuple[str, ...]
+) -> None:
+    words = ("--access-log", "--log-format", "json", "--set", "controller.queues=mail,thumbnails")
+    with served(*words) as (url, process):
+        for scope in ("worker", "put"):
+            made = good("serve", "token", "create", scope, "--name", scope, "--store", STORE)
+            (folder / f"{scope}.token").write_text(made.out)
+        (folder / "mailers.py").write_text(MAILERS.format(url=url))
+        mail = f"{url}?queue=mail&token_file="
+        with Command("worker", "mailers:worker", "--set", "worker.lease=3s", *strategy) as worker:
+            worker.err.until("hints_proven")
+            for job in (("greet", '"Ann"'), ("long",), ("fail",)):
+                good("queue", "put", f"{mail}put.token", *job)
+            worker.err.until("job_dead")
+            assert process.stderr is not None
+            lines = [json.loads(process.stderr.readline())]
+            while lines[-1].get("path") != "/api/queue/mail/renew":
+                lines.append(json.loads(process.stderr.readline()))
+            (folder / "go").touch()
+            worker.out.until("long")
+            assert worker.out.all == ["hello Ann", "long"]
+            good("doctor", f"{mail}worker.token")
+
+            def settled() -> bool:
+                counted = good("queue", "stats", f"{mail}worker.token", "--json").json()
+                return (counted["done"], counted["dead"]) == (2, 1)
+
+            wait_until(settled, "all jobs are settled")
+            assert worker.stopped() == 0, worker.err.all
+        [dead] = good("queue", "list", f"{mail}put.token", "--state", "dead", "--json").json()
+        assert dead["errors"][-1]["error"] == "ValueError: no good"
+        lines += lines_of(process)
+    asked = [each for each in lines if each["action"] == "request"]
+    used = {each["path"].removeprefix("/api/queue/mail") for each in asked}
+    assert used >= {"/put", "/claim", "/renew", "/settle", "/prune", "/hint", "/stats", "/jobs"}
+    assert {each["status"] for each in asked} <= {101, 200}, asked
+
+
+def test_a_queue_that_is_not_open_is_refused_with_what_to_do(folder: Path) -> None:
+    with served() as (url, _):
+        made = good("serve", "token", "create", "worker", "--name", "w", "--store", STORE)
+        (folder / "worker.token").write_text(made.out)
+        (folder / "mailers.py").write_text(MAILERS.format(url=url))
+        with Command("worker", "mailers:worker") as worker:
+            worker.err.until("the queue 'mail' is open to admins only.*controller.queues")
+            assert worker.end() == 2
