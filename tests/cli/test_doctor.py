@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import json
+import os
 import sqlite3
+import subprocess
+import sys
 import uuid
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +19,12 @@ import pytest
 from pollwise.cli import doctor
 from pollwise.outbox import NewRecord
 from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import STATES
 from tests.cli.console import Result, files, good, pollwise
 from tests.cli.test_outbox import kill, put
 from tests.cli.test_queue import bury
-from tests.support.servers import Postgres
+from tests.queues.benches import migrated
+from tests.support.servers import Postgres, Redis
 
 URL = "sqlite:///jobs.db"
 
@@ -41,7 +48,73 @@ def test_a_queue_that_is_well(folder: Path) -> None:
     found = findings(good("doctor", URL, "--json"))
     assert found["queue"] == ("ok", "sqlite:///jobs.db?queue=default: 1 ready, 0 dead")
     assert found["hints"] == ("ok", "reach other processes on this machine")
+    assert found["disk"][0] in ("ok", "note")
+    assert f"free in {folder}" in found["disk"][1]
     assert files(folder) == before
+
+
+def test_little_free_space_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    good("queue", "put", URL, "greet")
+    monkeypatch.setattr(doctor, "FREE_MIN", 2**80)
+    level, says = findings(good("doctor", URL, "--json"))["disk"]
+    assert level == "note"
+    assert "MiB free" in says
+
+
+@pytest.mark.parametrize("url", [URL, "file:///{folder}/queue", "sqlite:///shop.db?outbox=x"])
+def test_a_disk_that_takes_no_more_is_bad(
+    url: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = url.format(folder=folder)
+    if "outbox" in url:
+        good("outbox", "migrate", url)
+    else:
+        good("queue", "put", url, "greet")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    result = pollwise("doctor", url, "--json")
+    assert result.code == 1
+    level, says = findings(result)["disk"]
+    assert level == "bad"
+    assert "No space left on device; puts and claims fail" in says
+
+
+def test_a_disk_that_is_full_in_truth(folder: Path) -> None:
+    place = folder / "small"
+    place.mkdir()
+    words = f"""
+        mount -t tmpfs -o size=2m tmpfs {place} || exit 77
+        cd {place} && {sys.executable} -m pollwise queue put {URL} greet || exit 1
+        head -c 3m /dev/zero > fill
+        {sys.executable} -m pollwise doctor {URL} --json
+    """
+    # A mount of its own, which is gone with the shell.
+    ran = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", words], capture_output=True, text=True, check=False
+    )
+    if ran.returncode != 1 or not ran.stdout:
+        pytest.skip(f"this user may not mount a small disk: {ran.stderr}")
+    found = {each["check"]: each for each in json.loads(ran.stdout.splitlines()[-1])}
+    assert found["disk"]["level"] == "bad"
+    assert "No space left on device" in found["disk"]["says"]
+
+
+def test_a_server_that_takes_no_writes_is_bad(postgres: Postgres, redis: Redis) -> None:
+    url = f"{migrated(postgres.dsn())}?queue=well"
+    for well in (url, f"{redis.url()}?queue=well"):
+        level, says = findings(good("doctor", well, "--json"))["writing"]
+        assert (level, says) == ("ok", "a job can be put, claimed and finished")
+    for each in ("well", doctor.OWN_NAME):
+        counted = good("queue", "stats", url.replace("well", each), "--json").json()
+        assert sum(counted[state] for state in STATES) == 0
+    result = pollwise("doctor", f"{url}&options=-c%20default_transaction_read_only%3Don", "--json")
+    assert result.code == 1
+    level, says = findings(result)["writing"]
+    assert level == "bad"
+    assert "read-only" in says
 
 
 def test_dead_letters_are_noted() -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import platform
+import shutil
 import sqlite3
+import tempfile
 from contextlib import AbstractAsyncContextManager, closing
+from pathlib import Path
 from typing import Annotated, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
 import typer
 
@@ -24,6 +28,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.events import Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
+from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.redact import without_secrets
 from pollwise.settings import load
 from pollwise.storage.sqlite.file import OLDEST_SQLITE
@@ -32,6 +37,13 @@ from pollwise.storage.sqlite.file import OLDEST_SQLITE
 HINT_DEADLINE = 2.0
 #: How long it waits for a channel to be proven or lost; longer than the timeout of a check.
 CHANNEL_DEADLINE = 15.0
+
+#: How much the doctor writes beside a store, and below how much free space it warns, in bytes.
+PROBE_BYTES = 1024 * 1024
+FREE_MIN = 256 * 1024 * 1024
+#: The queue in which it puts and finishes a job of its own, and the stores where it does so.
+OWN_NAME = "pollwise-doctor"
+SERVERS = ("redis", "rediss", "postgresql", "postgres")
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
 
@@ -54,6 +66,9 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check this machine, the settings and, if given, a queue or an outbox. Changes nothing there.
+
+    It writes a little, to find out whether that works: a file beside a local store, which it
+    deletes; on Redis and Postgres, one job in a queue of its own named pollwise-doctor.
 
     Exit code 0, or 1 when anything is bad.
 
@@ -99,6 +114,11 @@ def _settings() -> Finding:
 
 
 async def _queue(url: str) -> list[Finding]:
+    parts = urlsplit(url)
+    disk = []
+    if parts.scheme in ("sqlite", "file") and not parts.netloc:
+        place = Path(unquote(parts.path[1:] if parts.scheme == "sqlite" else parts.path))
+        disk = _disk(place.parent if parts.scheme == "sqlite" else place)
     try:
         async with open_queue(url, create=False) as queue:
             stats = await queue.stats()
@@ -107,10 +127,48 @@ async def _queue(url: str) -> list[Finding]:
             if stats.dead:
                 look = f"{stats.dead}: pollwise queue list '{url}' --state dead"
                 findings.append(Finding("dead jobs", "note", look))
+            if parts.scheme in SERVERS:
+                findings.append(await _writing(url))
             findings.append(await _hints(url, queue.capabilities.hints))
     except PollwiseError as error:
-        return [Finding("queue", "bad", str(error))]
-    return findings
+        return [Finding("queue", "bad", str(error)), *disk]
+    return [*findings, *disk]
+
+
+def _disk(folder: Path) -> list[Finding]:
+    """Write a file without a name beside a store, if it exists; look at the free space."""
+    folder = folder.absolute()
+    if not folder.is_dir():
+        return []
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(os.urandom(PROBE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        why = error.strerror or str(error)
+        says = f"cannot write {PROBE_BYTES // 1024} KiB in {folder}: {why}; puts and claims fail"
+        return [Finding("disk", "bad", says)]
+    free = shutil.disk_usage(folder).free
+    says = f"{free / 2**30:.1f} GiB free in {folder}"
+    if free < FREE_MIN:
+        says = f"only {free // 2**20} MiB free in {folder}; when it is full, puts and claims fail"
+    return [Finding("disk", "note" if free < FREE_MIN else "ok", says)]
+
+
+async def _writing(url: str) -> Finding:
+    """Put, claim and finish a job in a queue of the doctor's own."""
+    parts = urlsplit(url)
+    others = [pair for pair in parse_qsl(parts.query) if pair[0] not in ("queue", "keep")]
+    query = urlencode([*others, ("queue", OWN_NAME)], quote_via=quote)
+    try:
+        async with open_queue(parts._replace(query=query).geturl(), create=False) as queue:
+            await queue.put(NewJob(OWN_NAME))
+            claims = await queue.claim(OWN_NAME, 10, "10s")
+            await queue.settle([Settlement.done(claim) for claim in claims])
+    except PollwiseError as error:
+        return Finding("writing", "bad", str(error))
+    return Finding("writing", "ok", "a job can be put, claimed and finished")
 
 
 async def _hints(url: str, reach: str) -> Finding:
@@ -146,7 +204,7 @@ async def _outbox(url: str) -> list[Finding]:
                 look = f"{stats.keys_blocked}: pollwise outbox blocked '{without_secrets(url)}'"
                 findings.append(Finding("blocked keys", "note", look))
             if isinstance(store, SqliteOutboxStore):
-                return [*findings, _journal(store)]
+                return [*findings, _journal(store), *_disk(store.path.parent)]
         return [*findings, await _channel(open_store(url))]
     except PollwiseError as error:
         return [Finding("outbox", "bad", str(error))]

@@ -16,6 +16,7 @@ from pollwise.queues.base import Capabilities, JobFilter, Queue, Stats
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
+from pollwise.runtime.home import Home
 from pollwise.runtime.jobs import (
     ENDED,
     ERRORS_KEPT,
@@ -68,6 +69,7 @@ class MemoryQueue(Queue):
 
     def __init__(self, name: str = "default", **options: object) -> None:
         super().__init__(name, **options)  # type: ignore[arg-type]
+        self._home = Home()
         self._records: dict[int, _MemoryJob] = {}
         self._last = 0
         self._ready: dict[str, list[tuple[int, float, int, int]]] = {}
@@ -77,7 +79,7 @@ class MemoryQueue(Queue):
         self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
-        now = self.clock.epoch()
+        now = self._now()
         ids: list[str] = []
         fresh: list[_MemoryJob] = []
         in_batch: dict[str, _MemoryJob] = {}
@@ -162,7 +164,7 @@ class MemoryQueue(Queue):
     def _take(
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
-        now = self.clock.epoch()
+        now = self._now()
         self._promote(now)
         claims: list[Claim] = []
         while len(claims) < limit and (record := self._next_ready(kinds)):
@@ -258,7 +260,7 @@ class MemoryQueue(Queue):
         self._move(successor, "delayed", successor.run_at)
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        now = self.clock.epoch()
+        now = self._now()
         lost = []
         for settlement in settlements:
             record = self._held(settlement.claim)
@@ -297,7 +299,7 @@ class MemoryQueue(Queue):
             self._delete(record)
 
     async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
-        now = self.clock.epoch()
+        now = self._now()
         states: dict[str, State] = {}
         for job_id in ids:
             record = self._records.get(number_of(job_id))
@@ -332,7 +334,7 @@ class MemoryQueue(Queue):
     async def _renew(
         self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
     ) -> Renewal:
-        now = self.clock.epoch()
+        now = self._now()
         lost, cancel = [], []
         for claim in claims:
             job_id = claim.job.id
@@ -358,7 +360,7 @@ class MemoryQueue(Queue):
         return {kind: self._stats_of(records) for kind, records in kinds.items()}
 
     def _stats_of(self, records: Iterable[_MemoryJob]) -> Stats:
-        now = self.clock.epoch()
+        now = self._now()
         counts = dict.fromkeys(STATES, 0)
         oldest = None
         for record in records:
@@ -400,7 +402,7 @@ class MemoryQueue(Queue):
         return (record for seq, record in self._records.items() if seq > after)
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
-        now = self.clock.epoch()
+        now = self._now()
         ended = self._ended(ids, ("dead",) if ids is None else ENDED)
         for record in ended:
             record.attempt = 0
@@ -425,11 +427,16 @@ class MemoryQueue(Queue):
         ]
 
     async def _prune(self, keep: float) -> int:
-        before = self.clock.epoch() - keep
+        before = self._now() - keep
         old = [r for r in self._ended(None, ("done", "cancelled")) if r.since <= before]
         for record in old:
             self._delete(record)
         return len(old)
+
+    def _now(self) -> float:
+        """The time; refuses calls from a second thread, because nothing here is locked."""
+        self._home.enter(self.url)
+        return self.clock.epoch()
 
     def _job(self, record: _MemoryJob) -> Job:
         decoded = decode_job(record.encoded)
@@ -449,7 +456,7 @@ class MemoryQueue(Queue):
         )
 
     def _info(self, record: _MemoryJob) -> JobInfo:
-        state, since = self._state_at(record, self.clock.epoch()), record.since
+        state, since = self._state_at(record, self._now()), record.since
         job, claim = self._job(record), None
         if state == "leased" and record.worker is not None:
             claim = Claim(job, record.token, record.worker, record.since)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from pollwise.runtime.events import Events
+from pollwise.runtime.home import watch_forks
 
 
 class Hint:
@@ -35,7 +37,7 @@ class Hint:
         if self._sleeping is None:
             self._given = True
         elif not self._sleeping.done():
-            self._sleeping.set_result(True)
+            _wake(self._sleeping)
         else:
             return not self._sleeping.cancelled()
         return True
@@ -63,6 +65,21 @@ class Hint:
             self._sleeping.set_result(False)
 
 
+def _wake(sleeping: asyncio.Future[bool]) -> None:
+    """End a pause, which may be that of another thread's event loop."""
+    loop = sleeping.get_loop()
+    if loop is asyncio._get_running_loop():
+        sleeping.set_result(True)
+    else:
+        with suppress(RuntimeError):  # that loop is closed
+            loop.call_soon_threadsafe(_end_pause, sleeping)
+
+
+def _end_pause(sleeping: asyncio.Future[bool]) -> None:
+    if not sleeping.done():
+        sleeping.set_result(True)
+
+
 class Hints:
     """The sending side, one per source: knows who is asleep, and how many of them to wake.
 
@@ -81,6 +98,13 @@ class Hints:
         self._asleep: dict[Hint, None] = {}
         self._send_timer: asyncio.TimerHandle | None = None
         self._send_loop: asyncio.AbstractEventLoop | None = None
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Nobody pauses in a forked child yet, and the timers are its parent's."""
+        self._members.clear()
+        self._asleep.clear()
+        self._send_timer = self._send_loop = None
 
     def join(self, hint: Hint) -> None:
         self._members[hint] = None

@@ -30,6 +30,7 @@ from pollwise.core.retry import Retry
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.home import keep_for_parent
 
 #: How often a channel is checked, in seconds; and the share of that time after which a poll carries
 #: the check. Even idle workers poll once a minute, so a poll always comes in time, and no statement
@@ -126,6 +127,14 @@ class Channel(Hints):
         self._unsent_kinds: set[str] | None = set()
         self._sending_hints: asyncio.Task[None] | None = None
         self._reports: dict[int, tuple[str, Events]] = {}
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        keep_for_parent(self._listening, self._turn, self._sending_hints, *self._sending)
+        self._listening = self._turn = self._sending_hints = self._timer = self._standstill = None
+        self._sending, self._turns = set(), {}
+        self._id = secrets.token_hex(6)
+        self._forget()
 
     @property
     def proven_at(self) -> float | None:

@@ -6,7 +6,6 @@ answer is lost. `NoAnswer.sent` says whether the controller may have received it
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,6 +19,7 @@ from pollwise.errors import ConfigError, MissingExtra, StoreError, StoreUnavaila
 from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import decode_document
+from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.runtime.redact import without_secrets
 
 try:
@@ -163,8 +163,9 @@ class ControllerClient:
         self._transport = transport
         self._dial = dial
         self._client: httpx.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = Home()
         self.closed = False
+        watch_forks(self)
 
     async def call(
         self,
@@ -227,15 +228,17 @@ class ControllerClient:
     async def close(self) -> None:
         self.closed = True
         client, self._client = self._client, None
-        if client is not None and self._loop is asyncio.get_running_loop():
-            await client.aclose()
+        if client is not None and self._home.here():
+            await client.aclose()  # one of an earlier event loop cannot be closed
+
+    def after_fork(self) -> None:
+        keep_for_parent(self._client)
+        self._client = None
 
     def _opened(self) -> httpx.AsyncClient:
         if self.closed:
             raise StoreError(f"the connection to {self.base} is closed; open another")
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            # A client of an event loop that ended cannot even be closed.
+        if self._home.enter(self.base) or self._client is None:
             self._client = httpx.AsyncClient(
                 base_url=self.base,
                 http2=self._transport is None and self.base.startswith("https:") and HAS_HTTP2,
@@ -249,7 +252,6 @@ class ControllerClient:
                 headers={"User-Agent": "pollwise"},
                 follow_redirects=False,  # the token is for this address only
             )
-            self._loop = loop
         return self._client
 
     def _tls(self) -> ssl.SSLContext | None:

@@ -25,6 +25,7 @@ from pollwise.queues.objects.contention import Contention
 from pollwise.queues.objects.names import salt
 from pollwise.queues.objects.store import Store, StoreClock
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.home import Home
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class Core:
         self.rng = random.Random()
         self.contention = Contention(clock, self.rng)
         self.closed = False
+        self._home = Home()
         self._limit = asyncio.Semaphore(REQUESTS)
         self._checking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -150,6 +152,9 @@ class Core:
         """Check the store once: does it honour create-only writes, and what is its time?"""
         if self.closed:
             raise StoreError(f"{self.shown} is closed; open it again")
+        if self._home.enter(self.shown):  # what an earlier event loop began never ends
+            self._limit, self._checking, self._emptying = asyncio.Semaphore(REQUESTS), None, None
+            self._tasks = set()
         if self.time.age < CHECK_EVERY:
             return
         known = self.time.known
@@ -286,6 +291,6 @@ class Core:
             self._emptying = None
 
     async def close(self) -> None:
-        while self._tasks:
+        while self._tasks and self._home.here():
             await asyncio.wait(self._tasks)
         self.closed = True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -155,6 +156,8 @@ class Obstore:
         """obstore's error as ours, without its debug dump, which may hold secrets."""
         from obstore import exceptions
 
+        if isinstance(error, StoreError):
+            return error
         whole = str(error)
         said = re.search(r"<Code>(\w+)</Code>\s*(?:<Message>([^<]*))?", whole)
         text = ": ".join(filter(None, said.groups())) if said else whole
@@ -204,7 +207,20 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, thread_name_prefix="pollwise-objects")
 
 
+#: The process in which obstore was used first; its threads do not survive a fork.
+_process: int | None = None
+
+
 async def _in_thread(call: Callable[[], T]) -> T:
+    global _process
+    if _process is None:
+        _process = os.getpid()
+    elif _process != os.getpid():
+        raise StoreError(
+            "this process was forked from one that had used object storage, and the threads of "
+            "its client do not survive a fork. Use it only after the fork, or start children "
+            'with multiprocessing.get_context("spawn")'
+        )
     return await asyncio.get_running_loop().run_in_executor(_threads(), call)
 
 

@@ -45,6 +45,7 @@ from pollwise.queues.redis.layout import (
     views_in,
 )
 from pollwise.queues.unique import check_twin, first_places
+from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
     Claim,
@@ -114,11 +115,16 @@ class RedisStore:
         self._queue = queue
         self._keep = keep
         self._keep_answers = f"{keep_answers * 1000:.0f}"
+        self.after_fork()
+        self._in_doubt = InDoubt(claim_of)
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """Answers are kept under this id, so a forked child needs its own."""
         self._id = secrets.token_hex(8)
         self._slots: list[int] = []  # free ones; the server keeps one answer per slot
         self._slots_made = 0
         self._calls = 0
-        self._in_doubt = InDoubt(claim_of)
 
     async def put(
         self, jobs: Sequence[NewJob], now: float | None, message: str | None

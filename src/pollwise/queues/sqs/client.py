@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pollwise.errors import ConfigError, MissingExtra, StoreError, StoreUnavailable
 from pollwise.queues.sqs.messages import Entry, Message, size_of
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.runtime.redact import without_secrets
 
 try:
@@ -113,6 +114,8 @@ class SqsClient:
         self._closed = False
         self._asking: asyncio.Future[str] | None = None
         self._url: str | None = place.queue if "://" in place.queue else None
+        self._home = Home()
+        watch_forks(self)
 
     async def url(self) -> str:
         """The queue's URL; SQS is asked once."""
@@ -283,10 +286,12 @@ class SqsClient:
             raise self._in_our_words(error, queue) from None
 
     async def _opened(self) -> Any:
-        if self._client is not None:
-            return self._client
         if self._closed:
             raise StoreError(f"the queue {self.place.name} is closed; open it again")
+        if self._home.enter(f"the queue {self.place.name}"):
+            self._forget()
+        if self._client is not None:
+            return self._client
         if self._opening is None:
             self._opening = asyncio.Lock()
         async with self._opening:
@@ -297,6 +302,15 @@ class SqsClient:
                 except (boto.BotoCoreError, ValueError) as error:
                     raise self._in_our_words(error, self.place.name) from None
         return self._client
+
+    def _forget(self) -> None:
+        """Forget the client of an event loop that ended: it cannot even be closed."""
+        self._stack.pop_all()
+        self._client = self._opening = self._asking = None
+
+    def after_fork(self) -> None:
+        keep_for_parent(self._client, self._stack.pop_all())
+        self._forget()
 
     def _made(self) -> Any:
         config = AioConfig(

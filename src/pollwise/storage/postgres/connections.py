@@ -29,6 +29,7 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from pollwise.errors import StoreError, StoreUnavailable
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.storage.postgres.errors import (
     StatementRefused,
     connecting_error,
@@ -64,6 +65,8 @@ class WireConnection:
         self._fd = self._pgconn.socket
         self._loop.add_reader(self._fd, self._readable)
         self.lost: asyncio.Future[None] = self._loop.create_future()
+        self._inherited = False
+        watch_forks(self)
 
     @classmethod
     async def connect(
@@ -165,7 +168,12 @@ class WireConnection:
             if self._fd >= 0:
                 self._loop.remove_writer(self._fd)
 
+    def after_fork(self) -> None:
+        self._inherited = True  # what arrives is for the parent
+
     def _readable(self) -> None:
+        if self._inherited:
+            return
         self._consume()
         self._go_on()
 
@@ -223,7 +231,7 @@ class Connections:
         self._clock = clock
         self._timeout = timeout
         self._most = most
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = Home()
         self._slots = asyncio.Semaphore(most)
         self._idle: list[WireConnection] = []
         self._calls: set[asyncio.Task[Any]] = set()
@@ -232,6 +240,7 @@ class Connections:
         self._cut: asyncio.TimerHandle | None = None
         #: The number of statements sent, for tests and benchmarks.
         self.count = 0
+        watch_forks(self)
 
     async def rows(
         self,
@@ -310,7 +319,7 @@ class Connections:
         if self._cut is not None:
             self._cut.cancel()
         self._calls.clear()  # those of closed event loops
-        self._adopt(None)
+        self._drop_idle()
 
     def __del__(self) -> None:
         idle: list[WireConnection] = getattr(self, "_idle", [])
@@ -357,7 +366,9 @@ class Connections:
                         raise lost_error(error, self._where) from None
 
     async def _once(self, command: bytes, params: Sequence[Param]) -> list[tuple[Any, ...]]:
-        self._adopt(asyncio.get_running_loop())
+        if self._home.enter(self._where):
+            self._drop_idle()  # connections belong to an event loop
+            self._slots = asyncio.Semaphore(self._most)
         async with self._slots:
             wire = await self._wire()
             try:
@@ -410,14 +421,14 @@ class Connections:
             "carried out"
         )
 
-    def _adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Connections belong to an event loop; those of a closed one are dropped."""
-        if loop is not self._loop:
-            for wire in self._idle:
-                wire.drop()
-            self._idle.clear()
-            self._slots = asyncio.Semaphore(self._most)
-            self._loop = loop
+    def _drop_idle(self) -> None:
+        for wire in self._idle:
+            wire.drop()
+        self._idle.clear()
+
+    def after_fork(self) -> None:
+        keep_for_parent(*self._idle, *self._calls)
+        self._idle, self._calls, self._cut = [], set(), None
 
 
 def _forget(call: asyncio.Task[Any]) -> None:

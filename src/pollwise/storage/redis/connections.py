@@ -21,6 +21,7 @@ from redis import exceptions as trouble
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.storage.redis.scripts import Script
 
 #: The maximum number of open connections of one queue handle.
@@ -162,9 +163,10 @@ class Connections:
         self._check = check
         self._checked = False
         self._reached = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = Home()
         self._places = asyncio.Semaphore(CONNECTIONS_MAX)
         self._idle: list[wire.AbstractConnection] = []
+        watch_forks(self)
 
     async def run(self, script: Script, key: str, *args: bytes | str | int) -> Any:
         """Run a script within the time limit. key: the tag of all its keys."""
@@ -255,17 +257,20 @@ class Connections:
         return self.address.connection()
 
     def _come_home(self) -> None:
-        """Connections belong to an event loop; those of a closed one are dropped."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop = loop
+        """Connections belong to an event loop; those of an earlier one are dropped."""
+        if self._home.enter(f"the queue at {self.address}"):
             self._places = asyncio.Semaphore(CONNECTIONS_MAX)
             self._idle.clear()
 
+    def after_fork(self) -> None:
+        keep_for_parent(*self._idle)
+        self._idle = []
+
     async def close(self) -> None:
         self.closed = True
-        self._come_home()
-        await self._drop_all()
+        if self._home.here():
+            await self._drop_all()
+        self._idle.clear()  # those of an earlier event loop cannot be closed
 
     async def _drop_all(self) -> None:
         while self._idle:

@@ -28,6 +28,8 @@ BUSY_TIMEOUT = 5.0
 #: How long SQLite itself waits for a lock, in seconds, and about how long we wait until the next
 #: try. SQLite would wait longer and longer, and rarely get the lock of a busy database.
 BUSY_APART = 0.003
+#: How often to check that the path still names the open file, in seconds.
+CHECK_FILE_EVERY = 1.0
 
 #: The error of a text that is not UTF-8; SQLite itself accepts any bytes.
 _NOT_UTF8 = "Could not decode to UTF-8"
@@ -40,10 +42,13 @@ class FileConnection(sqlite3.Connection):
 
     grouped: a transaction stays open at its end, and the next joins it; the thread commits them.
     inside: the current call is in its own part of that transaction.
+    file: the device and the inode of the open file. check_at: when to compare them again.
     """
 
     grouped = False
     inside = False
+    file: tuple[int, int] | None = None
+    check_at = 0.0
 
 
 class SqliteFile:
@@ -80,6 +85,8 @@ class SqliteFile:
         self._sql = statements(self.package)
         self.connection: FileConnection | None = None
         self._sharing = [self]
+        self._was_open = False
+        self._lost = ""  # what became of the open file, until a call has raised it
 
     def share(self, other: SqliteFile) -> None:
         """Use one connection with another store in the same file and thread."""
@@ -93,8 +100,14 @@ class SqliteFile:
         self._sharing.append(self)
 
     def connect(self) -> FileConnection:
-        """The connection; opened, checked and migrated at the first call."""
+        """The connection; opened, checked and migrated at the first call.
+
+        A file that was open once is not created again.
+        """
         if self.connection is None:
+            if self._lost:
+                lost, self._lost = self._lost, ""
+                raise StoreUnavailable(lost)
             connection = self._shared() or self._open(create=self._create)
             try:
                 self._prepare(connection)
@@ -103,7 +116,32 @@ class SqliteFile:
                     connection.close()
                 raise
             self.connection = connection
+            self._was_open, self._create = True, False
         return self.connection
+
+    def check_file(self) -> None:
+        """Close the connection if the file was removed or replaced; the next call says so."""
+        connection, now = self.connection, time.monotonic()
+        if connection is None or now < connection.check_at:
+            return
+        connection.check_at = now + CHECK_FILE_EVERY
+        if _identity(self.path) == connection.file:
+            return
+        for each in [each for each in self._sharing if each.connection is connection]:
+            each.connection = None
+            each._lost = each._removed()
+        connection.close()
+
+    def _removed(self) -> str:
+        if not self.path.exists():
+            return (
+                f"{self.path} was removed while it was open, and what it held with it. Put the "
+                "file back; or, to begin with an empty one, start this process again"
+            )
+        return (
+            f"{self.path} was replaced by another file while it was open; what was written in the "
+            "last second may be in the old one. The next call uses the new one"
+        )
 
     def _shared(self) -> FileConnection | None:
         found = (each.connection for each in self._sharing)
@@ -117,6 +155,8 @@ class SqliteFile:
             )
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; name a file in it")
+        if any(each._was_open for each in self._sharing) and not self.path.exists():
+            raise StoreUnavailable(self._removed())
         if not create and not self.path.exists():
             make = f", or create it with `{self.made_by}`" if self.made_by else ""
             raise StoreError(
@@ -129,7 +169,7 @@ class SqliteFile:
             )
         if create:
             _make_private(self.path)
-        return sqlite3.connect(
+        connection = sqlite3.connect(
             f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
             uri=True,
             timeout=BUSY_APART,
@@ -138,6 +178,9 @@ class SqliteFile:
             cached_statements=256,
             factory=FileConnection,
         )
+        connection.file = _identity(self.path)
+        connection.check_at = time.monotonic() + CHECK_FILE_EVERY
+        return connection
 
     def _prepare(self, connection: FileConnection) -> None:
         found = self._version(connection)  # first, so that a foreign file stays untouched
@@ -280,7 +323,11 @@ _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("SQLITE_FULL", StoreUnavailable, "The disk is full; free some space."),
     ("SQLITE_BUSY", StoreUnavailable, "Another process has held the write lock for too long."),
     ("SQLITE_LOCKED", StoreUnavailable, "Another statement has held the table for too long."),
-    ("SQLITE_IOERR", StoreUnavailable, "The disk has a problem; see the system's log."),
+    (
+        "SQLITE_IOERR",
+        StoreUnavailable,
+        "The disk is full or broken; see `df` and the system's log.",
+    ),
     ("SQLITE_ERROR", SchemaError, "Its tables differ from those that this version creates."),
 )
 
@@ -292,6 +339,14 @@ def explained(error: sqlite3.Error, path: Path) -> StoreError:
         if name.startswith(prefix):
             return kind(f"{path}: {error}. {advice}")
     return StoreError(f"{path}: {error} ({name or type(error).__name__})")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def lenient_text(text: bytes) -> str:

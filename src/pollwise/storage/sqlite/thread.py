@@ -9,6 +9,7 @@ calls made `in_thread`.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
@@ -21,6 +22,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from pollwise.errors import StoreError
 from pollwise.runtime.clock import Clock, VirtualLoop
+from pollwise.runtime.home import keep_for_parent
 from pollwise.storage.sqlite.file import FileConnection, SqliteFile
 
 P = ParamSpec("P")
@@ -30,6 +32,8 @@ T = TypeVar("T")
 #: more: they limit how long the write lock is held.
 CALLS_AT_ONCE = 64
 JOIN_FOR = 0.005
+#: How long a fork waits for running calls to end, in seconds.
+FORK_WAIT = 30.0
 
 
 class SqliteThread:
@@ -58,7 +62,7 @@ class SqliteThread:
         else:
             self._calls = beside._calls
             connected.share(beside.connected)
-        self._calls.enter()
+        self._calls.enter(connected)
         self._leave = weakref.finalize(self, self._calls.leave)  # if nobody closes it
         self.closed = False
 
@@ -133,19 +137,46 @@ class _CallAnswer(NamedTuple):
 
 
 class _WaitingCalls:
-    """The waiting calls of the stores on one connection, and the thread that makes them."""
+    """The waiting calls of the stores on one connection, and the thread that makes them.
+
+    SQLite forbids that a child uses or closes the connections of its parent, and a thread does not
+    survive a fork. So connections are closed before a fork, and parent and child open their own.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._stores = 0
+        self._files: list[SqliteFile] = []
+        self._begin()
+        _OPEN.add(self)
+
+    def _begin(self) -> None:
         self._waiting: deque[_WaitingCall | None] = deque()
         self._wake = threading.Lock()  # released to wake the thread
+        self._busy = threading.Lock()  # held while the thread makes calls
         self._started = False
         self._changing = threading.RLock()  # reentrant: a store may be finalized within `put`
 
-    def enter(self) -> None:
+    def enter(self, file: SqliteFile) -> None:
         with self._changing:
             self._stores += 1
+            self._files.append(file)
+
+    def before_fork(self) -> None:
+        if self._busy.acquire(timeout=FORK_WAIT):
+            for file in self._files:
+                file.close()
+
+    def after_fork_in_parent(self) -> None:
+        with suppress(RuntimeError):  # it was not acquired in time
+            self._busy.release()
+
+    def after_fork_in_child(self) -> None:
+        for file in self._files:
+            if file.connection is not None:
+                keep_for_parent(file.connection)
+                file.connection = None
+        self._begin()
 
     def leave(self) -> None:
         """The last store to leave ends the thread, after the waiting calls."""
@@ -161,7 +192,7 @@ class _WaitingCalls:
             self._add(call)
             if not self._started:
                 # It does not refer to this object, so that a dropped store is finalized.
-                args = (self._waiting, self._wake)
+                args = (self._waiting, self._wake, self._busy)
                 threading.Thread(target=_serve, args=args, name=self._name, daemon=True).start()
                 self._started = True
 
@@ -171,9 +202,36 @@ class _WaitingCalls:
             self._wake.release()
 
 
-def _serve(waiting: deque[_WaitingCall | None], wake: threading.Lock) -> None:
+_OPEN: weakref.WeakSet[_WaitingCalls] = weakref.WeakSet()
+_forking: list[_WaitingCalls] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = _OPEN
+    for calls in _forking:
+        calls.before_fork()
+
+
+def _in_parent() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_parent()
+
+
+def _in_child() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+def _serve(waiting: deque[_WaitingCall | None], wake: threading.Lock, busy: threading.Lock) -> None:
     """Make the calls, until None comes."""
-    while _serve_next(waiting):
+    while True:
+        with busy:
+            if not _serve_next(waiting):
+                return
         while not waiting:
             wake.acquire()
 
@@ -183,6 +241,7 @@ def _serve_next(waiting: deque[_WaitingCall | None]) -> bool:
     call = waiting[0]
     if call is None:
         return False
+    call.owner.check_file()
     connection = call.owner.connection
     if len(waiting) > 1 and connection is not None and call.joins(connection):
         _deliver(_make_together(waiting, connection))

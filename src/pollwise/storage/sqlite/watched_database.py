@@ -36,10 +36,8 @@ class WatchedDatabase(FileHints):
     def __init__(
         self, database: Path, every: float, anything: Callable[[], Awaitable[bool]]
     ) -> None:
-        self._log = database.with_name(database.name + "-wal")
-        super().__init__([database, self._log], every)
+        super().__init__([database, database.with_name(database.name + "-wal")], every)
         self._anything = anything
-        self._watches_log = False
         self._next_check: asyncio.TimerHandle | None = None
         self._checks_left: list[float] = []
         self._checked_at = 0.0
@@ -55,6 +53,11 @@ class WatchedDatabase(FileHints):
         if not self._asleep:
             self._cancel_check()
 
+    def after_fork(self) -> None:
+        self._next_check = self._checking = None
+        self._checks_left = []
+        super().after_fork()
+
     async def aclose(self) -> None:
         checking = self._checking
         self.close()
@@ -63,14 +66,6 @@ class WatchedDatabase(FileHints):
 
     def _listen(self) -> bool:
         return self._opened and super()._listen()
-
-    def _begin_watch(self) -> bool:
-        has_log = self._log.exists()
-        if has_log and not self._watches_log:
-            self._end_watch()
-        if self._watch is None:
-            self._watches_log = has_log
-        return super()._begin_watch()
 
     def _read_changes(self) -> None:
         super()._read_changes()

@@ -41,6 +41,7 @@ class FileHints(Hints):
         self._seen = self._stamps()
         self._loop: asyncio.AbstractEventLoop | None = None  # of the reader and the timers
         self._watch: int | None = None  # inotify's file descriptor
+        self._watched: list[int] = []  # the inodes that it is about
         self._cannot_watch = not sys.platform.startswith("linux")
         self._reading = False
         self._next_look: asyncio.TimerHandle | None = None
@@ -59,10 +60,22 @@ class FileHints(Hints):
             return
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
+            if self._loop is not None and self._loop.is_running():  # in another thread
+                self._loop.call_soon_threadsafe(self._begin_listening)
+                return
             self._leave_loop()  # its timers never fire
             self._loop = loop
-        if self._listen():
+        self._begin_listening()
+
+    def _begin_listening(self) -> None:
+        if self._loop is not None and self._asleep and self._listen():
             self._look()  # it may have changed while nobody listened
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._loop = self._next_look = None
+        self._reading = False
+        self._end_watch()
 
     def awake(self, hint: Hint) -> None:
         super().awake(hint)
@@ -95,9 +108,12 @@ class FileHints(Hints):
 
     def _begin_watch(self) -> bool:
         """Have the kernel watch the files; False if it cannot."""
+        if self._watch is not None and self._watched != self._inodes():
+            self._end_watch()  # a file was replaced
         if self._watch is None and self._opened and not self._cannot_watch:
             try:
                 self._watch = inotify(self._existing(), self.events)
+                self._watched = self._inodes()
             except (OSError, AttributeError):
                 self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
         return self._watch is not None
@@ -143,6 +159,13 @@ class FileHints(Hints):
         if stamps != self._seen:
             self._seen = stamps
             self._changed()
+
+    def _inodes(self) -> list[int]:
+        found = []
+        for path in self._paths:
+            with suppress(OSError):
+                found.append(path.stat().st_ino)
+        return found
 
     def _stamps(self) -> list[int]:
         found = []

@@ -1,0 +1,207 @@
+"""Stores in a process that forks after it used them, and in several threads at once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pollwise
+from pollwise.errors import StoreError
+from pollwise.outbox.stores.urls import open_store
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqs.queue import SqsQueue
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hint
+from pollwise.runtime.jobs import NewJob, Settlement
+from tests.queues.benches import migrated
+from tests.queues.http.stub import Served, make_api, make_app
+from tests.storage import fork_child
+from tests.support.clouds import CREDENTIALS
+
+#: Seconds after which what should have happened fails its test.
+PATIENCE = 50.0
+STORES = ("sqlite", "outbox on sqlite", "postgres", "outbox on postgres", "redis", "http", "sqs")
+
+
+@pytest.fixture
+def url_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    name = f"forks-{uuid.uuid4().hex}"
+    ends: list[Served] = []
+
+    def url(store: str) -> str:
+        if store == "folder":
+            return f"file://{tmp_path}/queue"
+        if store == "sqlite":
+            return f"sqlite:///{tmp_path}/jobs.db?synchronous=off"
+        if store == "postgres":
+            return f"{migrated(request.getfixturevalue('postgres').dsn())}?queue={name}"
+        if store.startswith("outbox on"):
+            if store.endswith("postgres"):
+                found = f"{request.getfixturevalue('postgres').dsn()}?outbox={name}"
+            else:
+                found = f"sqlite:///{tmp_path}/shop.db?outbox={name}"
+            asyncio.run(_migrated(found))
+            return found
+        if store == "redis":
+            return f"{request.getfixturevalue('redis').url()}?queue={name}"
+        if store == "http":
+            (tmp_path / "token").write_text("admin\n")
+            ends.append(Served(lambda: make_app(make_api(tmp_path / "served.db", Clock()))))
+            address = ends[-1].__enter__().url
+            return f"{address}?queue={name}&token_file={tmp_path}/token"
+        for variable, value in CREDENTIALS.items():
+            monkeypatch.setenv(variable, value)
+        endpoint = request.getfixturevalue("ministack").endpoint
+        asyncio.run(_created(name, endpoint))
+        return f"sqs://{name}?endpoint={endpoint}"
+
+    yield url
+    for server in ends:
+        server.__exit__(None, None, None)
+
+
+async def _migrated(url: str) -> None:
+    async with open_store(url) as store:
+        await store.migrate()
+
+
+async def _created(name: str, endpoint: str) -> None:
+    async with SqsQueue(name, endpoint=endpoint) as queue:
+        await queue.create()
+
+
+def forked(url: str, how: str) -> str:
+    """What the parent and the child said."""
+    words = [sys.executable, "-W", "error::ResourceWarning", fork_child.__file__, url, how]
+    ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.endswith("ok\n"), ran.stdout + ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_parent_and_child_both_go_on_after_a_fork(store: str, url_of: Any) -> None:
+    assert forked(url_of(store), "new") == "ok\n"
+
+
+@pytest.mark.parametrize("store", ["redis", "postgres", "http", "sqs"])
+def test_the_event_loop_of_the_parent_is_refused_in_the_child(store: str, url_of: Any) -> None:
+    said = forked(url_of(store), "same")
+    assert "before the process forked" in said
+    assert "asyncio.run" in said
+
+
+def test_object_storage_is_refused_in_a_child_of_a_process_that_used_it(url_of: Any) -> None:
+    said = forked(url_of("folder"), "new")
+    assert said.startswith("refused: this process was forked from one that had used object storage")
+
+
+# Threads
+
+
+class OtherThread(threading.Thread):
+    """Runs a coroutine on an event loop of its own."""
+
+    def __init__(self, work: Any) -> None:
+        super().__init__(daemon=True)
+        self.work = work
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            asyncio.run(self.work)
+        except BaseException as error:
+            self.error = error
+
+
+async def beside(work: Any) -> BaseException | None:
+    """Run a coroutine on another thread's event loop; return its error."""
+    thread = OtherThread(work)
+    await asyncio.to_thread(thread.join, PATIENCE)
+    assert not thread.is_alive(), "it hangs"
+    return thread.error
+
+
+# The connections of an event loop that has ended cannot be closed any more.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("store", ["memory", "folder", "postgres", "redis", "http", "sqs"])
+def test_a_second_thread_at_the_same_time_is_refused(store: str, url_of: Any) -> None:
+    queue: Queue = MemoryQueue() if store == "memory" else pollwise.open(url_of(store))
+
+    async def use() -> None:
+        await queue.put(NewJob("job"))
+        await queue.stats()
+
+    async def main() -> None:
+        await use()
+        error = await beside(use())
+        assert isinstance(error, StoreError), repr(error)
+        assert "in use by the event loop of another thread; open a queue" in str(error)
+        await use()
+
+    asyncio.run(main())
+    thread = OtherThread(use())  # one after the other is fine
+    thread.join(PATIENCE)
+    assert thread.error is None, repr(thread.error)
+
+    async def last() -> None:
+        await use()
+        await queue.close()
+
+    asyncio.run(last())
+    gc.collect()
+
+
+def test_threads_may_share_a_queue_in_sqlite(url_of: Any) -> None:
+    threads, each = 4, 25
+    queue = pollwise.open(url_of("sqlite"))
+
+    async def work() -> None:
+        for _ in range(each):
+            await queue.put(NewJob("job"))
+            claims = await queue.claim("w", 1, "60s")
+            await queue.settle([Settlement.done(claim) for claim in claims])
+
+    async def main() -> None:
+        errors = await asyncio.gather(*(beside(work()) for _ in range(threads)), work())
+        assert errors == [None] * (threads + 1)
+        while claims := await queue.claim("w", 100, "60s"):
+            await queue.settle([Settlement.done(claim) for claim in claims])
+        stats = await queue.stats()
+        assert (stats.ready, stats.leased, stats.dead) == (0, 0, 0)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_put_in_one_thread_ends_a_pause_in_another(url_of: Any) -> None:
+    queue, hint, asleep = pollwise.open(url_of("sqlite")), Hint(), threading.Event()
+
+    async def pause() -> None:
+        queue.hints().join(hint)
+        queue.hints().asleep(hint)
+        asleep.set()
+        assert await hint.wait(PATIENCE), "the hint did not end the pause"
+
+    async def main() -> None:
+        await queue.stats()
+        pausing = OtherThread(pause())
+        await asyncio.to_thread(asleep.wait, PATIENCE)
+        await queue.put(NewJob("job"))
+        await asyncio.to_thread(pausing.join, PATIENCE / 2)
+        assert not pausing.is_alive(), "it was not woken"
+        assert pausing.error is None
+        await queue.close()
+
+    asyncio.run(main())
