@@ -434,6 +434,7 @@ def _option(parameter: Any) -> tuple[str, str, str]:
 def http_api_page() -> str:
     """Every route of the controller, from its OpenAPI schema."""
     from pollwise.controller import Controller, ControllerOptions
+    from pollwise.controller.http.codes import CODES
     from pollwise.controller.http.queues import routes as queue_api
 
     with tempfile.TemporaryDirectory() as folder:
@@ -451,7 +452,9 @@ def http_api_page() -> str:
         parts += [f"## {tag.capitalize()}"]
         for method, path, operation in routes:
             parts += list(_route(method, path, operation))
-    parts += ["## Queues", prose(queue_api), "## Models"]
+    codes = ((f"`{code}`", meaning) for code, meaning in CODES.items())
+    parts += ["## Queues", prose(queue_api), "## Error codes", table(("code", "meaning"), codes)]
+    parts += ["## Models"]
     for name, model in sorted(schema["components"]["schemas"].items()):
         if name not in ("Error", "ErrorDetail") and "properties" in model:
             parts += [f"### {name} {{#model-{name.lower()}}}"]

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
 
 from pollwise.controller.http.answers import HttpError, encoded
+from pollwise.controller.http.queues.description import description as queue_description
 from pollwise.controller.http.requests import error_response, invalid_value, known_query_only
 from pollwise.controller.http.routes import admin, files, health, jobs, logs, workers
 from pollwise.controller.http.routes.poll import PollRoute, description
@@ -177,7 +178,8 @@ def _as_ours(error: Exception) -> Exception:
 def _describe(app: ControllerApp) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            routes = [*description.routes, *app.routes]
+            raw = queue_description.routes if app.controller.queue_api is not None else []
+            routes = [*description.routes, *app.routes, *raw]
             app.openapi_schema = complete(
                 get_openapi(
                     title=app.title, version=app.version, description=app.description, routes=routes

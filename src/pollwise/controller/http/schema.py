@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 
+from pollwise.controller.http.codes import AUDITED, CODES
 from pollwise.controller.security.tokens import EXPIRES_MAX
 from pollwise.controller.security.urls import VALID_FOR, VALID_FOR_MAX
 from pollwise.controller.state.values import Scope
@@ -51,7 +52,11 @@ class BadItem(_Model):
 
 
 class ErrorDetail(_Model):
-    code: str = Field(description="For programs.", examples=["no_such_job"])
+    code: str = Field(
+        description="For programs.",
+        examples=["no_such_job"],
+        json_schema_extra={"enum": list(CODES)},
+    )
     message: str = Field(description="What was wrong.")
     what_to_do: str = Field(description="What to do about it.")
     items: list[BadItem] | None = Field(
@@ -397,7 +402,7 @@ class AuditView(_Model):
     at: str | None
     who: str = Field(examples=[f"token:{_ID}"])
     who_name: str | None = Field(description="The name of the token or worker.", examples=["ci"])
-    action: str
+    action: str = Field(json_schema_extra={"enum": list(AUDITED)})
     what: str
     detail: str
     address: str

@@ -1,0 +1,293 @@
+"""Describes the routes of raw queues for the OpenAPI schema. Nothing here is called.
+
+`QueueApi` has the routes, and `pollwise.queues.http.wire` reads and writes their values.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from pollwise.controller.http.schema import Error, JobState, errors
+from pollwise.runtime.jobs import NAME_LENGTH_MAX, PRIORITY_MAX, SettlementAction
+
+Seconds = Annotated[float | str, Field(description="Seconds, or text such as '2m'.")]
+Name = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH_MAX)]
+Nonce = Annotated[
+    str | None,
+    Field(
+        min_length=8,
+        max_length=100,
+        description="Repeated with the same one within a minute, the answer is the same.",
+    ),
+]
+Keep = Annotated[str | None, Query(description="How long finished jobs are kept: 7d.")]
+Ids = Annotated[list[str] | None, Field(description="Null: all dead jobs.")]
+
+
+class RawNewJob(BaseModel):
+    """A job to put into a raw queue."""
+
+    kind: Name
+    payload: Any = None
+    key: Name | None = None
+    priority: int = Field(0, ge=-PRIORITY_MAX, le=PRIORITY_MAX)
+    delay: Seconds = 0.0
+    run_at: float | None = Field(None, description="Seconds since 1970; instead of a delay.")
+    unique: Name | None = None
+    headers: dict[str, str] | None = None
+
+
+class RawPut(BaseModel):
+    jobs: list[RawNewJob]
+    nonce: Nonce = None
+
+
+class RawPutAnswer(BaseModel):
+    ids: list[str]
+    fresh: int = Field(description="How many are new, and not repeats of a `unique`.")
+
+
+class RawJob(BaseModel):
+    """A job of a raw queue. Times are seconds since 1970."""
+
+    id: str
+    kind: str
+    payload: Any
+    key: str | None
+    priority: int
+    attempt: int
+    created_at: float
+    run_at: float
+    unique: str | None
+    headers: dict[str, str] = Field(default_factory=dict)
+    unreadable: str | None = Field(None, description="Why its payload cannot be decoded.")
+
+
+class RawClaim(BaseModel):
+    worker: Name
+    limit: int = Field(1, ge=1)
+    lease: Seconds = 60.0
+    hold: Seconds = Field(0.0, description="How long to wait for a job; at most 60 s.")
+    kinds: list[str] | None = None
+    nonce: Nonce = None
+
+
+class RawClaimed(RawJob):
+    token: int
+    until: float
+    receipt: str = Field("", description="Send it back to settle or renew the claim.")
+
+
+class RawClaims(BaseModel):
+    claims: list[RawClaimed]
+    due_in: float | None = Field(description="Seconds until the next job is due, if known.")
+
+
+class RawAbandon(BaseModel):
+    nonce: Nonce = None
+
+
+class RawHeld(BaseModel):
+    """A claim that is sent back: as it was."""
+
+    id: str
+    token: int
+    kind: str = "unknown"
+    key: str | None = None
+    attempt: int = 1
+    receipt: str
+
+
+class RawSettlement(RawHeld):
+    action: SettlementAction
+    delay: float = Field(0.0, ge=0)
+    error: str | None = None
+    result: Any = None
+
+
+class RawSettle(BaseModel):
+    settlements: list[RawSettlement]
+
+
+class RawLost(BaseModel):
+    lost: list[str] = Field(description="The jobs whose claim is not valid.")
+
+
+class RawProgress(BaseModel):
+    fraction: float | None = Field(None, ge=0, le=1)
+    note: str | None = None
+
+
+class RawRenewal(RawHeld):
+    progress: RawProgress | None = None
+
+
+class RawRenew(BaseModel):
+    lease: Seconds
+    claims: list[RawRenewal]
+
+
+class RawRenewed(RawLost):
+    cancel: list[str] = Field(description="The jobs that were asked to cancel.")
+
+
+class RawCancel(BaseModel):
+    ids: list[str]
+    nonce: Nonce = None
+
+
+class RawStates(BaseModel):
+    states: dict[str, JobState]
+
+
+class RawChoice(BaseModel):
+    ids: Ids = None
+
+
+class RawCount(BaseModel):
+    count: int
+
+
+class RawHint(BaseModel):
+    message: str | None = Field(None, description="For the processes that listen.")
+
+
+class RawAbout(BaseModel):
+    name: str
+    capabilities: dict[str, Any]
+
+
+class RawStats(BaseModel):
+    ready: int
+    delayed: int
+    blocked: int
+    leased: int
+    dead: int
+    done: int
+    cancelled: int
+    oldest_age: float | None
+
+
+class RawStatsByKind(BaseModel):
+    kinds: dict[str, RawStats]
+
+
+class RawFailure(BaseModel):
+    at: float
+    attempt: int
+    error: str
+
+
+class RawProgressView(RawProgress):
+    at: float
+
+
+class RawJobInfo(BaseModel):
+    job: RawJob
+    state: JobState
+    since: float
+    worker: str | None
+    errors: list[RawFailure]
+    claimed_at: float | None
+    progress: RawProgressView | None
+    cancel: bool
+    result: Any
+
+
+class RawJobs(BaseModel):
+    jobs: list[RawJobInfo]
+
+
+class RawOneJob(BaseModel):
+    job: RawJobInfo | None
+
+
+class RawNothing(BaseModel):
+    """An empty object."""
+
+
+description = APIRouter(prefix="/api/queue/{name}", tags=["raw queues"])
+
+
+def _answers(model: Any, scopes: str) -> dict[str, Any]:
+    moved = {412: {"description": "Another controller than the first try.", "model": Error}}
+    found: dict[Any, Any] = {200: {"model": model}, **errors(400, 413, 422, 429), **moved}
+    about = f"Scope {scopes}, in the queues that `controller.queues` names; or `admin`."
+    return {"responses": found, "description": about}
+
+
+_PUT, _WORK, _OPERATE = "`put`", "`worker`", "`operate`"
+_READ, _ALL = "`read`, `put` or `operate`", "`read`, `put`, `operate` or `worker`"
+
+
+@description.post("/put", summary="Put jobs, all or none", **_answers(RawPutAnswer, _PUT))
+def raw_put(name: str, body: RawPut, keep: Keep = None) -> None: ...
+
+
+@description.post("/claim", summary="Claim jobs under a lease", **_answers(RawClaims, _WORK))
+def raw_claim(name: str, body: RawClaim, keep: Keep = None) -> None: ...
+
+
+@description.post("/abandon", summary="End a held claim", **_answers(RawNothing, _WORK))
+def raw_abandon(name: str, body: RawAbandon, keep: Keep = None) -> None: ...
+
+
+@description.post("/settle", summary="End claims", **_answers(RawLost, _WORK))
+def raw_settle(name: str, body: RawSettle, keep: Keep = None) -> None: ...
+
+
+@description.post("/renew", summary="Renew leases", **_answers(RawRenewed, _WORK))
+def raw_renew(name: str, body: RawRenew, keep: Keep = None) -> None: ...
+
+
+@description.post("/prune", summary="Delete jobs kept long enough", **_answers(RawCount, _WORK))
+def raw_prune(name: str, keep: Keep = None) -> None: ...
+
+
+@description.post("/cancel", summary="Cancel jobs", **_answers(RawStates, _OPERATE))
+def raw_cancel(name: str, body: RawCancel, keep: Keep = None) -> None: ...
+
+
+@description.post("/retry", summary="Run ended jobs again", **_answers(RawCount, _OPERATE))
+def raw_retry(name: str, body: RawChoice, keep: Keep = None) -> None: ...
+
+
+@description.post("/drop", summary="Delete dead jobs", **_answers(RawCount, _OPERATE))
+def raw_drop(name: str, body: RawChoice, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/hint", summary="Send a message to listeners",
+    **_answers(RawNothing, "`put`, `operate` or `worker`"),
+)  # fmt: skip
+def raw_hint(name: str, body: RawHint, keep: Keep = None) -> None: ...
+
+
+@description.get("", summary="What the queue can do", **_answers(RawAbout, _ALL))
+def raw_about(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get(
+    "/stats", summary="Count the jobs", **_answers(RawStats | RawStatsByKind, _ALL)
+)  # fmt: skip
+def raw_stats(name: str, by: Literal["kind"] | None = None, keep: Keep = None) -> None: ...
+
+
+@description.get("/jobs", summary="List jobs, in put order", **_answers(RawJobs, _READ))
+def raw_jobs(
+    name: str,
+    state: JobState | None = None,
+    kind: Annotated[list[str] | None, Query()] = None,
+    worker: str | None = None,
+    newest: bool = False,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    after: str | None = None,
+    keep: Keep = None,
+) -> None: ...
+
+
+@description.get("/jobs/{job_id}", summary="Show a job", **_answers(RawOneJob, _READ))
+def raw_job(name: str, job_id: str, keep: Keep = None) -> None: ...
