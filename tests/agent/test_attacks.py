@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -188,3 +190,27 @@ def test_a_supervisor_that_is_stopped_holds_nothing_up(farm: Farm) -> None:
     told = farm.ended(farm.put("kill -STOP $PPID; sleep 60", timeout_s=1))
     assert told["state"] == "dead"
     assert "longer than its timeout" in told["error"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a small disk")
+def test_a_command_that_fills_the_disk_fails_alone(farm: Farm, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("this root cannot mount")
+    script = 'if [ "$(cat "$1")" = 1 ]; then cat /dev/zero > big; fi; echo 2 > $POLLWISE_RESULT'
+    url, token = farm.controller.url, farm.controller.token("worker")
+    options = ("--capability", "disk=small", "--folder", str(disk / "work"))
+    given: dict[str, Any] = {"attempts": 1, "requires": {"disk": "small"}}
+    try:
+        with AgentProcess(url, token, tmp_path / "a", script, *options) as agent:
+            full = farm.controller.put(payload=1, **given)
+            honest = farm.controller.put(payload=2, **given)
+            assert farm.controller.await_state(honest, "done", 60)["result"] == 2
+            assert "No space left on device" in farm.controller.log_of(full)
+            assert farm.controller.job(full)["state"] in ("done", "dead")
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -136,6 +138,25 @@ def test_much_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = b"".join(data for _, data in sent)
     assert [offset for offset, _ in sent] == sorted({offset for offset, _ in sent})
     assert text.startswith(b"x" * 100_000 + b"\n[pollwise: 2900000 bytes of output were left out]")
+
+
+def test_the_log_of_a_command_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, data: bytes, offset: int) -> int:
+        if offset >= 1000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(file, data[: 1000 - offset], offset)
+
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr("pollwise.agent.log.TAIL_MAX", 2000)
+    script = "head -c 2900 /dev/zero | tr '\\0' x; printf '%0200d' 7; ln -s / $POLLWISE_OUT/l"
+    logged: list[Any] = []
+    assert whole_run(tmp_path, script, logged=logged) is not None
+    text = b"".join(data for _, data in logged).decode()
+    assert text.startswith("x" * 2900 + "0" * 100 + "[pollwise: not sent"), text[2900:]
+    assert text.endswith("\n[pollwise: 100 bytes of output were left out]\n")
 
 
 # A whole run of a job
@@ -317,6 +338,26 @@ def test_a_result_that_is_none(tmp_path: Path, text: str, says: str) -> None:
 def test_progress(tmp_path: Path, text: str, said: dict[str, Any]) -> None:
     (tmp_path / "progress").write_text(text)
     assert read_progress(tmp_path) == said
+
+
+def test_files_that_never_answer_hold_up_neither_polls_nor_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forever = threading.Event()
+
+    def stuck(*_: object) -> Any:
+        forever.wait()
+
+    for name in ("read_progress", "read_result"):
+        monkeypatch.setattr(f"pollwise.agent.job.{name}", stuck)
+    monkeypatch.setattr("pollwise.agent.job.PROGRESS_WITHIN", 0.05)
+    monkeypatch.setattr("pollwise.agent.job.READ_WITHIN", 0.2)
+    report = whole_run(tmp_path, "true")  # asyncio.run would wait for threads that are not daemons
+    assert report is not None
+    assert report["state"] == "failed"
+    assert report["error"] == "result.json could not be read within 0.2 s"
+    assert list((tmp_path / "root" / "jobs").iterdir()) == [], "and its folder is removed"
+    forever.set()
 
 
 # Options and folders

@@ -100,8 +100,9 @@ class AgentFolder:
     def fresh(self, job_id: str, attempt: int) -> Path:
         """A new folder for a job."""
         jobs = self.path / "jobs"
-        with suppress(OSError):  # an earlier command of the same user may have changed it
-            jobs.chmod(0o700 if self._user is None else 0o711)
+        with suppress(OSError):  # an earlier command of the same user may have changed them
+            for each in (self.path, jobs):
+                each.chmod(0o700 if self._user is None else 0o711)
         while True:
             self._count += 1
             folder = jobs / f"{job_id}.{attempt}.{self._count}"

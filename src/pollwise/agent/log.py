@@ -1,6 +1,7 @@
 """The log of a job: written to disk, sent in batches, resumed after lost answers.
 
-Memory holds one batch, however much the command writes and however long the network is down.
+Memory holds one batch, and a short tail if the disk is full, however much the command writes and
+however long the network is down.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from random import random
 
@@ -24,6 +26,8 @@ LOG_MAX = 64 * 1024 * 1024
 #: The most bytes of one request, and how long output is collected for it, in seconds.
 BATCH = 256 * 1024
 GATHER = 0.5
+#: The most bytes in memory that could not be written to a full disk.
+TAIL_MAX = 64 * 1024
 #: How a failed request is retried.
 RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 
@@ -71,9 +75,11 @@ class Log:
         self._job_id = job_id
         self._clock = clock
         # Opened once: the command may put a FIFO or a link in its place.
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._file = os.open(path, flags, 0o600)
         self._size = 0
+        self._on_disk = 0
+        self._tail = bytearray()  # after what is on disk
         self._sent = 0
         self._dropped = 0
         self._wanted = True
@@ -89,22 +95,29 @@ class Log:
             data = data[:room]
         self._append(data)
 
-    def _append(self, data: bytes) -> None:
-        try:
-            if data:
-                self._size += os.write(self._file, data)
-        except OSError:  # a full disk must not stop the command
-            self._dropped += len(data)
+    def _append(self, data: bytes, *, ours: bool = False) -> None:
+        written = 0
+        if not self._tail:
+            with suppress(OSError):  # a full disk must not stop the command
+                written = os.pwrite(self._file, data, self._on_disk)
+                self._on_disk += written
+        kept = data[written:]
+        if not ours:
+            kept = kept[: max(TAIL_MAX - len(self._tail), 0)]
+        self._tail += kept
+        self._dropped += len(data) - written - len(kept)
+        self._size = self._on_disk + len(self._tail)
         self._written.set()
 
     def note(self, text: str) -> None:
         """Add a line of our own, even beyond the limit of the command's output."""
-        self._append(f"[pollwise: {text}]\n".encode())
+        self._append(f"[pollwise: {text}]\n".encode(), ours=True)
 
     async def end(self) -> None:
         """Send the rest; returns when the controller has everything, or takes no more."""
         if self._dropped:
-            self._append(f"\n[pollwise: {self._dropped} bytes of output were left out]\n".encode())
+            cut = f"\n[pollwise: {self._dropped} bytes of output were left out]\n"
+            self._append(cut.encode(), ours=True)
         self._ended = True
         self._written.set()
         await self._sending
@@ -158,10 +171,15 @@ class Log:
                 return
 
     async def _send_batch(self) -> None:
-        data = os.pread(self._file, min(BATCH, self._size - self._sent), self._sent)
-        if not data:  # the command has shortened the file
-            self._size = self._sent
-            return
+        data = self._read(self._sent, min(BATCH, self._size - self._sent))
         received, self._wanted = await self._link.log(self._job_id, self._sent, data)
         # Continue where the controller is: it may have got what was not confirmed.
         self._sent = min(max(received, 0), self._size)
+
+    def _read(self, start: int, count: int) -> bytes:
+        if start >= self._on_disk:
+            start -= self._on_disk
+            return bytes(self._tail[start : start + count])
+        count = min(count, self._on_disk - start)
+        # Less is there if the command has shortened the file.
+        return os.pread(self._file, count, start) or b"?" * count
