@@ -116,6 +116,7 @@ def test_stats(url: str, shop: list[str]) -> None:
     assert facts.pop("oldest_age") >= 0
     assert facts == {
         "ready": 3, "leased": 0, "waiting": 0, "dead": 2, "done": 0, "keys_blocked": 1, "behind": 2,
+        "delayed": 0, "lanes": {},
     }  # fmt: skip
     text = good("outbox", "stats", url).out
     assert "1 key(s) blocked, 2 record(s) behind them" in text
@@ -161,7 +162,8 @@ def test_list_and_show(url: str, shop: list[str]) -> None:
     assert "--state blocked must be one of ready, leased" in refused.err
     shown = good("outbox", "show", url, shop[0]).out
     assert ["error", "no", "good"] in [line.split() for line in shown.splitlines()]
-    assert good("outbox", "show", url, shop[0], "--json").json()["payload"] == {"id": 0}
+    [facts] = good("outbox", "show", url, shop[0], "--json").json()
+    assert facts["payload"] == {"id": 0}
     nobody = pollwise("outbox", "show", url, "999999")
     assert nobody.code == 1
     assert "no record 999999" in nobody.err
@@ -201,6 +203,64 @@ def test_prune(url: str) -> None:
     assert "--keep 7d" in refused.err
     assert good("outbox", "prune", url, "--keep", "1h").out == "pruned 0 record(s)\n"
     assert good("outbox", "prune", url, "--keep", "1us", "--json").json() == {"pruned": 5}
+
+
+def test_lanes(url: str, shop: list[str]) -> None:
+    async def main() -> None:
+        async with open_store(url) as store:
+            claims = await store.claim("r", 10, 10, 60)
+            lanes = {"mail": "", "bill": ""}
+            await store.settle([KeySettlement(c, 1, lanes=(lanes,)) for c in claims])
+            await store.claim("r", 1, 1, 60)
+            mail = [c for c in await store.claim("r", 10, 10, 60) if c.lane == "mail"]
+            await store.settle([KeySettlement(c, 0, "dead", error="no post") for c in mail])
+
+    asyncio.run(main())
+    assert "lane mail" in good("outbox", "stats", url).out
+    facts = good("outbox", "stats", url, "--json").json()
+    assert {lane: of["dead"] for lane, of in facts["lanes"].items()} == {
+        "": 2, "bill": 0, "mail": 1,
+    }  # fmt: skip
+    blocked = good("outbox", "blocked", url).out
+    assert ["order-18", "mail", shop[3]] in [line.split()[:3] for line in blocked.splitlines()]
+    assert "lane" in good("outbox", "dead", url).out
+    shown = good("outbox", "show", url, shop[3], "--json").json()
+    assert [each["lane"] for each in shown] == ["bill", "mail"]
+    refused = pollwise("outbox", "drop", url, "--all", "--lane", "post")
+    assert refused.code == 2
+    assert "lane = 'post' is not a lane of this outbox; it has: bill, mail" in refused.err
+    assert good("outbox", "retry", url, "--all", "--lane", "mail", "--json").json() == {
+        "retried": 1
+    }
+
+
+def test_replay(url: str) -> None:
+    good("outbox", "migrate", url)
+    kept = f"{url}{'&' if '?' in url else '?'}keep=1h"
+
+    async def handle_all() -> list[object]:
+        async with open_store(kept) as store:
+            claims = await store.claim("r", 10, 10, 60)
+            await store.settle([KeySettlement(c, len(c.records)) for c in claims])
+        return [held.record.payload for claim in claims for held in claim.records]
+
+    put(url, [NewRecord("a", n, "k") for n in range(3)] + [NewRecord("b", 3, "l")])
+    assert sorted(map(str, asyncio.run(handle_all()))) == ["0", "1", "2", "3"]
+    assert good("outbox", "replay", url, "--kind", "a", "--dry-run").out == (
+        "would replay 3 record(s)\n"
+    )
+    assert asyncio.run(handle_all()) == []
+    assert good("outbox", "replay", url, "--kind", "a", "--json").json() == {"replayed": 3}
+    assert asyncio.run(handle_all()) == [0, 1, 2]
+    assert good("outbox", "replay", url, "--key", "l", "--since", "2020-01-01").out == (
+        "replayed 1 record(s)\n"
+    )
+    assert asyncio.run(handle_all()) == [3]
+    assert good("outbox", "replay", url, "--until", "2020-01-01").out == "replayed 0 record(s)\n"
+    for words in ([], ["--all", "--kind", "a"], ["--since", "yesterday"]):
+        refused = pollwise("outbox", "replay", url, *words)
+        assert refused.code == 2
+        assert "--since" in refused.err
 
 
 def test_run(url: str, folder: Path) -> None:

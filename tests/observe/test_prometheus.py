@@ -279,16 +279,16 @@ def every_event_of_an_outbox() -> Iterator[Event]:
     yield polled(0, at)
     yield PollFailed(at, "OSError: gone", 1, 1.0)
     yield PaceChanged(at, "back-off", 1.0, 2.0)
-    yield RecordHandled(*record, 0.02, 0.01, ("publish",))
-    yield RecordRetried(*record, "publish", 1, "no", 2.0)
-    yield RecordSnoozed(*record, "publish", 2.0)
-    yield RecordFellBack(*record, "publish", 4, "no")
-    yield RecordUnhandled(*record, 1.0)
-    yield RecordDead(*record, "no", "", ("audit",), ("publish",))
+    yield RecordHandled(*record, 0.02, 0.01, ("publish",), lane="bill")
+    yield RecordRetried(*record, "publish", 1, "no", 2.0, lane="bill")
+    yield RecordSnoozed(*record, "publish", 2.0, lane="bill")
+    yield RecordFellBack(*record, "publish", 4, "no", lane="bill")
+    yield RecordUnhandled(*record, 1.0, lane="bill")
+    yield RecordDead(*record, "no", "", ("audit",), ("publish",), lane="bill")
     yield KeyBlocked(at, "r", "order-7", "7")
     yield KeyGivenBack(at, "r", "order-7", 3, "the relay stops")
     yield KeyLost(at, "r", "order-7", "7")
-    yield OutboxMeasured(at, "r", 5, 1, 1, 2, 1, 4, 60.0)
+    yield OutboxMeasured(at, "r", 5, 1, 1, 2, 1, 4, 60.0, lane="bill")
     yield RelayStandsBy(at, "r", "newer", ("publish",))
     yield RelayResumed(at, "r")
     yield HandlersDiffer(at, "r", "older", ("publish",))
@@ -313,7 +313,7 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
         if type(event) not in UNCOUNTED:
             sink(event)
     for result in ("handled", "retried", "snoozed", "fell_back", "unhandled", "dead"):
-        labels = {"kind": "order.placed", "result": result}
+        labels = {"kind": "order.placed", "result": result, "lane": "bill"}
         assert of_outbox(sink, "pollwise_outbox_record_total", **labels) == 1
     for result in ("done", "retried", "snoozed", "fell_back", "gave_up"):
         labels = {"handler": "publish", "result": result}
@@ -321,18 +321,18 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
     labels = {"handler": "audit", "result": "done"}
     assert of_outbox(sink, "pollwise_outbox_handler_total", **labels) == 1
     for result in ("blocked", "given_back", "lost"):
-        assert of_outbox(sink, "pollwise_outbox_key_total", result=result) == 1
+        assert of_outbox(sink, "pollwise_outbox_key_total", result=result, lane="") == 1
     assert of_outbox(sink, "pollwise_outbox_poll_total") == 2
     assert of_outbox(sink, "pollwise_outbox_found_total") == 3
-    assert of_outbox(sink, "pollwise_outbox_keys_blocked") == 1
-    assert of_outbox(sink, "pollwise_outbox_records_behind") == 4
-    assert of_outbox(sink, "pollwise_outbox_records", state="dead") == 2
-    assert of_outbox(sink, "pollwise_outbox_oldest_age_seconds") == 60
+    assert of_outbox(sink, "pollwise_outbox_keys_blocked", lane="bill") == 1
+    assert of_outbox(sink, "pollwise_outbox_records_behind", lane="bill") == 4
+    assert of_outbox(sink, "pollwise_outbox_records", state="dead", lane="bill") == 2
+    assert of_outbox(sink, "pollwise_outbox_oldest_age_seconds", lane="bill") == 60
     assert of_outbox(sink, "pollwise_outbox_standing_by") == 0
     assert of_outbox(sink, "pollwise_outbox_abandoned_threads") == 1
     assert of_outbox(sink, "pollwise_outbox_places_taken_total") == 1
     lag = "pollwise_outbox_record_lag_seconds_sum"
-    assert of_outbox(sink, lag, kind="order.placed") == 0.02
+    assert of_outbox(sink, lag, kind="order.placed", lane="bill") == 0.02
     assert of_outbox(sink, "pollwise_outbox_breaker_state", handler="publish") == 2
     sink(worker_started(queue="shop"))  # a queue of the same name
     sink(RelayStopped("outbox:shop", "r", 0))

@@ -75,9 +75,9 @@ def test_what_is_claimed_together_and_handled_at_once_is_settled_by_one_call() -
     settled: list[int] = []
 
     class Counting(MemoryOutboxStore):
-        async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
+        async def _settle(self, lane: str, ends: list[KeySettlement]) -> list[KeyClaim]:
             settled.append(len(ends))
-            return await super()._settle(ends)
+            return await super()._settle(lane, ends)
 
     bench = Bench()
     bench.store = Counting(clock=bench.clock)

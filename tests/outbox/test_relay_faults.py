@@ -435,9 +435,9 @@ def test_after_a_lapse_records_are_settled_one_by_one() -> None:
     ends: list[int] = []
 
     class Noting(MemoryOutboxStore):
-        async def _settle(self, batch: Any) -> Any:
+        async def _settle(self, lane: str, batch: Any) -> Any:
             ends.extend(end.done for end in batch)
-            return await super()._settle(batch)
+            return await super()._settle(lane, batch)
 
     bench.store = Noting(clock=bench.clock)
 

@@ -100,8 +100,8 @@ METRICS: tuple[Metric, ...] = (
         _counter(
             "record_total",
             "Records by result: handled, dead; and before that, for each handler: retried, "
-            "snoozed, fell_back, unhandled.",
-            *("kind", "result"),
+            "snoozed, fell_back, unhandled. With lanes, a record counts once per lane.",
+            *("kind", "result", "lane"),
         ),
         _counter(
             "handler_total",
@@ -109,19 +109,25 @@ METRICS: tuple[Metric, ...] = (
             "retried, snoozed, fell_back.",
             *("handler", "result"),
         ),
-        _histogram("record_lag_seconds", "Time from put to handled, by the store's clock.", "kind"),
+        _histogram(
+            "record_lag_seconds",
+            "Time from put to handled, by the store's clock.",
+            *("kind", "lane"),
+        ),
         _histogram("record_duration_seconds", "How long the handlers of a record took.", "kind"),
-        _counter("key_total", "Keys that were blocked, given_back or lost.", "result"),
+        _counter("key_total", "Keys that were blocked, given_back or lost.", "result", "lane"),
         _gauge(
             "records",
-            "Records in the outbox by state, once a minute: ready, leased, waiting, dead.",
-            "state",
+            "Records in the outbox by state, once a minute: ready, leased, waiting, dead. With "
+            "lanes, by lane; those of the empty lane are in no lane yet.",
+            *("state", "lane"),
         ),
-        _gauge("keys_blocked", "Keys that a dead record blocks, once a minute."),
-        _gauge("records_behind", "Records behind blocked keys."),
+        _gauge("keys_blocked", "Keys that a dead record blocks, once a minute.", "lane"),
+        _gauge("records_behind", "Records behind blocked keys.", "lane"),
         _gauge(
             "oldest_age_seconds",
             "Age of the oldest record that is neither done nor dead; 0 if there is none.",
+            "lane",
         ),
         _gauge(
             "standing_by", "Relays here that claim nothing, because a newer one has more handlers."

@@ -114,7 +114,9 @@ class PrometheusSink:
             **dict.fromkeys(RECORD_RESULTS, self._record_noted),
             **dict.fromkeys(
                 KEY_RESULTS,
-                lambda event: self._of(event, "key_total", KEY_RESULTS[type(event)]).inc(),
+                lambda event: self._of(
+                    event, "key_total", KEY_RESULTS[type(event)], event.lane
+                ).inc(),
             ),
             **dict.fromkeys(RESULTS, self._job_ended),
             events.PollAnswered: self._poll_answered,
@@ -211,7 +213,7 @@ class PrometheusSink:
 
     def _record_noted(self, event: events.RecordEvent) -> None:
         result = RECORD_RESULTS[type(event)]
-        self._of(event, "record_total", event.kind, result).inc()
+        self._of(event, "record_total", event.kind, result, event.lane).inc()
         if isinstance(event, (events.RecordHandled, events.RecordDead)):
             for handler in event.handlers:
                 self._of(event, "handler_total", handler, "done").inc()
@@ -221,15 +223,15 @@ class PrometheusSink:
         if isinstance(event, (events.RecordRetried, events.RecordSnoozed, events.RecordFellBack)):
             self._of(event, "handler_total", event.handler, result).inc()
         if isinstance(event, events.RecordHandled):
-            self._of(event, "record_lag_seconds", event.kind).observe(event.lag)
+            self._of(event, "record_lag_seconds", event.kind, event.lane).observe(event.lag)
             self._of(event, "record_duration_seconds", event.kind).observe(event.took)
 
     def _outbox_measured(self, event: events.OutboxMeasured) -> None:
         for state in ("ready", "leased", "waiting", "dead"):
-            self._of(event, "records", state).set(getattr(event, state))
-        self._of(event, "keys_blocked").set(event.keys_blocked)
-        self._of(event, "records_behind").set(event.behind)
-        self._of(event, "oldest_age_seconds").set(event.oldest_age)
+            self._of(event, "records", state, event.lane).set(getattr(event, state))
+        self._of(event, "keys_blocked", event.lane).set(event.keys_blocked)
+        self._of(event, "records_behind", event.lane).set(event.behind)
+        self._of(event, "oldest_age_seconds", event.lane).set(event.oldest_age)
 
     def _relay_started(self, event: events.RelayStarted) -> None:
         self._workers[event.source] += 1
@@ -237,7 +239,7 @@ class PrometheusSink:
             if metric.labels == ("outbox",) and metric.type == "counter":
                 self._metrics[metric.name].labels(_place(event)[1])
         for result in KEY_RESULTS.values():
-            self._of(event, "key_total", result)
+            self._of(event, "key_total", result, "")
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self._workers[event.source] += 1

@@ -11,7 +11,7 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration
 from pollwise.errors import HandlerError
-from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
+from pollwise.outbox.records import DEFAULT_LANE, PROGRESS_BYTES_MAX, Record
 from pollwise.runtime.executor.handlers import (
     Handler,
     Proceed,
@@ -51,6 +51,7 @@ class RecordHandler:
 
     name: the name under which its progress is stored; keep it when the function is renamed.
     fallback: called when the handler gives up; if it returns, the record counts as handled.
+    lane: records go through each lane at its own pace.
     given: the functions as registered; those with an `aclose` are closed with the relay.
     """
 
@@ -59,6 +60,7 @@ class RecordHandler:
     main: Handler
     fallback: Handler | None
     given: tuple[object, ...]
+    lane: str = DEFAULT_LANE
 
     @property
     def retry(self) -> Retry:
@@ -86,6 +88,7 @@ def record_handler(
     timeout: Duration | None,
     fallback: Callable[..., Any] | None,
     breaker: Breaker | None,
+    lane: str = DEFAULT_LANE,
 ) -> RecordHandler:
     """Check a function and make a handler of it. A publisher has a breaker of its own."""
     breaker = breaker or getattr(function, "breaker", None)
@@ -94,9 +97,10 @@ def record_handler(
     if called is None:
         raise HandlerError(f"{function!r} has no name; give one as in handle(…, name='publish')")
     checked_name(called, "the name of a handler", HandlerError)
+    checked_name(lane, "lane", HandlerError)
     last = None if fallback is None else _fallback(patterns[0], fallback, timeout)
     return RecordHandler(
-        str(called), tuple(dict.fromkeys(patterns)), main, last, (function, fallback)
+        str(called), tuple(dict.fromkeys(patterns)), main, last, (function, fallback), lane
     )
 
 
@@ -135,6 +139,19 @@ class RecordHandlers:
         self._patterns: dict[str, list[re.Pattern[str]]] = {}
         self._by_kind: dict[str, tuple[RecordHandler, ...]] = {}
 
+    @property
+    def lanes(self) -> set[str]:
+        """The lanes of the handlers; empty if none names a lane."""
+        lanes = {handler.lane for handler in self.handlers.values()}
+        return set() if lanes <= {DEFAULT_LANE} else lanes
+
+    def by_lane(self, kind: str) -> dict[str, list[str]]:
+        """The names of the handlers of a kind, by lane."""
+        lanes: dict[str, list[str]] = {}
+        for handler in self.matching(kind):
+            lanes.setdefault(handler.lane, []).append(handler.name)
+        return lanes
+
     def add(self, handler: RecordHandler) -> None:
         names = (*self.handlers, handler.name)
         if sum(len(name.encode()) + HANDLER_PROGRESS_BYTES for name in names) > PROGRESS_BYTES_MAX:
@@ -164,6 +181,10 @@ class RecordHandlers:
             )
             self._by_kind[kind] = found
         return found
+
+    def named(self, names: Iterable[str]) -> tuple[RecordHandler, ...]:
+        """The handlers with these names, as far as they exist."""
+        return tuple(self.handlers[name] for name in names if name in self.handlers)
 
     def patterns(self) -> dict[str, tuple[str, ...]]:
         """The patterns of each handler, by name."""

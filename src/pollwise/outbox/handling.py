@@ -12,7 +12,7 @@ from pollwise.core.retry import Retry
 from pollwise.errors import Reject, Snooze
 from pollwise.outbox import tracing
 from pollwise.outbox.handlers import FailedRecord, RecordHandler, RecordHandlers
-from pollwise.outbox.progress import HandlerProgress, RecordProgress
+from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
 from pollwise.outbox.records import Record
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -40,8 +40,8 @@ SOON = 0.05
 AFTER_TRIAL = 1.0
 #: The longest `retry_after` of a receiver that is respected, in seconds.
 RETRY_AFTER_MAX = 3600.0
-#: The name under which attempts of a record without handlers are counted; no handler has it.
-_NO_HANDLER = ""
+#: Why a record waits whose handler is not called because of its breaker.
+BREAKER_OPEN = "its breaker is open"
 #: The maximum number of kinds that are reported as unhandled.
 _UNHANDLED_KINDS_MAX = 1000
 
@@ -62,6 +62,7 @@ class _Attempt:
     handler: RecordHandler
     state: HandlerProgress
     held: Held
+    lane: str
     #: Whether this attempt decides if the handler's breaker closes.
     trial: bool = False
 
@@ -101,6 +102,7 @@ class Handling:
         handlers: tuple[RecordHandler, ...],
         progress: RecordProgress,
         held: Held,
+        lane: str = "",
     ) -> Unfinished | None:
         """Call the handlers that are due; return None when all that match the record are done.
 
@@ -108,10 +110,10 @@ class Handling:
             error of a handler is not counted as a failure.
         """
         if record.unreadable is not None:
-            self._emit(RecordDead, record, record.unreadable)
+            self._emit(RecordDead, record, lane, record.unreadable)
             return Unfinished(None, record.unreadable)
         if not handlers:
-            return self._unhandled(record, progress.of(_NO_HANDLER))
+            return self._unhandled(record, lane, progress.of(NO_HANDLER))
         timed = self._events.wants(RecordHandled)
         began = self._clock.now() if timed else 0.0
         with tracing.attached(record.headers):
@@ -120,18 +122,22 @@ class Handling:
                 if not state.ended and (not state.due or state.due <= self._now() + SOON):
                     if held.ended:  # a handler ignored its cancellation; do not call the others
                         raise asyncio.CancelledError
-                    await self._attempt(_Attempt(record, handler, state, held))
+                    await self._attempt(_Attempt(record, handler, state, held, lane))
         states = [progress.of(handler.name) for handler in handlers]
         if not all(state.ended in ("done", "fell back") for state in states):
-            return self._unfinished(record, states, handlers)
+            return self._unfinished(record, lane, states, handlers)
         if timed:
             lag = max(self._now() - record.created_at, 0.0)
             done = _ended(handlers, states, "done")
-            self._emit(RecordHandled, record, lag, self._clock.now() - began, done)
+            self._emit(RecordHandled, record, lane, lag, self._clock.now() - began, done)
         return None
 
     def _unfinished(
-        self, record: Record, states: list[HandlerProgress], handlers: tuple[RecordHandler, ...]
+        self,
+        record: Record,
+        lane: str,
+        states: list[HandlerProgress],
+        handlers: tuple[RecordHandler, ...],
     ) -> Unfinished:
         open_ones = [state for state in states if not state.ended]
         if open_ones:
@@ -144,24 +150,24 @@ class Handling:
         )
         where = "\n".join(state.where for state in states if state.where)
         ends = _ended(handlers, states, "done"), _ended(handlers, states, "gave up")
-        self._emit(RecordDead, record, error, where, *ends)
+        self._emit(RecordDead, record, lane, error, where, *ends)
         return Unfinished(None, error)
 
-    def _unhandled(self, record: Record, state: HandlerProgress) -> Unfinished:
+    def _unhandled(self, record: Record, lane: str, state: HandlerProgress) -> Unfinished:
         """No handler matches: wait for a relay that has one; after the last attempt it is dead."""
         state.attempts += 1
+        what = f"no handler matches the kind {record.kind!r}"
+        if lane:
+            what = f"no handler that was in the lane {lane!r} for the kind {record.kind!r} is left"
         if UNHANDLED_RETRY.exhausted(state.attempts):
-            error = (
-                f"no handler matches the kind {record.kind!r}; deploy a relay that has one, then "
-                "retry the record, or drop it"
-            )
-            self._emit(RecordDead, record, error)
+            error = f"{what}; deploy a relay that has one, then retry the record, or drop it"
+            self._emit(RecordDead, record, lane, error)
             return Unfinished(None, error)
         delay = UNHANDLED_RETRY.delay(state.attempts, self._random.random())
         if record.kind not in self._reported and len(self._reported) < _UNHANDLED_KINDS_MAX:
             self._reported.add(record.kind)
-            self._emit(RecordUnhandled, record, delay)
-        return Unfinished(delay, f"no handler matches the kind {record.kind!r}")
+            self._emit(RecordUnhandled, record, lane, delay)
+        return Unfinished(delay, what)
 
     async def _attempt(self, work: _Attempt) -> None:
         """Call a handler once, unless its breaker is open; call its fallback if it gave up."""
@@ -192,7 +198,8 @@ class Handling:
             self._breakers.begin_trial(name)
         elif not freely:
             state.due = self._now() + self._breakers.until_trial(name)
-            state.error = state.error or "its breaker is open"
+            if not state.error.startswith(BREAKER_OPEN):
+                state.error = f"{BREAKER_OPEN}; {state.error}" if state.error else BREAKER_OPEN
         return bool(freely or trials)
 
     def _failed(self, work: _Attempt, error: BaseException) -> None:
@@ -201,7 +208,7 @@ class Handling:
         if isinstance(error, Snooze):
             breakers.inconclusive(name, trial)
             state.due = self._now() + error.delay
-            self._emit(RecordSnoozed, record, name, error.delay)
+            self._emit(RecordSnoozed, record, work.lane, name, error.delay)
             return
         bare = isinstance(error, Reject)
         state.error = text_of(error, bare=bare)
@@ -222,7 +229,8 @@ class Handling:
             delay = retry.delay(state.attempts, self._random.random())
         delay = max(delay, _asked_for(error))
         state.due = self._now() + delay
-        self._emit(RecordRetried, record, name, state.attempts, state.error, delay, state.where)
+        said = (name, state.attempts, state.error, delay, state.where)
+        self._emit(RecordRetried, record, work.lane, *said)
 
     async def _fall_back(self, work: _Attempt) -> None:
         record, state, name = work.record, work.state, work.handler.name
@@ -238,22 +246,21 @@ class Handling:
                 raise
             if isinstance(error, Snooze):
                 state.due = self._now() + error.delay
-                self._emit(RecordSnoozed, record, name, error.delay)
+                self._emit(RecordSnoozed, record, work.lane, name, error.delay)
                 return
             state.ended = "gave up"
             state.error += f"; its fallback: {text_of(error, bare=isinstance(error, Reject))}"
         else:
             state.ended = "fell back"
-            self._emit(RecordFellBack, record, name, state.attempts, state.error)
+            self._emit(RecordFellBack, record, work.lane, name, state.attempts, state.error)
 
     def _note_breaker(self, handler: str, state: str) -> None:
         self._events.emit(BreakerChanged(self._source, handler, state))
 
-    def _emit(self, kind: Any, record: Record, *values: Any) -> None:
+    def _emit(self, kind: Any, record: Record, lane: str, *values: Any) -> None:
         if self._events.wants(kind):
-            self._events.emit(
-                kind(self._source, self._relay, record.id, record.kind, record.key, *values)
-            )
+            about = (record.id, record.kind, record.key)
+            self._events.emit(kind(self._source, self._relay, *about, *values, lane=lane))
 
 
 def _ended(

@@ -19,6 +19,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from pollwise.core.breaker import Breaker
@@ -27,7 +28,7 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, OutboxError
 from pollwise.outbox import tracing
 from pollwise.outbox.handlers import RecordHandlers, check_patterns, record_handler
-from pollwise.outbox.records import NewRecord
+from pollwise.outbox.records import DEFAULT_LANE, NewRecord
 from pollwise.outbox.relay import OutboxRunOptions, Relay
 from pollwise.outbox.stores.base import OnDead, OutboxStore
 from pollwise.outbox.stores.urls import open_store
@@ -128,6 +129,9 @@ class Outbox:
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: Duration = 0,
+        at: datetime | float | None = None,
+        unique: str | None = None,
         eager: bool = False,
     ) -> list[str]: ...
 
@@ -140,6 +144,9 @@ class Outbox:
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: Duration = 0,
+        at: datetime | float | None = None,
+        unique: str | None = None,
         eager: bool = False,
     ) -> Awaitable[list[str]]: ...
 
@@ -151,6 +158,9 @@ class Outbox:
         *,
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
+        delay: Duration = 0,
+        at: datetime | float | None = None,
+        unique: str | None = None,
         eager: bool = False,
     ) -> Any:
         """Put one or more records in the open transaction of `tx`; return the ids.
@@ -161,6 +171,10 @@ class Outbox:
         record: the kind, with its `payload`, `key` and `headers`; or one or more `NewRecord`.
         payload: a JSON value; or a function that returns one, called after the flush, for values
             that the database makes: `lambda: {"id": order.id}`.
+        delay, at: handled at the earliest after this time, or at this moment (an aware datetime or
+            seconds since 1970). Until then it holds up no other record of its key.
+        unique: put once: while a record with the same `unique` is in the outbox, a second put
+            returns the id of the first; with another kind or payload it raises UniqueConflict.
         eager: the relay in this process (`async with outbox.running()`) polls at once when the
             transaction is committed.
 
@@ -173,9 +187,11 @@ class Outbox:
                 "`async with outbox.running():`, or leave eager out"
             )
 
+        more = {"delay": delay, "at": at, "unique": unique}
+
         def records() -> list[NewRecord]:
             value = payload() if callable(payload) else payload
-            made = self._store.checked(_new_records(record, value, key, headers))
+            made = self._store.checked(_new_records(record, value, key, headers, **more))
             trace = tracing.current()
             if trace:
                 made = [r if "traceparent" in r.headers else r.with_headers(trace) for r in made]
@@ -201,6 +217,7 @@ class Outbox:
         timeout: Duration | None = None,
         fallback: Callable[..., Any] | None = None,
         breaker: Breaker | None = None,
+        lane: str = DEFAULT_LANE,
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, for the kinds that a pattern matches.
 
@@ -219,6 +236,8 @@ class Outbox:
         breaker: while the handler keeps failing, its records wait and use no attempts, and neither
             do those that try whether it works again. By default a publisher has one, in its
             attribute `breaker`, and other functions have none.
+        lane: records go through each lane independently, in the order of their keys: a lane that
+            fails or hangs does not hold up the others. Handlers without a lane share one.
         """
         check_patterns(patterns)  # now: `@outbox.handle` without brackets would register nothing
 
@@ -232,6 +251,7 @@ class Outbox:
                     timeout=timeout,
                     fallback=fallback,
                     breaker=breaker,
+                    lane=lane,
                 )
             )
             return function
@@ -317,12 +337,13 @@ def _new_records(
     payload: Any,
     key: str | None,
     headers: Mapping[str, str] | None,
+    **more: Any,
 ) -> NewRecord | Iterable[NewRecord]:
     if isinstance(record, str):
-        return NewRecord(record, payload, key, {} if headers is None else headers)
-    if payload is not None or key is not None or headers is not None:
+        return NewRecord(record, payload, key, {} if headers is None else headers, **more)
+    if payload is not None or key is not None or headers is not None or any(more.values()):
         raise OutboxError(
-            "payload, key and headers belong to a kind, as in put(tx, 'order.placed', {…}, "
-            "key='order-17'); a NewRecord has its own"
+            "payload, key, headers, delay, at and unique belong to a kind, as in put(tx, "
+            "'order.placed', {…}, key='order-17'); a NewRecord has its own"
         )
     return record

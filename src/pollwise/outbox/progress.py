@@ -1,7 +1,8 @@
 """What the handlers of a record have done, stored with the record as JSON.
 
 One entry per handler: 1 when it is done, 2 when its fallback handled the record, else its attempts.
-Stores keep the text without reading it.
+Stores keep the text without reading it. A lane's copy of a record begins with an entry for each of
+its handlers, so these are fixed when the copy is made.
 
 A record can also kill its relays. When a relay dies, the leases of all its keys expire, and the
 store counts that. A key whose leases expired twice in a row is a suspect. Suspects wait, each for a
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +29,8 @@ SUSPECT_WAIT_MAX = 10.0
 #: A suspect under which this many relays died, each while handling it alone, is dead.
 DEATHS_MAX = 3
 
+#: The name under which attempts of a record without handlers are counted; no handler has it.
+NO_HANDLER = ""
 #: The entry that counts those deaths; no handler can have this name.
 _DEATHS = "\n"
 _DEATHS_JSON = '"\\n":'
@@ -72,9 +76,22 @@ class RecordProgress:
             handlers = {name: _read(entry) for name, entry in entries.items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
             return cls()
-        if retried:
-            handlers = {n: h for n, h in handlers.items() if h.ended in ("done", "fell back")}
+        if retried:  # the names stay: they are the handlers of a lane's copy
+            handlers = {
+                name: each if each.ended in ("done", "fell back") else HandlerProgress()
+                for name, each in handlers.items()
+                if name not in (_DEATHS, NO_HANDLER)
+            }
         return cls(handlers)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The handlers that have an entry."""
+        return tuple(self._handlers)
+
+    def part(self, names: Iterable[str]) -> RecordProgress:
+        """The progress of some handlers, for the copy of a lane."""
+        return RecordProgress({name: self.of(name) for name in names})
 
     def of(self, handler: str) -> HandlerProgress:
         found = self._handlers.get(handler)

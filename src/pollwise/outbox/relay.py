@@ -8,6 +8,7 @@ that it does not settle are handled again: at least once, never out of order.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,8 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.outbox.handlers import RecordHandlers
 from pollwise.outbox.handling import Handling
-from pollwise.outbox.other_relays import ANNOUNCE_AGAIN, OtherRelays
+from pollwise.outbox.lanes import to_lanes
+from pollwise.outbox.other_relays import ANNOUNCE_AGAIN, ANNOUNCE_EVERY, OtherRelays
 from pollwise.outbox.progress import (
     DEATHS_MAX,
     RecordProgress,
@@ -181,6 +183,8 @@ class Relay:
         self._suspect: HeldKey | None = None  # the suspect that is handled, and those put back
         self._other_suspects: set[str] = set()
         self._next_measure = 0.0
+        self._next_forget = 0.0
+        self._full_lanes: set[str] = set()
         self._given_back = 0
         self._loop = asyncio.get_running_loop()
         #: Set when the outbox was found, or could not be reached for now.
@@ -216,6 +220,7 @@ class Relay:
                     executor.take(self._held(claims))
                     await executor.prune()
                     await self._measure()
+                    await self._forget_lanes()
                     await executor.room_for_a_claim()
         finally:
             self._events.emit(RelayStopped(self.source, self._name, self._given_back))
@@ -274,10 +279,26 @@ class Relay:
             executor.give_back_waiting("a newer relay has more handlers")
         if self._others.standing_by or executor.stopping or limit < 1:
             return Batch((), batch)
+        most = self._room_of_lanes()
         claims = await self._outbox.claim(
-            self._name, limit, self._options.records_per_key, executor.lease
+            self._name, limit, self._options.records_per_key, executor.lease, most
         )
+        taken = Counter(claim.lane for claim in claims)
+        self._full_lanes = {lane for lane, room in most.items() if taken[lane] == room}
         return Batch(claims, limit, tuple([self._waited(claim) for claim in claims]))
+
+    def _room_of_lanes(self) -> dict[str, int]:
+        """How many more keys of each lane can be handled at a time.
+
+        Each lane has an equal part of the concurrency, so that a lane that hangs leaves the others
+        theirs.
+        """
+        lanes = self._outbox.lanes
+        if not lanes:
+            return {}
+        part = max(self._options.concurrency // len(lanes), 1)
+        held = self._executor.count_by(lambda held: held.claim.lane)
+        return {lane: max(part - held[lane], 0) for lane in lanes}
 
     def _waited(self, claim: KeyClaim) -> float:
         """How long the first record waited for this claim, by the store's clock."""
@@ -291,10 +312,21 @@ class Relay:
         if claims:
             self._ahead = claims[0].until - self._executor.lease - self._clock.now()
         held = [HeldKey(claim.name, claim) for claim in claims]
-        suspects = [each for each in held if is_suspect(each.claim)]
+        if self._registry.lanes or self._outbox.lanes:
+            for each in held:
+                if not each.claim.lane:
+                    each.settlement = to_lanes(each.claim, self._registry)
+        suspects = [each for each in held if each.settlement is None and is_suspect(each.claim)]
         if suspects:
             self._examine(suspects)
         return held
+
+    async def _forget_lanes(self) -> None:
+        """Remove lanes that are empty and that this relay does not use."""
+        now, used = self._clock.now(), self._registry.lanes
+        if now >= self._next_forget and not used.issuperset(self._outbox.lanes):
+            self._next_forget = now + ANNOUNCE_EVERY
+            await self._quietly("forget lanes", self._outbox.forget_lanes(used))
 
     async def _measure(self) -> None:
         """Emit the counts of the outbox once a minute, if anyone listens."""
@@ -307,19 +339,21 @@ class Relay:
         except Exception as error:
             self._chore_failed("measure", error)
             return
-        self._events.emit(
-            OutboxMeasured(
-                self.source,
-                self._name,
-                stats.ready,
-                stats.leased,
-                stats.waiting,
-                stats.dead,
-                stats.keys_blocked,
-                stats.behind,
-                stats.oldest_age or 0.0,
+        for lane, counts in (stats.lanes or {"": stats}).items():
+            self._events.emit(
+                OutboxMeasured(
+                    self.source,
+                    self._name,
+                    counts.ready,
+                    counts.leased,
+                    counts.waiting,
+                    counts.dead,
+                    counts.keys_blocked,
+                    counts.behind,
+                    counts.oldest_age or 0.0,
+                    lane=lane,
+                )
             )
-        )
 
     # Handling
 
@@ -329,6 +363,8 @@ class Relay:
             return await self._handle_records(held)
         finally:
             self._clear(held)
+            if held.claim.lane in self._full_lanes:  # now it has room
+                self._executor.polls.hint()
 
     async def _handle_records(self, held: HeldKey) -> KeySettlement:
         claim, settle_at = held.claim, (held.began or 0.0) + SETTLE_AFTER
@@ -339,14 +375,20 @@ class Relay:
         for item in records:
             if held.done and (self._hand_back_now() or self._clock.now() > settle_at):
                 break
-            handlers = self._registry.matching(item.record.kind)
+            held.progress = RecordProgress.read(item.progress, item.retried)
+            handlers = (
+                self._registry.named(held.progress.names)
+                if claim.lane
+                else self._registry.matching(item.record.kind)
+            )
             if not handlers:
                 if not await self._announced_again():  # before it counts against the record
                     return held.end("retry", ANNOUNCE_AGAIN)
                 if self._others.standing_by:
                     break
-            held.progress = RecordProgress.read(item.progress, item.retried)
-            unfinished = await self._handling.handle(item.record, handlers, held.progress, held)
+            unfinished = await self._handling.handle(
+                item.record, handlers, held.progress, held, claim.lane
+            )
             if unfinished is None:
                 held.done += 1
                 held.progress = None
@@ -379,13 +421,15 @@ class Relay:
         if self._events.wants(KeyGivenBack):
             claim = held.claim
             left = len(claim.records) - held.done
-            self._events.emit(KeyGivenBack(self.source, self._name, claim.key, left, reason))
+            about = (claim.key, left, reason)
+            self._events.emit(KeyGivenBack(self.source, self._name, *about, lane=claim.lane))
         return held.end()
 
     def _note_blocked(self, claim: KeyClaim, at: int) -> None:
         record = claim.records[at].record
         if claim.key is not None and self._outbox.on_dead == "block":
-            self._events.emit(KeyBlocked(self.source, self._name, claim.key, record.id))
+            about = (claim.key, record.id)
+            self._events.emit(KeyBlocked(self.source, self._name, *about, lane=claim.lane))
 
     # Records under which relays died
 
@@ -409,9 +453,8 @@ class Relay:
         if deaths < DEATHS_MAX:
             return held.end("retry", suspect_wait(self._executor.random), error)
         if self._events.wants(RecordDead):
-            self._events.emit(
-                RecordDead(self.source, self._name, record.id, record.kind, record.key, error)
-            )
+            about = (record.id, record.kind, record.key, error)
+            self._events.emit(RecordDead(self.source, self._name, *about, lane=claim.lane))
         self._note_blocked(claim, 0)
         return held.end("dead", error=error)
 
@@ -442,4 +485,4 @@ class Relay:
         if self._events.wants(KeyLost):
             claim = held.claim
             first = claim.records[0].record.id
-            self._events.emit(KeyLost(self.source, self._name, claim.key, first))
+            self._events.emit(KeyLost(self.source, self._name, claim.key, first, lane=claim.lane))

@@ -86,8 +86,8 @@ class NewJob:
         self.key = None if key is None else checked_name(key, "key")
         self.unique = None if unique is None else checked_name(unique, "unique")
         self.priority = _checked_priority(priority)
-        self.delay = _checked_delay(delay)
-        self.run_at = None if run_at is None else _checked_moment(run_at)
+        self.delay = checked_delay(delay)
+        self.run_at = None if run_at is None else checked_moment(run_at, "run_at")
         self.headers = {} if not headers else _checked_headers(headers)
         self.encoded_headers = _encoded(self.headers) if headers else None
         if self.run_at is not None and self.delay:
@@ -320,7 +320,8 @@ def _encoded(headers: Mapping[str, str]) -> str:
     return json.dumps(headers, ensure_ascii=False)
 
 
-def _checked_delay(value: Duration) -> float:
+def checked_delay(value: Duration) -> float:
+    """The seconds of a delay."""
     try:
         delay = seconds(value, "delay")
     except ValueError as error:
@@ -330,16 +331,17 @@ def _checked_delay(value: Duration) -> float:
     return delay
 
 
-def _checked_moment(value: datetime | float) -> float:
+def checked_moment(value: datetime | float, name: str) -> float:
+    """The seconds since 1970 of a moment."""
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise JobError(
-                f"run_at = {value!r} has no time zone; use datetime.now(timezone.utc) "
+                f"{name} = {value!r} has no time zone; use datetime.now(timezone.utc) "
                 "or .astimezone()"
             )
         return value.timestamp()
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
-        raise JobError(f"run_at = {value!r} must be an aware datetime or seconds since 1970")
+        raise JobError(f"{name} = {value!r} must be an aware datetime or seconds since 1970")
     return float(value)
 
 

@@ -1,15 +1,17 @@
-"""A relay that writes down what it handles, to be killed: relay.py URL LOG NAME."""
+"""A relay that writes down what it handles, to be killed: relay.py URL LOG lanes|- NAME."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import sys
 
+from pollwise import Retry
 from pollwise.outbox import Outbox, OutboxRunOptions
 from pollwise.outbox.records import Record
 
-url, log, name = sys.argv[1:]
+url, log, lanes, name = sys.argv[1:]
 # One write a line, appended: whole lines, in the order of the writes, whoever writes them.
 file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 outbox = Outbox(
@@ -23,6 +25,15 @@ outbox = Outbox(
 async def note(record: Record) -> None:
     os.write(file, f"{record.key} {record.payload} {name}\n".encode())
     await asyncio.sleep(0.002)  # real time: a handler that takes a moment, to be killed in
+
+
+if lanes == "lanes":
+
+    @outbox.handle("*", lane="second", retry=Retry.fixed("20ms", attempts=1000))
+    async def note_second(record: Record) -> None:
+        if random.random() < 0.1:
+            raise OSError("the second sink is down")
+        os.write(file, f"second/{record.key} {record.payload} {name}\n".encode())
 
 
 if __name__ == "__main__":

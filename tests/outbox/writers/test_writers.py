@@ -319,7 +319,7 @@ def test_a_role_that_may_not_put_is_told(postgres: Postgres, shop: str) -> None:
     assert str(refused.value) == (
         f"{database.target.url}: permission denied for schema pollwise. Grant the role USAGE on "
         "schema 'pollwise', SELECT and USAGE on its sequence outbox_seq, and INSERT on its outbox "
-        "tables."
+        "tables; delay, at and unique also need SELECT."
     )
 
 

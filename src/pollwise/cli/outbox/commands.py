@@ -41,6 +41,7 @@ app = typer.Typer(
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Record ids, instead of --key or --all.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="The dead records of this key.")]
+Lane = Annotated[str | None, typer.Option("--lane", help="Only in this lane.")]
 All = Annotated[bool, typer.Option("--all", help="All dead records of the outbox.")]
 
 
@@ -48,6 +49,7 @@ app.command("list")(views.list_records)
 app.command("show")(views.show)
 app.command("dead")(views.dead)
 app.command("relays")(views.relays)
+app.command("replay")(views.replay)
 
 
 @app.command("run")
@@ -102,7 +104,11 @@ def stats(url: Url, as_json: Json = False) -> None:
         return
     age = counts.pop("oldest_age")
     blocked, behind = counts.pop("keys_blocked"), counts.pop("behind")
-    print_table(("state", "records"), list(counts.items()))
+    lanes = counts.pop("lanes")
+    print_table(
+        ("state", "records", *(f"lane {lane}" if lane else "no lane yet" for lane in lanes)),
+        [(state, count, *(of[state] for of in lanes.values())) for state, count in counts.items()],
+    )
     say(f"oldest record: {'none' if age is None else 'put ' + short(age) + ' ago'}")
     if blocked:
         say(
@@ -126,10 +132,14 @@ def blocked(
     if as_json:
         print_json([asdict(key) for key in page])
     else:
+        lanes = ("lane",) if any(k.lane for k in page) else ()
         print_table(
-            ("key", "record", "kind", "since", "behind", "error"),
+            ("key", *lanes, "record", "kind", "since", "behind", "error"),
             [
-                (k.key, k.record_id, k.kind, moment(k.since), k.behind, k.error or NOTHING)
+                (
+                    *((k.key, k.lane or NOTHING) if lanes else (k.key,)),
+                    *(k.record_id, k.kind, moment(k.since), k.behind, k.error or NOTHING),
+                )
                 for k in page
             ],
             empty="no key is blocked",
@@ -142,7 +152,12 @@ def blocked(
 
 @app.command("retry")
 def retry(
-    url: Url, ids: Ids = None, key: Keys = None, everything: All = False, as_json: Json = False
+    url: Url,
+    ids: Ids = None,
+    key: Keys = None,
+    everything: All = False,
+    lane: Lane = None,
+    as_json: Json = False,
 ) -> None:
     """Make dead records ready again, with fresh attempts; their keys continue with them.
 
@@ -151,19 +166,26 @@ def retry(
     Example: pollwise outbox retry sqlite:///shop.db --key order-17
     """
     chosen = _chosen(ids, key, everything)
-    _report("retried", with_store(url, lambda store: store.retry(*chosen)), chosen, as_json)
+    count = with_store(url, lambda store: store.retry(*chosen, lane=lane))
+    _report("retried", count, chosen, as_json)
 
 
 @app.command("drop")
 def drop(
-    url: Url, ids: Ids = None, key: Keys = None, everything: All = False, as_json: Json = False
+    url: Url,
+    ids: Ids = None,
+    key: Keys = None,
+    everything: All = False,
+    lane: Lane = None,
+    as_json: Json = False,
 ) -> None:
     """Delete dead records; their keys continue without them.
 
     Example: pollwise outbox drop sqlite:///shop.db 17
     """
     chosen = _chosen(ids, key, everything)
-    _report("dropped", with_store(url, lambda store: store.drop(*chosen)), chosen, as_json)
+    count = with_store(url, lambda store: store.drop(*chosen, lane=lane))
+    _report("dropped", count, chosen, as_json)
 
 
 @app.command("release")

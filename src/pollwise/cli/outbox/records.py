@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -57,7 +58,7 @@ def list_records(
     _show_page(
         _page(url, state, kind, key, limit, after),
         limit,
-        ("id", "kind", "key", "put", "state", "since", "why"),
+        ("id", "kind", "key", "put", "state", "since", "waits for"),
         "no such records",
         as_json=as_json,
     )
@@ -117,8 +118,11 @@ def _show_page(
         "since": lambda info: moment(info.since),
         "died": lambda info: moment(info.since),
         "error": lambda info: info.error or NOTHING,
-        "why": lambda info: info.error or NOTHING,
+        "waits for": lambda info: info.why or info.error or NOTHING,
+        "lane": lambda info: info.lane or NOTHING,
     }
+    if any(info.lane for info in page):
+        columns = (columns[0], "lane", *columns[1:])
     print_table(
         columns,
         [[cells[column](info) for column in columns] for info in page],
@@ -127,7 +131,7 @@ def _show_page(
         cut=columns[-1],
     )
     if len(page) == limit:
-        say(f"more may follow: --after {page[-1].record.id}")
+        say(f"more may follow: --after {page[-1].place}")
 
 
 def show(
@@ -135,29 +139,33 @@ def show(
     record_id: Annotated[str, typer.Argument(metavar="ID", help="The id of the record.")],
     as_json: Json = False,
 ) -> None:
-    """Show one record: its payload, its headers, and what each handler has done.
+    """Show one record: its payload, its headers, what each handler has done, what it waits for.
+
+    A record that was handed to its lanes is shown once for each lane that has not completed it.
 
     Example: pollwise outbox show sqlite:///shop.db 17
     """
-    info = with_store(url, lambda store: store.get(record_id))
-    if info is None:
+    found = with_store(url, lambda store: store.get(record_id))
+    if not found:
         fail(
             f"no record {record_id} in {without_secrets(url)}; it may be done (records are deleted "
             "when they are done, unless the outbox keeps them)"
         )
         raise typer.Exit(1)
-    facts = _facts(info)
     if as_json:
-        print_json(facts)
+        print_json([_facts(info) for info in found])
         return
-    for name, value in facts.items():
-        if name in ("created_at", "since"):
-            shown = moment(value)
-        elif isinstance(value, str):
-            shown = value
-        else:
-            shown = NOTHING if value is None else json.dumps(value, ensure_ascii=False)
-        say((f"{name:<11}", "bold"), visible(shown or NOTHING))
+    for number, info in enumerate(found):
+        if number:
+            say("")
+        for name, value in _facts(info).items():
+            if name in ("created_at", "since"):
+                shown = moment(value)
+            elif isinstance(value, str):
+                shown = value
+            else:
+                shown = NOTHING if value is None else json.dumps(value, ensure_ascii=False)
+            say((f"{name:<11}", "bold"), visible(shown or NOTHING))
 
 
 def relays(url: Url, as_json: Json = False) -> None:
@@ -185,10 +193,51 @@ def relays(url: Url, as_json: Json = False) -> None:
     )
 
 
+def replay(
+    url: Url,
+    kind: Kind = None,
+    key: Key = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Put at this time or later, as 2026-11-16T08:00.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Put before this time.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All kept records.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Handle kept records again, with all their handlers, in their old order and with their ids.
+
+    An outbox keeps completed records if it has keep="7d".
+
+    Example: pollwise outbox replay sqlite:///shop.db --kind order.placed --dry-run
+    """
+    given = any(value is not None for value in (kind, key, since, until))
+    if given == everything:
+        raise ConfigError("give one or more of --kind, --key, --since and --until, or --all")
+    times = {"since": _moment(since, "--since"), "until": _moment(until, "--until")}
+    count = with_store(
+        url, lambda store: store.replay(kind=kind, key=key, **times, dry_run=dry_run)
+    )
+    what = "would_replay" if dry_run else "replayed"
+    print_json({what: count}) if as_json else say(f"{what.replace('_', ' ')} {count} record(s)")
+
+
+def _moment(text: str | None, option: str) -> datetime | None:
+    """A time in ISO format; without a zone, in that of this machine."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ConfigError(f"{option} {text} is not a time like 2026-11-16T08:00") from None
+
+
 def _facts(info: RecordInfo) -> dict[str, Any]:
     record, own = info.record, ("id", "outbox", "kind", "payload", "key", "created_at")
     return {
         **{name: getattr(record, name) for name in own},
         "headers": dict(record.headers),
-        **{name: getattr(info, name) for name in ("state", "since", "error", "progress", "relay")},
+        **{name: getattr(info, name) for name in ("lane", "state", "since", "error", "progress")},
+        "relay": info.relay,
+        "why": info.why,
     }

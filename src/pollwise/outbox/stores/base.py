@@ -11,7 +11,10 @@ first, so that all stores refuse the same values with the same errors.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from types import MappingProxyType
 from typing import Literal
 
 from pollwise.durations import Duration
@@ -23,6 +26,7 @@ from pollwise.outbox.records import (
     KeySettlement,
     NewRecord,
     OutboxStats,
+    RecordFilter,
     RecordInfo,
     RecordState,
     RelayInfo,
@@ -30,9 +34,10 @@ from pollwise.outbox.records import (
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.jobs import checked_name
+from pollwise.runtime.jobs import checked_moment, checked_name
 from pollwise.runtime.store import (
     MAX_BATCH,
+    MAX_PAGE,
     WorkStore,
     check_page,
     checked_batch,
@@ -77,25 +82,63 @@ class OutboxStore(WorkStore[KeyClaim]):
         if on_dead not in ("block", "continue"):
             raise ConfigError(f"on_dead = {on_dead!r} must be 'block' or 'continue'")
         self.on_dead: OnDead = on_dead
+        #: The lanes that have copies of records, or may get some, as the last claim saw them.
+        self.lanes: tuple[str, ...] = ()
+        self._turn = 0
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
 
     # The relay's side
 
-    async def claim(self, relay: str, keys: int, per_key: int, lease: Duration) -> list[KeyClaim]:
+    async def claim(
+        self,
+        relay: str,
+        keys: int,
+        per_key: int,
+        lease: Duration,
+        most: Mapping[str, int] = MappingProxyType({}),
+    ) -> list[KeyClaim]:
         """Claim up to `keys` free keys, with up to `per_key` records each, for `relay`.
+
+        most: the maximum number of keys of a lane, by lane.
 
         A record without a key counts as a key of its own. If fewer than `keys` were found, a hint
         is given when the next retry or lease is due. A cancelled call leaves nothing claimed.
         """
         checked_name(relay, "relay", ConfigError)
-        for value, what, most in ((keys, "keys", MAX_BATCH), (per_key, "per_key", MAX_PER_KEY)):
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise ConfigError(f"{what} = {value!r} must be a whole number from 1 to {most}")
+        for value, what, highest in ((keys, "keys", MAX_BATCH), (per_key, "per_key", MAX_PER_KEY)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= highest:
+                raise ConfigError(f"{what} = {value!r} must be a whole number from 1 to {highest}")
         claims = await self._claim_or_give_back(
-            self._claim(relay, keys, per_key, checked_lease(lease))
+            self._claim_all(relay, keys, per_key, checked_lease(lease), most)
         )
         if len(claims) == keys:
             self._hints.pass_on()
+        return claims
+
+    async def _claim_all(
+        self, relay: str, keys: int, per_key: int, lease: float, most: Mapping[str, int]
+    ) -> list[KeyClaim]:
+        """Claim from the outbox itself and from its lanes, each in its turn an equal part."""
+        if not self.lanes:
+            return await self._claim("", relay, keys, per_key, lease)
+        lanes = ["", *self.lanes]
+        self._turn = (self._turn + 1) % len(lanes)
+        lanes = lanes[self._turn :] + lanes[: self._turn]
+        left = {lane: most.get(lane, keys) for lane in lanes}
+        claims: list[KeyClaim] = []
+        try:
+            for part in (-(-keys // len(lanes)), keys):  # first for each, then what is left
+                for lane in lanes:
+                    limit = min(part, left[lane], keys - len(claims))
+                    if limit < 1:
+                        continue
+                    found = await self._claim(lane, relay, limit, per_key, lease)
+                    claims += found
+                    left[lane] = left[lane] - limit if len(found) == limit else 0
+        except Exception:
+            with suppress(Exception):
+                await self._give_back(claims)
+            raise
         return claims
 
     async def settle(self, ends: Iterable[KeySettlement]) -> list[KeyClaim]:
@@ -107,7 +150,12 @@ class OutboxStore(WorkStore[KeyClaim]):
         if not batch:
             return []
         once, again = once_each(batch, claim_of)
-        lost = await self._settle(once)
+        lost: list[KeyClaim] = []
+        parts: dict[tuple[str, bool], list[KeySettlement]] = {}
+        for end in once:
+            parts.setdefault((end.claim.lane, bool(end.lanes)), []).append(end)
+        for (lane, _), part in parts.items():
+            lost += await self._settle(lane, part)
         self._hint_after(batch)
         return [*lost, *(end.claim for end in again)]
 
@@ -116,7 +164,15 @@ class OutboxStore(WorkStore[KeyClaim]):
         batch = checked_batch(claims, "renew")
         if not batch:
             return []
-        return await self._renew(batch, checked_lease(lease))
+        lost: list[KeyClaim] = []
+        for lane in dict.fromkeys(claim.lane for claim in batch):
+            part = [claim for claim in batch if claim.lane == lane]
+            lost += await self._renew(lane, part, checked_lease(lease))
+        return lost
+
+    @abstractmethod
+    async def forget_lanes(self, besides: Collection[str]) -> None:
+        """Remove the lanes that have no copies, except those of `besides`."""
 
     async def announce_handlers(
         self, relay: str, handlers: Mapping[str, Sequence[str]], age: float
@@ -137,14 +193,29 @@ class OutboxStore(WorkStore[KeyClaim]):
     async def relays(self) -> list[RelayInfo]:
         """The live relays, the oldest first. `newer` is False: nobody asks."""
 
-    @abstractmethod
     async def stats(self) -> OutboxStats:
         """How many records are in each state."""
+        stats = await self._stats("")
+        lanes = await self._read_lanes()
+        if not lanes:
+            return stats
+        return stats.with_lanes({lane: await self._stats(lane) for lane in lanes})
 
     async def blocked(self, limit: int = 50, after: str | None = None) -> list[BlockedKey]:
-        """A page of the blocked keys, sorted; `after` is the last key of the page before."""
+        """A page of the blocked keys, sorted; `after` is the last key of the page before.
+
+        A key can be blocked in several lanes. They are on the same page.
+        """
         check_page(limit)
-        return await self._blocked(limit, after)
+        page = await self._blocked("", limit, after)
+        lanes = await self._read_lanes()
+        if not lanes:
+            return page
+        for lane in lanes:
+            page += await self._blocked(lane, limit, after)
+        page.sort(key=lambda blocked: (blocked.key, blocked.lane))
+        last = page[min(limit, len(page)) - 1].key if page else ""
+        return [blocked for blocked in page if blocked.key <= last]
 
     async def records(
         self,
@@ -155,39 +226,100 @@ class OutboxStore(WorkStore[KeyClaim]):
         limit: int = 50,
         after: str | None = None,
     ) -> list[RecordInfo]:
-        """A page of records in order; `after` is the last id of the page before."""
+        """A page of records in order; `after` is the last `place` of the page before.
+
+        A record that was handed to its lanes is shown once for each lane that has not completed
+        it.
+        """
         if state is not None and state not in RECORD_STATES:
             raise ConfigError(f"state = {state!r} must be one of {', '.join(RECORD_STATES)}")
         check_page(limit)
         return await self._records(state, kind, key, limit, after)
 
-    async def get(self, record_id: str) -> RecordInfo | None:
-        """One record; None if it is not in the outbox, any more or at all."""
+    async def get(self, record_id: str) -> list[RecordInfo]:
+        """One record, once for each lane that has to handle it; empty if it is not there."""
         number = number_of(record_id)
-        page = await self._records(None, None, None, 1, str(number - 1) if number > 1 else None)
-        return page[0] if number and page and page[0].record.id == record_id else None
+        if not number:
+            return []
+        return await self._records(None, None, None, MAX_PAGE, None, number)
 
     async def kinds(self) -> list[str]:
         """The different kinds of the first records in the outbox."""
         return list(dict.fromkeys(info.record.kind for info in await self.records(limit=50)))
 
     async def retry(
-        self, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None
+        self,
+        ids: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        *,
+        lane: str | None = None,
     ) -> int:
         """Make dead records ready again, by ids or by keys or all; return how many.
 
         Handlers that are done are not called again; the others start with fresh attempts.
+
+        lane: only in this lane. A record counts once for each lane in which it was dead.
         """
-        count = await self._retry(*_chosen(ids, keys))
+        return await self._restart(ids, keys, lane, drop=False)
+
+    async def drop(
+        self,
+        ids: Sequence[str] | None = None,
+        keys: Sequence[str] | None = None,
+        *,
+        lane: str | None = None,
+    ) -> int:
+        """Delete dead records, by ids or by keys or all; return how many. Their keys go on.
+
+        lane: only in this lane; its other lanes still handle the record.
+        """
+        return await self._restart(ids, keys, lane, drop=True)
+
+    async def _restart(
+        self,
+        ids: Sequence[str] | None,
+        keys: Sequence[str] | None,
+        lane: str | None,
+        *,
+        drop: bool,
+    ) -> int:
+        chosen = _chosen(ids, keys)
+        lanes = ("", *await self._read_lanes())
+        if lane is not None and lane not in lanes[1:]:
+            known = ", ".join(lanes[1:]) or "none"
+            raise ConfigError(f"lane = {lane!r} is not a lane of this outbox; it has: {known}")
+        count = 0
+        for each in lanes if lane is None else [lane]:
+            count += await self._retry(each, *chosen, drop=drop)
         if count:
             self._give_hints(count)
         return count
 
-    async def drop(
-        self, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None
+    async def replay(
+        self,
+        *,
+        kind: str | None = None,
+        key: str | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        dry_run: bool = False,
     ) -> int:
-        """Delete dead records, by ids or by keys or all; return how many. Their keys go on."""
-        count = await self._drop(*_chosen(ids, keys))
+        """Handle kept records again, with all their handlers; return how many.
+
+        They keep their ids and go to their old places: in order, before the records of their keys
+        that are not handled yet.
+
+        since, until: when they were put, from `since` on and before `until`.
+        dry_run: only count them.
+        """
+        times = [
+            None if at is None else checked_moment(at, name)
+            for at, name in ((since, "since"), (until, "until"))
+        ]
+        chosen = RecordFilter(kind, key, *times)
+        if dry_run:
+            return await self._replayable(chosen)
+        count = await self._replay(chosen)
         if count:
             self._give_hints(count)
         return count
@@ -198,7 +330,10 @@ class OutboxStore(WorkStore[KeyClaim]):
         For relays that are gone. One that still runs loses the keys, and what it is just handling
         is handled once more.
         """
-        count = await self._release(distinct(keys, "keys"), relay)
+        chosen = distinct(keys, "keys")
+        count = 0
+        for lane in ("", *await self._read_lanes()):
+            count += await self._release(lane, chosen, relay)
         if count:
             self._give_hints(count)
         return count
@@ -238,17 +373,32 @@ class OutboxStore(WorkStore[KeyClaim]):
     async def _put(self, records: list[NewRecord]) -> list[str]: ...
 
     @abstractmethod
-    async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]: ...
+    async def _claim(
+        self, lane: str, relay: str, keys: int, per_key: int, lease: float
+    ) -> list[KeyClaim]:
+        """Claim from a lane; or from the outbox itself (""), and then read `lanes`.
 
-    @abstractmethod
-    async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
-        """Settle the claims that are still leased; return the others.
-
-        Calls `_more_behind` with the number of keys that have more records to claim.
+        `lanes` is read after the keys are leased: a key whose records may have copies that are not
+        handled yet must not be handled by a relay that does not know of lanes.
         """
 
     @abstractmethod
-    async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]: ...
+    async def _settle(self, lane: str, ends: list[KeySettlement]) -> list[KeyClaim]:
+        """Settle the claims that are still leased, of one lane; return the others.
+
+        Either all or none of them hand records to lanes. Calls `_more_behind` with the number of
+        keys that have more records to claim.
+        """
+
+    @abstractmethod
+    async def _renew(self, lane: str, claims: list[KeyClaim], lease: float) -> list[KeyClaim]: ...
+
+    @abstractmethod
+    async def _read_lanes(self) -> tuple[str, ...]:
+        """The lanes that the outbox has now, sorted."""
+
+    @abstractmethod
+    async def _stats(self, lane: str) -> OutboxStats: ...
 
     @abstractmethod
     async def _announce_handlers(
@@ -256,7 +406,7 @@ class OutboxStore(WorkStore[KeyClaim]):
     ) -> list[RelayInfo]: ...
 
     @abstractmethod
-    async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]: ...
+    async def _blocked(self, lane: str, limit: int, after: str | None) -> list[BlockedKey]: ...
 
     @abstractmethod
     async def _records(
@@ -266,16 +416,22 @@ class OutboxStore(WorkStore[KeyClaim]):
         key: str | None,
         limit: int,
         after: str | None,
+        record: int | None = None,
     ) -> list[RecordInfo]: ...
 
     @abstractmethod
-    async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
+    async def _retry(
+        self, lane: str, ids: Sequence[str] | None, keys: Sequence[str] | None, *, drop: bool
+    ) -> int: ...
 
     @abstractmethod
-    async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
+    async def _replay(self, chosen: RecordFilter) -> int: ...
 
     @abstractmethod
-    async def _release(self, keys: Sequence[str] | None, relay: str | None) -> int: ...
+    async def _replayable(self, chosen: RecordFilter) -> int: ...
+
+    @abstractmethod
+    async def _release(self, lane: str, keys: Sequence[str] | None, relay: str | None) -> int: ...
 
     async def _give_back(self, claims: list[KeyClaim]) -> None:
         await self.settle([KeySettlement(claim, 0) for claim in claims])
@@ -289,6 +445,9 @@ class OutboxStore(WorkStore[KeyClaim]):
         back = sum(end.action == "give_back" and end.done < len(end.claim.records) for end in ends)
         if back:
             self._give_hints(back)
+        copies = sum(len(lanes) for end in ends for lanes in end.lanes)
+        if copies:
+            self._give_hints(copies)
         delays = [end.delay for end in ends if end.action == "retry"]
         if delays:
             self._hints.send_at(self.clock.now() + min(delays))

@@ -11,15 +11,16 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from pollwise.errors import OutboxError, SchemaError, StoreError
+from pollwise.errors import OutboxError, SchemaError, StoreError, UniqueConflict
 from pollwise.outbox.records import NewRecord
+from pollwise.runtime.decoding import same_payload
 from pollwise.storage.postgres.schema import quoted
 from pollwise.storage.sql import VALUE, statements
 
@@ -200,10 +201,19 @@ def _sqlite_steps(
 ) -> Generator[Step, Rows, list[str]]:
     files = yield "PRAGMA database_list", {}
     _check_file(target, [os.fsdecode(row[2]) for row in files if row[2]])
-    values = {"outbox": target.outbox, "records": _batch(records), "now": target.now()}
-    made = yield statements("pollwise.outbox.stores.sqlite")["put"], values
-    # In the order of the records: the statement numbers its rows as it inserts them.
-    return [str(seq) for seq in sorted(row[0] for row in made)]
+    sql, values = statements("pollwise.outbox.stores.sqlite"), {"outbox": target.outbox}
+    if all(each.plain for each in records):
+        made = yield sql["put"], {**values, "records": batch_of(records), "now": target.now()}
+        # In the order of the records: the statement numbers its rows as it inserts them.
+        return [str(seq) for seq in sorted(row[0] for row in made)]
+    uniques = [each.unique for each in records if each.unique is not None]
+    taken = yield sql["taken"], {**values, "uniques": json.dumps(uniques)}
+    ids: dict[object, str] = dict(check_twins(records, taken).items())
+    new = {each.unique or id(each): each for each in records if each.unique not in ids}
+    batch = batch_of(list(new.values()))
+    made = yield sql["put_more"], {**values, "records": batch, "now": target.now()}
+    ids |= zip(new, [str(seq) for seq in sorted(row[0] for row in made)], strict=True)
+    return [ids[each.unique or id(each)] for each in records]
 
 
 def _check_file(target: OutboxTarget, files: Sequence[str]) -> None:
@@ -227,31 +237,94 @@ def _postgres_steps(
     identity = None if target.identity is None else target.identity.read()
     values = {
         "outbox": target.outbox,
-        "records": _batch(records),
+        "records": batch_of(records),
         "message": None,  # the function sends its default hint
         "now": target.now(),
     }
     if identity is not None:
         values["identity"] = identity
-    made = yield _postgres_put(target.schema, identity is not None), values
-    return [str(row[0]) for row in made]
+    checked = identity is not None
+    if all(each.plain for each in records):
+        made = yield _postgres_put(target.schema, "outbox_put_all", checked), values
+        return [str(row[0]) for row in made]
+    uniques = [each.unique for each in records if each.unique is not None]
+    if uniques:
+        found = yield (
+            _postgres_taken(target.schema),
+            {"outbox": target.outbox, "uniques": json.dumps(uniques)},
+        )
+        check_twins(records, found)
+    made = yield _postgres_put(target.schema, "outbox_put_more", checked), values
+    return ids_of(records, made)
 
 
 @cache
-def _postgres_put(schema: str, checked: bool) -> str:
+def _postgres_put(schema: str, function: str, checked: bool) -> str:
     outbox = "CAST(:outbox AS text)"
     if checked:  # in another database the name of the outbox is NULL, which its tables refuse
         outbox = f"CASE WHEN CAST(:identity AS text) = {POSTGRES_IDENTITY} THEN {outbox} END"
     return (
-        f"SELECT * FROM {quoted(schema)}.outbox_put_all({outbox}, "  # noqa: S608
+        f"SELECT * FROM {quoted(schema)}.{function}({outbox}, "  # noqa: S608
         "CAST(:records AS text), CAST(:message AS text), CAST(:now AS double precision))"
     )
 
 
-def _batch(records: Sequence[NewRecord]) -> str:
+@cache
+def _postgres_taken(schema: str) -> str:
+    return (
+        f'SELECT "unique", seq, kind, payload FROM {quoted(schema)}.outbox_records '  # noqa: S608
+        'WHERE outbox = CAST(:outbox AS text) AND "unique" IS NOT NULL AND "unique" = ANY (ARRAY('
+        "SELECT json_array_elements_text(CAST(:uniques AS json))))"
+    )
+
+
+def batch_of(records: Sequence[NewRecord]) -> str:
     """Records as one string, which every driver accepts and both databases can read."""
-    rows = [(each.kind, each.encoded, each.key, each.encoded_headers) for each in records]
+    rows: list[tuple[Any, ...]] = [
+        (each.kind, each.encoded, each.key, each.encoded_headers)
+        if each.plain
+        else (
+            *(each.kind, each.encoded, each.key, each.encoded_headers),
+            *(each.delay or None, each.at, each.unique),
+        )
+        for each in records
+    ]
     return json.dumps(rows, ensure_ascii=False)
+
+
+def check_twins(records: Sequence[NewRecord], taken: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+    """Refuse records whose `unique` another record has; return the ids of equal ones, by `unique`.
+
+    taken: the `unique`, id, kind and payload of records in the outbox.
+    """
+    known = {unique: (str(seq), kind, payload) for unique, seq, kind, payload in taken}
+    ids = {unique: seq for unique, (seq, _, _) in known.items()}
+    for record in records:
+        if record.unique is not None:
+            other = known.setdefault(record.unique, ("of this put", record.kind, record.encoded))
+            _check_twin(record, *other)
+    return ids
+
+
+def ids_of(records: Sequence[NewRecord], made: Iterable[tuple[Any, ...]]) -> list[str]:
+    """The ids of records that were put.
+
+    made: the id of each; with the kind and payload of the record that already had its `unique`.
+    """
+    ids = []
+    for record, (seq, kind, payload) in zip(records, made, strict=True):
+        if kind is not None:
+            _check_twin(record, str(seq), kind, payload)
+        ids.append(str(seq))
+    return ids
+
+
+def _check_twin(record: NewRecord, other: str, kind: str, payload: str) -> None:
+    if kind != record.kind or not same_payload(payload, record.encoded):
+        raise UniqueConflict(
+            f"unique = {record.unique!r} is taken by record {other} of kind {kind!r} with another "
+            "kind or payload; nothing was put"
+        )
 
 
 @cache
@@ -310,7 +383,8 @@ def _explanation(target: OutboxTarget, error: Exception) -> StoreError | OutboxE
         if state == "42501":
             return StoreError(
                 f"{target.url}: {said}. Grant the role USAGE on schema {target.schema!r}, SELECT "
-                "and USAGE on its sequence outbox_seq, and INSERT on its outbox tables."
+                "and USAGE on its sequence outbox_seq, and INSERT on its outbox tables; delay, at "
+                "and unique also need SELECT."
             )
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pollwise.runtime.events.base import Event
@@ -89,6 +89,8 @@ class RecordEvent(RelayEvent):
     record: str
     kind: str
     key: str | None
+    #: The lane, if the outbox has lanes.
+    lane: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ class KeyBlocked(RelayEvent):
 
     key: str
     record: str
+    lane: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,7 @@ class KeyGivenBack(RelayEvent):
     key: str | None
     records: int
     reason: str
+    lane: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +186,15 @@ class KeyLost(RelayEvent):
 
     key: str | None
     record: str
+    lane: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxMeasured(RelayEvent):
-    """The records in an outbox by state; emitted once a minute, if anyone listens."""
+    """The records in an outbox by state; emitted once a minute, if anyone listens.
+
+    With lanes, once for each, and for the records that are in no lane yet ("").
+    """
 
     level: ClassVar[int] = logging.DEBUG
 
@@ -197,3 +205,4 @@ class OutboxMeasured(RelayEvent):
     keys_blocked: int
     behind: int
     oldest_age: float
+    lane: str = field(default="", kw_only=True)

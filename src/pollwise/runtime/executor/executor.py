@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Literal, TypeVar
@@ -222,6 +222,10 @@ class Executor(Generic[H, C]):
         """How the handler of held work blocked the event loop; "" if it did not."""
         held = self._held.get(name)
         return "" if held is None else held.blocked
+
+    def count_by(self, group: Callable[[H], str]) -> Counter[str]:
+        """How much of each group is held and not done yet."""
+        return Counter(group(held) for held in self._held.values() if held.settlement is None)
 
     async def prune(self) -> None:
         """Delete finished work that was kept long enough, if it is time; called after each poll."""

@@ -62,13 +62,15 @@ class PostgresWorkStore(WorkStore[C], Generic[C, S]):
             self._hints.send_at(self.clock.now() + max(again, 0.0))
         return rows
 
-    async def _settled(self, batch: Sequence[S], params: Sequence[Param]) -> tuple[Any, ...]:
+    async def _settled(
+        self, batch: Sequence[S], params: Sequence[Param], name: str = "settle"
+    ) -> tuple[Any, ...]:
         """The answer to a settlement, which is sent again if the connection breaks."""
         try:
-            [row] = await self.database.rows("settle", params)
+            [row] = await self.database.rows(name, params)
         except ConnectionLost:
             self._in_doubt.note(batch)
-            [row] = await self.database.rows("settle", params)
+            [row] = await self.database.rows(name, params)
         return row
 
     async def _prune(self, keep: float) -> int:

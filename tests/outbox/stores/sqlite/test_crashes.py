@@ -164,7 +164,9 @@ def survive_kills(tmp_path: Path, journal: str, kills: int) -> None:
         async with SqliteOutboxStore(path) as store:
             while (await store.stats()).oldest_age is not None:
                 late = store.clock.epoch() + 3600
-                claims, _ = await store._call(store._calls.claim, "last", 100, 1000, 60.0, late)
+                claims, *_ = await store._call(
+                    store._calls.claim, "", "last", 100, 1000, 60.0, late
+                )
                 for claim in claims:
                     for held in claim.records:
                         handled(path, claim.key, held.record.payload)

@@ -2,12 +2,45 @@
 -- Parameters are sent as text; the function has their types.
 SELECT * FROM {schema}.outbox_put_all($1, $2, $3, $4)
 
+-- name: taken
+SELECT "unique", seq, kind, payload FROM {schema}.outbox_records
+WHERE outbox = $1 AND "unique" = ANY ($2::text[]) AND "unique" IS NOT NULL
+
+-- name: put_more
+SELECT * FROM {schema}.outbox_put_more($1, $2, $3, $4)
+
 -- name: claim
-SELECT * FROM {schema}.outbox_claim($1, $2, $3, $4, $5, $6, $7)
+-- First, delayed records that are due. The last row has the lanes, read after the claim.
+SELECT c.seq, c.key, c.kind, c.payload, c.headers, c.created_at, c.progress, c.retried, c.lapses,
+       c.token, CASE WHEN c.seq IS NULL THEN least(c.until, p.next) ELSE c.until END,
+       CASE WHEN c.seq IS NULL THEN {schema}.outbox_lanes_of($1) END
+FROM {schema}.outbox_promote($1, $7) AS p
+CROSS JOIN LATERAL {schema}.outbox_claim($1, $2, $3, $4, $5, $6, p.now) AS c
+
+-- name: claim_lane
+-- With the id of the record that each is a copy of.
+SELECT c.seq, c.key, c.kind, c.payload, c.headers, c.created_at, c.progress, c.retried, c.lapses,
+       c.token, c.until,
+       (SELECT r.origin::text FROM {schema}.outbox_records AS r WHERE r.seq = c.seq)
+FROM {schema}.outbox_claim($1, $2, $3, $4, $5, $6, $7) AS c
 
 -- name: settle
 SELECT lost, more
 FROM {schema}.outbox_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+
+-- name: settle_lane
+SELECT lost, more
+FROM {schema}.outbox_settle_lane($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+
+-- name: fan_out
+SELECT lost, more FROM {schema}.outbox_fan_out(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+
+-- name: lanes
+SELECT {schema}.outbox_lanes_of($1)
+
+-- name: forget_lanes
+SELECT {schema}.outbox_forget_lanes($1, $2)
 
 -- name: renew
 SELECT {schema}.outbox_renew($1, $2, $3, $4, $5)
@@ -32,6 +65,20 @@ WITH free AS (
     RETURNING line
 )
 SELECT count(*) FROM free
+
+-- name: retry_lane
+SELECT {schema}.outbox_retry_lane($1, $2, $3, $4, $5, $6)
+
+-- name: replay
+SELECT replayed, last FROM {schema}.outbox_replay($1, $2, $3, $4, $5, $6, $7)
+
+-- name: replayable
+SELECT count(*) FROM {schema}.outbox_records
+WHERE outbox = $1 AND state = 3
+  AND ($2::text IS NULL OR kind = $2::text)
+  AND ($3::text IS NULL OR key = $3::text)
+  AND ($4::double precision IS NULL OR created_at >= $4::double precision)
+  AND ($5::double precision IS NULL OR created_at < $5::double precision)
 
 -- name: prune
 -- Records done more than $2 seconds ago, a limited number.
@@ -86,11 +133,12 @@ SELECT
     (SELECT count(*) FROM {schema}.outbox_keys AS k
      JOIN {schema}.outbox_records AS r ON r.line = k.line AND r.state < 2
      WHERE k.outbox = $1 AND k.state = 4),
-    now - (SELECT min(created_at) FROM {schema}.outbox_records WHERE outbox = $1 AND state < 2)
+    now - (SELECT min(created_at) FROM {schema}.outbox_records WHERE outbox = $1 AND state < 2),
+    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state = 5)
 FROM clock
 
 -- name: blocked
-SELECT r.key, k.first, r.kind, r.error, r.since,
+SELECT r.key, coalesce(r.origin, k.first), r.kind, r.error, r.since,
        (SELECT count(*) FROM {schema}.outbox_records AS b WHERE b.line = k.line AND b.state < 2)
 FROM {schema}.outbox_keys AS k
 JOIN {schema}.outbox_records AS r ON r.seq = k.first
@@ -98,19 +146,33 @@ WHERE k.outbox = $1 AND k.state = 4 AND k.line > $1 || chr(31) || $2
 ORDER BY k.line LIMIT $3::integer
 
 -- name: list
--- States as they are shown: 0 ready, 1 leased, 2 waiting, 3 dead, 4 done.
-SELECT seq, kind, payload, key, headers, created_at,
+-- States as they are shown: 0 ready, 1 leased, 2 waiting, 3 dead, 4 done, 5 delayed. A record that is in
+-- its lanes is shown as their copies. With the state of its key, and the first record before it, for a
+-- record that waits.
+SELECT coalesce(origin, seq), kind, payload, key, headers, created_at,
        shown, CASE WHEN shown IN (1, 2) THEN due ELSE since END, error, progress,
-       CASE WHEN shown = 1 THEN relay END
+       CASE WHEN shown = 1 THEN relay END, seq, substr(outbox, length($1) + 2),
+       CASE WHEN shown = 0 THEN key_state END,
+       CASE WHEN shown = 0 AND key IS NOT NULL THEN coalesce((
+           SELECT concat_ws(chr(10), coalesce(d.origin, d.seq), d.error)
+           FROM {schema}.outbox_records AS d WHERE d.seq = first AND key_state = 4
+       ), (
+           SELECT concat_ws(chr(10), coalesce(b.origin, b.seq), b.error)
+           FROM {schema}.outbox_records AS b
+           WHERE b.line = records.line AND b.state < 2 AND b.seq + 0 < records.seq
+           ORDER BY b.seq + 0 LIMIT 1
+       )) END
 FROM (
-    SELECT r.*, k.due, k.relay,
-           CASE WHEN r.state >= 2 THEN r.state + 1
+    SELECT r.*, k.due, k.relay, k.state AS key_state, k.first,
+           CASE WHEN r.state = 5 THEN 5 WHEN r.state >= 2 THEN r.state + 1
+                WHEN k.first <> r.seq OR k.due <= {schema}.outbox_now($7::double precision) THEN 0
                 WHEN k.state = 3 THEN 1 WHEN k.state = 2 THEN 2 ELSE 0 END AS shown
     FROM {schema}.outbox_records AS r
-    LEFT JOIN {schema}.outbox_keys AS k
-        ON k.line = r.line AND k.first = r.seq AND k.state IN (2, 3)
-       AND k.due > {schema}.outbox_now($7::double precision)
-    WHERE r.outbox = $1 AND r.seq > $2::bigint
+    LEFT JOIN {schema}.outbox_keys AS k ON k.line = r.line
+    WHERE (r.outbox = $1 OR r.outbox = ANY (ARRAY(
+               SELECT $1 || chr(30) || l.lane FROM {schema}.outbox_lanes AS l WHERE l.outbox = $1)))
+      AND r.seq > $2::bigint AND r.state <> 4
+      AND ($8::bigint IS NULL OR r.seq = $8::bigint OR r.origin = $8::bigint)
 ) AS records
 WHERE ($3::integer IS NULL OR shown = $3::integer)
   AND ($4::text IS NULL OR kind = $4::text)
@@ -119,10 +181,12 @@ ORDER BY seq LIMIT $6::integer
 
 -- name: list_dead
 -- By the index of dead records.
-SELECT seq, kind, payload, key, headers, created_at, 3, since, error,
-       progress, NULL
+SELECT coalesce(origin, seq), kind, payload, key, headers, created_at, 3, since, error,
+       progress, NULL, seq, substr(outbox, length($1) + 2), NULL, NULL
 FROM {schema}.outbox_records
-WHERE outbox = $1 AND state = 2 AND seq + 0 > $2::bigint
+WHERE (outbox = $1 OR outbox = ANY (ARRAY(
+           SELECT $1 || chr(30) || l.lane FROM {schema}.outbox_lanes AS l WHERE l.outbox = $1)))
+  AND state = 2 AND seq + 0 > $2::bigint
   AND ($3::text IS NULL OR kind = $3::text)
   AND ($4::text IS NULL OR key = $4::text)
 ORDER BY seq + 0 LIMIT $5::integer

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -25,13 +26,16 @@ from pollwise.outbox.records import (
     KeySettlement,
     NewRecord,
     OutboxStats,
+    RecordFilter,
     RecordInfo,
     RecordState,
     RelayInfo,
+    outbox_of,
     stored_record,
+    why_waiting,
 )
 from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore, claim_of
-from pollwise.outbox.writers.common import OutboxTarget
+from pollwise.outbox.writers.common import OutboxTarget, batch_of, check_twins, ids_of
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.storage.ids import number_of, place_after
@@ -52,6 +56,8 @@ TABLES = TableSet(__package__, "outbox_migrations", "pollwise outbox migrate URL
 
 #: The prefix of the tables' keys for records without a key.
 _ALONE = "\x01"
+#: The state of a key that waits for an open transaction.
+_DELAYED = 1
 
 
 class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStore):
@@ -113,65 +119,80 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
     # The relay's side
 
     async def _put(self, records: list[NewRecord]) -> list[str]:
-        rows = [(each.kind, each.encoded, each.key, each.encoded_headers) for each in records]
-        batch = json.dumps(rows, ensure_ascii=False)
         # Without a hint: it is sent separately, so that it does not delay the commits of others.
-        made = await self.database.rows(
-            "put", [text(self.name), text(batch), b"", self.database.now()]
-        )
-        return [str(seq) for (seq,) in made]
+        params = [text(self.name), text(batch_of(records)), b"", self.database.now()]
+        if all(each.plain for each in records):
+            return [str(seq) for (seq,) in await self.database.rows("put", params)]
+        uniques = [each.unique for each in records if each.unique is not None]
+        taken = await self.database.rows("taken", [text(self.name), texts(uniques)], safe=True)
+        check_twins(records, taken)
+        return ids_of(records, await self.database.rows("put_more", params))
 
-    async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
-        rows = await self._claimed(
+    async def _claim(
+        self, lane: str, relay: str, keys: int, per_key: int, lease: float
+    ) -> list[KeyClaim]:
+        rows = await self.database.rows(
+            "claim_lane" if lane else "claim",
             [
-                text(self.name),
+                text(outbox_of(self.name, lane)),
                 text(relay),
                 number(keys),
                 number(per_key),
                 number(lease),
-                text(self._channel.check()),
+                None if lane else text(self._channel.check()),
                 self.database.now(),
             ],
         )
+        *_, again, lanes = rows.pop()
+        if again is not None:
+            self._hints.send_at(self.clock.now() + max(again, 0.0))
+        if not lane:
+            self.lanes = tuple(lanes.split("\n")) if lanes else ()
         rows.sort(key=itemgetter(1, 0))  # by key, then in order
-        claims = [self._claim_of(relay, list(each)) for _, each in groupby(rows, itemgetter(1))]
-        claims.sort(key=lambda claim: int(claim.records[0].record.id))
+        claims = [
+            self._claim_of(lane, relay, list(each)) for _, each in groupby(rows, itemgetter(1))
+        ]
+        claims.sort(key=lambda claim: claim.records[0].row)
         return claims
 
-    def _claim_of(self, relay: str, rows: list[tuple[Any, ...]]) -> KeyClaim:
+    def _claim_of(self, lane: str, relay: str, rows: list[tuple[Any, ...]]) -> KeyClaim:
         key = None if rows[0][1][0] == _ALONE else rows[0][1]
-        *_, lapses, token, until = rows[0]
+        *_, lapses, token, until, _ = rows[0]
         records = tuple(
             HeldRecord(
-                stored_record(seq, self.name, kind, payload, key, headers, at),
+                stored_record(origin or seq, self.name, kind, payload, key, headers, at),
                 progress or "",
                 retried,
+                str(seq) if origin else "",
             )
-            for seq, _, kind, payload, headers, at, progress, retried, *_ in rows
+            for seq, _, kind, payload, headers, at, progress, retried, _, _, _, origin in rows
         )
-        return KeyClaim(key, token, relay, until, records, lapses)
+        return KeyClaim(key, token, relay, until, records, lapses, lane)
 
-    async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
+    async def _settle(self, lane: str, ends: list[KeySettlement]) -> list[KeyClaim]:
         # Sorted by key, as all calls lock them, to avoid deadlocks.
         batch = sorted(ends, key=lambda end: _line(end.claim))
-        params = self._settle_params(batch)
+        name = "settle_lane" if lane else "fan_out" if batch[0].lanes else "settle"
+        params = self._settle_params(lane, batch)
         with self._in_doubt.unless_answered(batch):
-            lost, more = await self._settled(batch, params)
+            lost, more = await self._settled(batch, params, name)
         self.database.sweep(sum(end.done for end in batch))
         if more:
             self._more_behind(more)
-        refused = await self._not_settled([batch[place - 1] for place in lost or ()])
+        refused = await self._not_settled(lane, [batch[place - 1] for place in lost or ()])
         self._in_doubt.answered(batch)
         return [end.claim for end in refused]
 
-    def _settle_params(self, batch: Sequence[KeySettlement]) -> list[Param]:
-        done, places = [], []
+    def _settle_params(self, lane: str, batch: Sequence[KeySettlement]) -> list[Param]:
+        done, places, copies = [], [], []
         for place, end in enumerate(batch, 1):
-            for held in end.claim.records[: end.done]:
-                done.append(held.record.id)
+            for at, held in enumerate(end.claim.records[: end.done]):
+                done.append(held.copy or held.record.id)
                 places.append(place)
+                if end.lanes:
+                    copies += [(held.row, place, *each) for each in end.lanes[at].items()]
         params: list[Param] = [
-            text(self.name),
+            text(outbox_of(self.name, lane)),
             texts([_line(end.claim) for end in batch]),
             numbers([end.claim.token for end in batch]),
             f"{{{','.join(done)}}}".encode(),
@@ -187,25 +208,32 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
                 texts([end.error for end in batch]),
                 texts([end.progress for end in batch]),
             ]
-        return [
-            *params,
-            flag(self.on_dead == "block"),
-            flag(self.keep is not None),
-            self.database.now(),
-        ]
+        params.append(flag(self.on_dead == "block"))
+        if batch[0].lanes:
+            params += [
+                numbers([row for row, *_ in copies]),
+                numbers([place for _, place, *_ in copies]),
+                texts([name for *_, name, _ in copies]),
+                texts([progress for *_, progress in copies]),
+            ]
+        else:
+            params.append(flag(self.keep is not None))
+        return [*params, self.database.now()]
 
-    async def _not_settled(self, refused: Sequence[KeySettlement]) -> Sequence[KeySettlement]:
+    async def _not_settled(
+        self, lane: str, refused: Sequence[KeySettlement]
+    ) -> Sequence[KeySettlement]:
         """The refused settlements, without those that a call whose answer was lost had applied."""
         doubted = [end.claim for end in refused if end in self._in_doubt]
         if not doubted:
             return refused
         names = {_line(claim): claim.name for claim in doubted}
-        seqs = [number_of(held.record.id) for claim in doubted for held in claim.records]
+        seqs = [held.row for claim in doubted for held in claim.records]
         tokens, live = {}, set()
-        params = [text(self.name), texts(list(names)), numbers(seqs)]
+        params = [text(outbox_of(self.name, lane)), texts(list(names)), numbers(seqs)]
         for key, value in await self.database.rows("fates", params, safe=True):
             if key is None:
-                live.add(str(value))
+                live.add(value)
             else:
                 tokens[names[key]] = value
         return [
@@ -214,12 +242,12 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
             if end not in self._in_doubt or not _was_settled(end, tokens, live)
         ]
 
-    async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
+    async def _renew(self, lane: str, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
         batch = sorted({(_line(claim), claim.token) for claim in claims})
         [(places,)] = await self.database.rows(
             "renew",
             [
-                text(self.name),
+                text(outbox_of(self.name, lane)),
                 texts([key for key, _ in batch]),
                 numbers([token for _, token in batch]),
                 number(lease),
@@ -253,9 +281,17 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
         params = [text(self.name), number(RELAY_LIVE), self.database.now()]
         return [_relay_of(*row) for row in await self.database.rows("relays", params, safe=True)]
 
-    async def stats(self) -> OutboxStats:
-        [row] = await self.database.rows("stats", [text(self.name), self.database.now()], safe=True)
-        live, leased, waiting, dead, done, blocked, behind, age = row
+    async def _read_lanes(self) -> tuple[str, ...]:
+        [(lanes,)] = await self.database.rows("lanes", [text(self.name)], safe=True)
+        return tuple(lanes.split("\n")) if lanes else ()
+
+    async def forget_lanes(self, besides: Collection[str]) -> None:
+        await self.database.rows("forget_lanes", [text(self.name), texts(besides)])
+
+    async def _stats(self, lane: str) -> OutboxStats:
+        params = [text(outbox_of(self.name, lane)), self.database.now()]
+        [row] = await self.database.rows("stats", params, safe=True)
+        live, leased, waiting, dead, done, blocked, behind, age, delayed = row
         return OutboxStats(
             ready=max(live - leased - waiting, 0),
             leased=leased,
@@ -265,13 +301,16 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
             keys_blocked=blocked,
             behind=behind,
             oldest_age=None if age is None else max(age, 0.0),
+            delayed=delayed,
         )
 
-    async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
-        params = [text(self.name), text(after or ""), number(limit)]
+    async def _blocked(self, lane: str, limit: int, after: str | None) -> list[BlockedKey]:
+        params = [text(outbox_of(self.name, lane)), text(after or ""), number(limit)]
         return [
-            BlockedKey(key, str(seq), *rest)
-            for key, seq, *rest in await self.database.rows("blocked", params, safe=True)
+            BlockedKey(key, str(seq), kind, error, since, behind, lane)
+            for key, seq, kind, error, since, behind in await self.database.rows(
+                "blocked", params, safe=True
+            )
         ]
 
     async def _records(
@@ -281,6 +320,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
         key: str | None,
         limit: int,
         after: str | None,
+        record: int | None = None,
     ) -> list[RecordInfo]:
         name, place = text(self.name), number(place_after(after))
         chosen = [text(kind), text(key), number(limit)]
@@ -288,37 +328,73 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
             rows = await self.database.rows("list_dead", [name, place, *chosen], safe=True)
         else:
             code = None if state is None else number(RECORD_STATES.index(state))
+            one = None if record is None else number(record)
             rows = await self.database.rows(
-                "list", [name, place, code, *chosen, self.database.now()], safe=True
+                "list", [name, place, code, *chosen, self.database.now(), one], safe=True
             )
-        return [
-            RecordInfo(
-                stored_record(seq, self.name, kind, payload, key, headers, at),
-                RECORD_STATES[shown],
-                since,
-                error,
-                progress or "",
-                relay,
-            )
-            for seq, kind, payload, key, headers, at, shown, since, error, progress, relay in rows
-        ]
+        return [self._info(*row) for row in rows]
 
-    async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._restart(ids, keys, drop=False)
+    def _info(
+        self,
+        seq: int,
+        kind: str,
+        payload: str,
+        key: str | None,
+        headers: str | None,
+        at: float,
+        shown: int,
+        since: float,
+        error: str | None,
+        progress: str | None,
+        relay: str | None,
+        place: int,
+        lane: str,
+        key_state: int | None,
+        before: str | None,
+    ) -> RecordInfo:
+        record = stored_record(seq, self.name, kind, payload, key, headers, at)
+        state = RECORD_STATES[shown]
+        first, _, its_error = (before or "").partition("\n")
+        why = why_waiting(
+            state, error, relay, first, its_error, open_transaction=key_state == _DELAYED
+        )
+        info = RecordInfo(record, state, since, error, progress or "", relay)
+        return replace(info, lane=lane, place=str(place), why=why)
 
-    async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._restart(ids, keys, drop=True)
-
-    async def _restart(
-        self, ids: Sequence[str] | None, keys: Sequence[str] | None, *, drop: bool
+    async def _retry(
+        self, lane: str, ids: Sequence[str] | None, keys: Sequence[str] | None, *, drop: bool
     ) -> int:
         seqs = None if ids is None else numbers([number_of(each) for each in ids])
-        of_keys = None if keys is None else texts(keys)
-        return await self._count("retry", seqs, of_keys, flag(drop), self.database.now())
+        params = [seqs, None if keys is None else texts(keys), flag(drop)]
+        if not lane:
+            return await self._count("retry", *params, self.database.now())
+        params += [flag(self.keep is not None), self.database.now()]
+        of_lane = text(outbox_of(self.name, lane))
+        [(count,)] = await self.database.rows("retry_lane", [of_lane, *params])
+        return int(count)
 
-    async def _release(self, keys: Sequence[str] | None, relay: str | None) -> int:
+    async def _replay(self, chosen: RecordFilter) -> int:
+        total, after = 0, 0
+        while True:
+            params = [*self._filter(chosen), number(after), self.database.now()]
+            [(count, last)] = await self.database.rows("replay", [text(self.name), *params])
+            if not count:
+                return total
+            total, after = total + count, last
+
+    async def _replayable(self, chosen: RecordFilter) -> int:
+        return await self._count("replayable", *self._filter(chosen))
+
+    @staticmethod
+    def _filter(chosen: RecordFilter) -> list[Param]:
+        since, until = (None if at is None else number(at) for at in (chosen.since, chosen.until))
+        return [text(chosen.kind), text(chosen.key), since, until]
+
+    async def _release(self, lane: str, keys: Sequence[str] | None, relay: str | None) -> int:
         of_keys = None if keys is None else texts(keys)
-        return await self._count("release", of_keys, text(relay), self.database.now())
+        params = [text(outbox_of(self.name, lane)), of_keys, text(relay), self.database.now()]
+        [(count,)] = await self.database.rows("release", params)
+        return int(count)
 
     def _channel_name(self) -> str:
         return channel_of(self.schema, self.name)
@@ -337,19 +413,19 @@ def _relay_of(name: str, handlers: str, started: float, seen: float, newer: bool
 
 def _line(claim: KeyClaim) -> str:
     """The key of a claim as it is in the tables."""
-    return f"{_ALONE}{claim.records[0].record.id}" if claim.key is None else claim.key
+    return f"{_ALONE}{claim.records[0].row}" if claim.key is None else claim.key
 
 
 def _next(end: KeySettlement) -> int | None:
     records = end.claim.records
-    return int(records[end.done].record.id) if end.done < len(records) else None
+    return records[end.done].row if end.done < len(records) else None
 
 
-def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection[str]) -> bool:
+def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection[int]) -> bool:
     """True if a call whose answer was lost settled this claim, which was refused the second time.
 
     tokens: the tokens of keys that have a row, by the names of their claims.
-    live: the ids of records that exist and are neither done nor dead.
+    live: the rows of records that exist and are neither done nor dead.
 
     A settlement leaves the token one higher, or no row at all. A later claim sets the token to the
     time of the claim; then only the records show what happened.
@@ -357,9 +433,9 @@ def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection
     claim = end.claim
     if tokens.get(claim.name) == claim.token + 1:
         return True
-    if any(held.record.id in live for held in claim.records[: end.done]):
+    if any(held.row in live for held in claim.records[: end.done]):
         return False
     if end.action == "dead":
-        return claim.records[end.done].record.id not in live
+        return claim.records[end.done].row not in live
     # A record to retry keeps its row; for the others, all visible effects have happened.
     return end.action == "give_back"

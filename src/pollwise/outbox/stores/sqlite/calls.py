@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,13 @@ from pollwise.outbox.records import (
     KeySettlement,
     NewRecord,
     OutboxStats,
+    RecordFilter,
     RecordInfo,
     RecordState,
     RelayInfo,
+    outbox_of,
     stored_record,
+    why_waiting,
 )
 from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
@@ -105,27 +109,61 @@ class SqliteCalls(SqliteFile):
                 lambda statement, values: connection.execute(statement, values).fetchall(),
             )
 
+    @contextmanager
+    def _in_lane(self, lane: str) -> Iterator[None]:
+        """Within this, statements are about the copies of a lane; "" for the outbox itself."""
+        if not lane:
+            yield
+            return
+        before = self._bound
+        self._bound = {"outbox": outbox_of(self._outbox, lane)}
+        try:
+            yield
+        finally:
+            self._bound = before
+
+    def lanes(self) -> tuple[str, ...]:
+        return tuple(lane for (lane,) in self._rows("lanes"))
+
+    def forget_lanes(self, besides: Collection[str]) -> None:
+        with transaction(self.connect()):
+            self._change("forget_lanes", besides=json.dumps(list(besides)))
+
     def new_and_due(self) -> tuple[bool, float | None]:
-        """Whether there are new records, and when the next key is due; takes no write lock."""
-        [(new, due)] = self._rows("new_and_due")
+        """Whether there are new records, and when the next is due, of the outbox and its lanes."""
+        found = [self._new_and_due()]
+        for lane in self.lanes():
+            with self._in_lane(lane):
+                found.append(self._new_and_due())
+        dues = [due for _, due in found if due is not None]
+        return any(new for new, _ in found), min(dues, default=None)
+
+    def _new_and_due(self) -> tuple[bool, float | None]:
+        """Whether there are new records, and when the next is due; takes no write lock."""
+        [(new, due, delayed)] = self._rows("new_and_due")
+        if delayed is not None:
+            due = delayed if due is None else min(due, delayed)
         return bool(new), due
 
     def claim(
-        self, relay: str, keys: int, per_key: int, lease: float, now: float
-    ) -> tuple[list[KeyClaim], float | None]:
-        """The claims; and when the next key is due, if there was nothing more to claim."""
-        new, due = self.new_and_due()
-        if not new and (due is None or due > now):
-            return [], due
-        with transaction(self.connect()):
-            chosen, more = self._choose(keys, now)
-            claims = self._lease(chosen, relay, per_key, now + lease)
-            if len(claims) == keys:
-                return claims, None
-            _, due = self.new_and_due()
+        self, lane: str, relay: str, keys: int, per_key: int, lease: float, now: float
+    ) -> tuple[list[KeyClaim], float | None, tuple[str, ...]]:
+        """The claims; when the next key is due, if there was nothing more to claim; the lanes."""
+        with self._in_lane(lane):
+            new, due = self._new_and_due()
+            if not new and (due is None or due > now):
+                return [], due, self.lanes()
+            with transaction(self.connect()):
+                self._change("promote", now=now)
+                chosen, more = self._choose(keys, now)
+                claims = self._lease(lane, chosen, relay, per_key, now + lease)
+                lanes = self.lanes()
+                if len(claims) == keys:
+                    return claims, None, lanes
+                _, due = self._new_and_due()
         if more or len(claims) < len(chosen):
-            return claims, now  # there may be more records than one claim reads
-        return claims, due
+            return claims, now, lanes  # there may be more records than one claim reads
+        return claims, due, lanes
 
     def _choose(self, keys: int, now: float) -> tuple[list[KeyOrRecord], bool]:
         """The keys and records without a key that have waited longest.
@@ -173,7 +211,7 @@ class SqliteCalls(SqliteFile):
             last = page[-1][0]
 
     def _lease(
-        self, chosen: Sequence[KeyOrRecord], relay: str, per_key: int, until: float
+        self, lane: str, chosen: Sequence[KeyOrRecord], relay: str, per_key: int, until: float
     ) -> list[KeyClaim]:
         if not chosen:
             return []
@@ -191,22 +229,22 @@ class SqliteCalls(SqliteFile):
                 "lease", key=key, record=record, until=until, token=token, relay=relay
             )
             held = tuple(self._held(row, key or None) for row in rows)
-            claims.append(KeyClaim(key or None, token, relay, until, held, lapses))
+            claims.append(KeyClaim(key or None, token, relay, until, held, lapses, lane))
         return claims
 
     def _held(self, row: tuple[Any, ...], key: str | None) -> HeldRecord:
-        seq, kind, payload, headers, created_at, progress, retried = row
+        seq, kind, payload, headers, created_at, progress, retried, origin = row
         at = _time(created_at)
-        record = stored_record(seq, self._outbox, kind, payload, key, headers, at)
-        return HeldRecord(record, progress, bool(retried))
+        record = stored_record(origin or seq, self._outbox, kind, payload, key, headers, at)
+        return HeldRecord(record, progress, bool(retried), str(seq) if origin else "")
 
     def settle(
-        self, ends: Sequence[KeySettlement], now: float, *, keep: bool, block: bool
+        self, lane: str, ends: Sequence[KeySettlement], now: float, *, keep: bool, block: bool
     ) -> tuple[list[KeyClaim], int]:
         """Settle claims; return the lost ones, and how many keys have more records to claim."""
         lost = []
         more = 0
-        with transaction(self.connect()):
+        with self._in_lane(lane), transaction(self.connect()):
             held = []
             for end in ends:
                 key, record = _claimed(end.claim)
@@ -214,22 +252,46 @@ class SqliteCalls(SqliteFile):
                     held.append(end)
                 else:
                     lost.append(end.claim)
-            done = [
-                number_of(one.record.id) for end in held for one in end.claim.records[: end.done]
-            ]
+            done = [one.row for end in held for one in end.claim.records[: end.done]]
             if done:
-                self._change(
-                    "complete_kept" if keep else "complete", batch=json.dumps(done), now=now
-                )
+                self._complete(lane, held, json.dumps(done), now, keep=keep)
             for end in held:
                 more += self._leave(end, now, block=block)
         return lost, more
+
+    def _complete(
+        self, lane: str, ends: Sequence[KeySettlement], done: str, now: float, *, keep: bool
+    ) -> None:
+        if lane:
+            origins = self._origins(done)
+            self._change("complete", batch=done)
+            self._finish(origins, now, keep=keep)
+        elif ends[0].lanes:
+            self._fan_out(ends)
+            self._change("complete_in_lanes", batch=done, now=now)
+        else:
+            self._change("complete_kept" if keep else "complete", batch=done, now=now)
+
+    def _fan_out(self, ends: Sequence[KeySettlement]) -> None:
+        """Make the lanes' copies of completed records."""
+        for lane in {lane for end in ends for lanes in end.lanes for lane in lanes}:
+            self._change("add_lane", lane=lane)
+        for end in ends:
+            for held, lanes in zip(end.claim.records, end.lanes, strict=False):
+                for lane, progress in sorted(lanes.items()):
+                    self._change("copy", seq=held.row, lane=lane, progress=progress)
+
+    def _origins(self, batch: str) -> str:
+        return json.dumps([origin for (origin,) in self._rows("origins", batch=batch)])
+
+    def _finish(self, batch: str, now: float, *, keep: bool) -> None:
+        self._change("finish_kept" if keep else "finish", batch=batch, now=now)
 
     def _leave(self, end: KeySettlement, now: float, *, block: bool) -> bool:
         """Write the settlement of a key; True if it completed records and more can be claimed."""
         key, record = _claimed(end.claim)
         if end.done < len(end.claim.records):
-            seq = number_of(end.claim.records[end.done].record.id)
+            seq = end.claim.records[end.done].row
             dead = end.action == "dead"
             if dead or end.error is not None or end.progress is not None:
                 self._change(
@@ -252,9 +314,11 @@ class SqliteCalls(SqliteFile):
             return False
         return end.done > 0
 
-    def renew(self, now: float, claims: Sequence[KeyClaim], lease: float) -> list[KeyClaim]:
+    def renew(
+        self, now: float, lane: str, claims: Sequence[KeyClaim], lease: float
+    ) -> list[KeyClaim]:
         lost, until = [], now + lease
-        with transaction(self.connect()):
+        with self._in_lane(lane), transaction(self.connect()):
             for claim in claims:
                 key, record = _claimed(claim)
                 if not self._change(
@@ -286,7 +350,9 @@ class SqliteCalls(SqliteFile):
         [(seen,)] = self._rows("newest")
         ahead = 0.0 if seen is None else seen - now
         if ahead > SET_BACK_MIN:
-            self._change("keys_set_back", now=now, ahead=ahead)
+            for lane in ("", *self.lanes()):
+                with self._in_lane(lane):
+                    self._change("keys_set_back", now=now, ahead=ahead)
             self._change("relays_set_back", now=now, ahead=ahead)
 
     def relays(self, now: float) -> list[RelayInfo]:
@@ -306,9 +372,9 @@ class SqliteCalls(SqliteFile):
 
     # For operators
 
-    def stats(self, now: float) -> OutboxStats:
-        with snapshot(self.connect()):
-            [(live, dead, done)] = self._rows("counts")
+    def stats(self, now: float, lane: str) -> OutboxStats:
+        with self._in_lane(lane), snapshot(self.connect()):
+            [(live, dead, done, delayed)] = self._rows("counts")
             [(leased, waiting, blocked, behind)] = self._rows("key_counts", now=now)
             [(oldest,)] = self._rows("oldest")
         return OutboxStats(
@@ -320,12 +386,14 @@ class SqliteCalls(SqliteFile):
             keys_blocked=blocked,
             behind=behind,
             oldest_age=None if oldest is None else max(now - _time(oldest), 0.0),
+            delayed=delayed,
         )
 
-    def blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
-        rows = self._rows("blocked", limit=limit, after=after or "")
+    def blocked(self, lane: str, limit: int, after: str | None) -> list[BlockedKey]:
+        with self._in_lane(lane):
+            rows = self._rows("blocked", limit=limit, after=after or "")
         return [
-            BlockedKey(key, str(seq), kind, error, _time(since), behind)
+            BlockedKey(key, str(seq), kind, error, _time(since), behind, lane)
             for key, seq, kind, error, since, behind in rows
         ]
 
@@ -337,6 +405,7 @@ class SqliteCalls(SqliteFile):
         key: str | None,
         limit: int,
         after: str | None,
+        record: int | None = None,
     ) -> list[RecordInfo]:
         rows = self._rows(
             "list_dead" if state == "dead" else "list",
@@ -346,37 +415,57 @@ class SqliteCalls(SqliteFile):
             key=key,
             limit=limit,
             after=place_after(after),
+            one=record,
         )
-        return [self._info(row) for row in rows]
+        heads = {row[-1] for row in rows if row[-1] is not None}
+        errors = {head: self._rows("error_of", seq=head)[0] for head in heads}
+        return [self._info(row, *errors.get(row[-1], (None, None))) for row in rows]
 
-    def _info(self, row: tuple[Any, ...]) -> RecordInfo:
-        seq, kind, payload, key, headers, created_at, code, due, since, error, progress, relay = row
+    def _info(self, row: tuple[Any, ...], before: int | None, its_error: str | None) -> RecordInfo:
+        seq, kind, payload, key, headers, created_at, code, due, since, error, *rest = row
+        progress, relay, place, lane, _ = rest
         state = RECORD_STATES[code]
-        at = _time(created_at)
-        record = stored_record(seq, self._outbox, kind, payload, key, headers, at)
-        if state in ("leased", "waiting"):
-            return RecordInfo(record, state, float(due), error, progress, relay)
-        return RecordInfo(record, state, _time(since), error, progress)
+        record = stored_record(seq, self._outbox, kind, payload, key, headers, _time(created_at))
+        held = state in ("leased", "waiting")
+        relay = relay if held else None
+        why = why_waiting(state, error, relay, str(before or ""), its_error)
+        at = float(due) if held else _time(since)
+        return RecordInfo(record, state, at, error, progress, relay, lane, str(place), why)
 
-    def retry(self, now: float, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        with transaction(self.connect()):
+    def retry(
+        self,
+        now: float,
+        lane: str,
+        ids: Sequence[str] | None,
+        keys: Sequence[str] | None,
+        *,
+        drop: bool,
+        keep: bool,
+    ) -> int:
+        with self._in_lane(lane), transaction(self.connect()):
             batch, count = self._dead(ids, keys)
-            self._change("revive", batch=batch, now=now)
+            if drop:
+                origins = self._origins(batch)
+                self._change("delete", batch=batch)
+                self._finish(origins, now, keep=keep)
+                self._change("remove_empty_keys", batch=batch)
+            else:
+                self._change("revive", batch=batch, now=now)
             self._change("unblock", batch=batch, now=now)
         return count
 
-    def release(self, now: float, keys: Sequence[str] | None, relay: str | None) -> int:
+    def release(self, now: float, lane: str, keys: Sequence[str] | None, relay: str | None) -> int:
         chosen = None if keys is None else json.dumps(list(keys))
-        with transaction(self.connect()):
+        with self._in_lane(lane), transaction(self.connect()):
             return self._change("release", now=now, keys=chosen, relay=relay)
 
-    def drop(self, now: float, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+    def replayable(self, chosen: RecordFilter) -> int:
+        [(count,)] = self._rows("replayable", **asdict(chosen))
+        return int(count)
+
+    def replay(self, now: float, chosen: RecordFilter) -> int:
         with transaction(self.connect()):
-            batch, count = self._dead(ids, keys)
-            self._change("delete", batch=batch)
-            self._change("remove_empty_keys", batch=batch)
-            self._change("unblock", batch=batch, now=now)
-        return count
+            return self._change("replay", now=now, **asdict(chosen))
 
     def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, int]:
         numbers = None if ids is None else json.dumps([number_of(each) for each in ids])
@@ -392,7 +481,7 @@ class SqliteCalls(SqliteFile):
 def _claimed(claim: KeyClaim) -> KeyOrRecord:
     if claim.key is not None:
         return claim.key, 0
-    return "", number_of(claim.records[0].record.id)
+    return "", claim.records[0].row
 
 
 def _fitting(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

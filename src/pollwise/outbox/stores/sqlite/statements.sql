@@ -7,11 +7,91 @@ SELECT :outbox, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
 FROM json_each(:records) WHERE true ORDER BY json_each.key
 RETURNING seq;
 
+-- name: taken
+SELECT "unique", seq, kind, payload FROM pollwise_outbox
+WHERE outbox = :outbox AND "unique" IN (SELECT value FROM json_each(:uniques));
+
+-- name: put_more
+-- As put, and of each record also a delay, a moment and a `unique`.
+INSERT INTO pollwise_outbox
+    (outbox, kind, payload, "key", headers, "unique", created_at, state, since)
+SELECT :outbox, json_extract(each, '$[0]'), json_extract(each, '$[1]'), json_extract(each, '$[2]'),
+       json_extract(each, '$[3]'), json_extract(each, '$[6]'), due,
+       CASE WHEN due > now THEN 5 ELSE 0 END, CASE WHEN due > now THEN due END
+FROM (
+    SELECT r.value AS each, r.key AS place, c.now,
+           max(c.now, coalesce(c.now + json_extract(r.value, '$[4]'),
+                               json_extract(r.value, '$[5]') + 0.0, c.now)) AS due
+    FROM json_each(:records) AS r,
+         (SELECT coalesce(:now, (julianday('now') - 2440587.5) * 86400.0) + 0.0 AS now) AS c
+)
+WHERE true ORDER BY place
+RETURNING seq;
+
+-- name: promote
+-- Delayed records that are due are new, at their old place.
+UPDATE pollwise_outbox SET state = 0, since = NULL
+WHERE outbox = :outbox AND state >= 2 AND state = 5 AND since <= :now;
+
+-- name: lanes
+SELECT lane FROM pollwise_outbox_lanes WHERE outbox = :outbox ORDER BY lane;
+
+-- name: add_lane
+INSERT INTO pollwise_outbox_lanes (outbox, lane) VALUES (:outbox, :lane) ON CONFLICT DO NOTHING;
+
+-- name: forget_lanes
+DELETE FROM pollwise_outbox_lanes
+WHERE outbox = :outbox AND lane NOT IN (SELECT value FROM json_each(:besides)) AND NOT EXISTS (
+    SELECT 1 FROM pollwise_outbox AS r
+    WHERE r.outbox = :outbox || char(30) || lane AND r.state < 2
+) AND NOT EXISTS (
+    SELECT 1 FROM pollwise_outbox AS r
+    WHERE r.outbox = :outbox || char(30) || lane AND r.state >= 2 AND r.state = 2
+);
+
+-- name: copy
+-- The copy of a record for a lane, in the lane's outbox.
+INSERT INTO pollwise_outbox (outbox, kind, payload, "key", headers, created_at, progress, origin)
+SELECT outbox || char(30) || :lane, kind, payload, "key", headers, created_at, :progress, seq
+FROM pollwise_outbox WHERE seq = :seq;
+
+-- name: complete_in_lanes
+UPDATE pollwise_outbox SET state = 4, since = :now
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND state < 2;
+
+-- name: origins
+SELECT DISTINCT origin FROM pollwise_outbox WHERE seq IN (SELECT value FROM json_each(:batch));
+
+-- name: finish
+-- Records whose last copy is gone.
+DELETE FROM pollwise_outbox
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND state = 4
+  AND NOT EXISTS (SELECT 1 FROM pollwise_outbox AS c WHERE c.origin = pollwise_outbox.seq);
+
+-- name: finish_kept
+UPDATE pollwise_outbox SET state = 3, since = :now
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND state = 4
+  AND NOT EXISTS (SELECT 1 FROM pollwise_outbox AS c WHERE c.origin = pollwise_outbox.seq);
+
+-- name: replayable
+SELECT count(*) FROM pollwise_outbox
+WHERE outbox = :outbox AND state >= 2 AND state = 3
+  AND (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+  AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at < :until);
+
+-- name: replay
+-- New again, at its old place.
+UPDATE pollwise_outbox SET state = 0, since = :now, progress = '', retried = 0, error = NULL
+WHERE outbox = :outbox AND state >= 2 AND state = 3
+  AND (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+  AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at < :until);
+
 -- name: new_and_due
 -- Whether there are new records, and when the next key is due. Only reads: takes no write lock.
 SELECT
     EXISTS (SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state = 0),
-    (SELECT min(due) FROM pollwise_outbox_keys WHERE outbox = :outbox AND due IS NOT NULL);
+    (SELECT min(due) FROM pollwise_outbox_keys WHERE outbox = :outbox AND due IS NOT NULL),
+    (SELECT min(since) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 5);
 
 -- name: due
 -- Keys that can be claimed: ready, or their lease expired, or their retry is due.
@@ -45,12 +125,12 @@ ON CONFLICT (outbox) DO UPDATE SET last = last + excluded.last
 RETURNING last;
 
 -- name: of_key
-SELECT seq, kind, payload, headers, created_at, progress, retried FROM pollwise_outbox
+SELECT seq, kind, payload, headers, created_at, progress, retried, origin FROM pollwise_outbox
 WHERE outbox = :outbox AND "key" = :key AND state < 2
 ORDER BY seq LIMIT :limit;
 
 -- name: of_no_key
-SELECT seq, kind, payload, headers, created_at, progress, retried FROM pollwise_outbox
+SELECT seq, kind, payload, headers, created_at, progress, retried, origin FROM pollwise_outbox
 WHERE seq = :record AND outbox = :outbox AND state < 2;
 
 -- name: lease
@@ -113,7 +193,7 @@ WHERE outbox = :outbox AND "key" = :key AND record = 0;
 -- name: dead
 SELECT seq FROM pollwise_outbox
 WHERE outbox = :outbox AND state >= 2 AND state = 2
-  AND (:ids IS NULL OR seq IN (SELECT value FROM json_each(:ids)))
+  AND (:ids IS NULL OR coalesce(origin, seq) IN (SELECT value FROM json_each(:ids)))
   AND (:keys IS NULL OR "key" IN (SELECT value FROM json_each(:keys)));
 
 -- name: revive
@@ -147,11 +227,12 @@ WHERE seq IN (
 RETURNING seq;
 
 -- name: counts
--- Records: live, dead, done.
+-- Records: live, dead, done, delayed.
 SELECT
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state < 2),
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 2),
-    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 3);
+    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 3),
+    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 5);
 
 -- name: key_counts
 -- Keys: leased, waiting, blocked; and how many records wait behind the blocked ones.
@@ -178,7 +259,7 @@ SELECT min(created_at) FROM pollwise_outbox WHERE seq IN (
 ) AND state < 2;
 
 -- name: blocked
-SELECT k."key", r.seq, r.kind, r.error, coalesce(r.since, r.created_at), (
+SELECT k."key", coalesce(r.origin, r.seq), r.kind, r.error, coalesce(r.since, r.created_at), (
     SELECT count(*) FROM pollwise_outbox AS b
     WHERE b.outbox = :outbox AND b."key" = k."key" AND b.state < 2
 )
@@ -187,31 +268,53 @@ WHERE k.outbox = :outbox AND k."key" > :after AND k.state = 3
 ORDER BY k."key" LIMIT :limit;
 
 -- name: list
-SELECT r.seq, r.kind, r.payload, r."key", r.headers, r.created_at,
-       CASE
-           WHEN r.state >= 2 THEN r.state + 1
-           WHEN k.state IN (1, 2) AND k.due > :now AND (k.record > 0 OR NOT EXISTS (
-               SELECT 1 FROM pollwise_outbox AS b
-               WHERE b.outbox = :outbox AND b."key" = r."key" AND b.state < 2 AND b.seq < r.seq
-           )) THEN k.state
-           ELSE 0
-       END AS shown,
-       k.due, coalesce(r.since, r.created_at), r.error, r.progress, k.relay
-FROM pollwise_outbox AS r LEFT JOIN pollwise_outbox_keys AS k
-    ON k.outbox = r.outbox AND k."key" = coalesce(r."key", '')
-   AND k.record = CASE WHEN r."key" IS NULL THEN r.seq ELSE 0 END
-WHERE r.outbox = :outbox AND r.seq > :after
-  AND (:state IS NULL OR shown = :state)
-  AND (:kind IS NULL OR r.kind = :kind)
-  AND (:key IS NULL OR r."key" = :key)
-ORDER BY r.seq LIMIT :limit;
+-- A record that is in its lanes is shown as their copies. With the first record before it, for one that
+-- waits.
+SELECT coalesce(seq_of, seq), kind, payload, "key", headers, created_at, shown, due, since, error, progress,
+       relay, seq, substr(outbox, length(:outbox) + 2),
+       CASE WHEN shown = 0 AND "key" IS NOT NULL THEN coalesce(dead, (
+           SELECT min(b.seq) FROM pollwise_outbox AS b
+           WHERE b.outbox = records.outbox AND b."key" = records."key" AND b.state < 2
+             AND b.seq < records.seq
+       )) END
+FROM (
+    SELECT r.seq, r.origin AS seq_of, r.outbox, r.kind, r.payload, r."key", r.headers, r.created_at,
+           CASE
+               WHEN r.state = 5 THEN 5
+               WHEN r.state >= 2 THEN r.state + 1
+               WHEN k.state IN (1, 2) AND k.due > :now AND (k.record > 0 OR NOT EXISTS (
+                   SELECT 1 FROM pollwise_outbox AS b
+                   WHERE b.outbox = r.outbox AND b."key" = r."key" AND b.state < 2 AND b.seq < r.seq
+               )) THEN k.state
+               ELSE 0
+           END AS shown,
+           k.due, coalesce(r.since, r.created_at) AS since, r.error, r.progress, k.relay, k.dead
+    FROM pollwise_outbox AS r LEFT JOIN pollwise_outbox_keys AS k
+        ON k.outbox = r.outbox AND k."key" = coalesce(r."key", '')
+       AND k.record = CASE WHEN r."key" IS NULL THEN r.seq ELSE 0 END
+    WHERE (r.outbox = :outbox OR r.outbox IN (
+        SELECT :outbox || char(30) || lane FROM pollwise_outbox_lanes WHERE outbox = :outbox
+    )) AND r.seq > :after AND r.state <> 4
+      AND (:one IS NULL OR r.seq = :one OR r.origin = :one)
+) AS records
+WHERE (:state IS NULL OR shown = :state)
+  AND (:kind IS NULL OR kind = :kind)
+  AND (:key IS NULL OR "key" = :key)
+ORDER BY seq LIMIT :limit;
+
+-- name: error_of
+SELECT coalesce(origin, seq), error FROM pollwise_outbox WHERE seq = :seq;
 
 -- name: list_dead
 -- By the index: dead records are few among many.
-SELECT r.seq, r.kind, r.payload, r."key", r.headers, r.created_at,
-       3, NULL, coalesce(r.since, r.created_at), r.error, r.progress, NULL
+SELECT coalesce(r.origin, r.seq), r.kind, r.payload, r."key", r.headers, r.created_at,
+       3, NULL, coalesce(r.since, r.created_at), r.error, r.progress, NULL, r.seq,
+       substr(r.outbox, length(:outbox) + 2), NULL
 FROM pollwise_outbox AS r INDEXED BY pollwise_outbox_ended
-WHERE r.outbox = :outbox AND r.state >= 2 AND r.state = 2 AND r.seq > :after
+WHERE r.outbox IN (
+    SELECT :outbox UNION ALL
+    SELECT :outbox || char(30) || lane FROM pollwise_outbox_lanes WHERE outbox = :outbox
+) AND r.state >= 2 AND r.state = 2 AND r.seq > :after
   AND (:kind IS NULL OR r.kind = :kind)
   AND (:key IS NULL OR r."key" = :key)
 ORDER BY r.seq LIMIT :limit;

@@ -6,7 +6,7 @@ commit by any process, in any language, is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -82,30 +82,42 @@ class SqliteOutboxStore(OutboxStore):
         now = self._epoch()
         return await self._call(self._calls.put, self._target(lambda: now), records)
 
-    async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
-        claims, due = await self._call(
-            self._calls.claim, relay, keys, per_key, lease, self._epoch()
+    async def _claim(
+        self, lane: str, relay: str, keys: int, per_key: int, lease: float
+    ) -> list[KeyClaim]:
+        claims, due, lanes = await self._call(
+            self._calls.claim, lane, relay, keys, per_key, lease, self._epoch()
         )
         self._hint_when_due(due)
+        if not lane:
+            self.lanes = lanes
         return claims
 
-    async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
+    async def _settle(self, lane: str, ends: list[KeySettlement]) -> list[KeyClaim]:
         now, keep, block = self._epoch(), self.keep is not None, self.on_dead == "block"
-        lost, more = await self._call(self._calls.settle, ends, now, keep=keep, block=block)
+        lost, more = await self._call(self._calls.settle, lane, ends, now, keep=keep, block=block)
         if more:
             self._more_behind(more)
         return lost
 
     relays = in_thread_now(SqliteCalls.relays)
-    stats = in_thread_now(SqliteCalls.stats)
+    forget_lanes = in_thread(SqliteCalls.forget_lanes)
+    _read_lanes = in_thread(SqliteCalls.lanes)
+    _stats = in_thread_now(SqliteCalls.stats)
     _renew = in_thread_now(SqliteCalls.renew)
     _announce_handlers = in_thread_now(SqliteCalls.announce)
     _blocked = in_thread(SqliteCalls.blocked)
     _records = in_thread_now(SqliteCalls.records)
-    _retry = in_thread_now(SqliteCalls.retry)
-    _drop = in_thread_now(SqliteCalls.drop)
     _release = in_thread_now(SqliteCalls.release)
+    _replay = in_thread_now(SqliteCalls.replay)
+    _replayable = in_thread(SqliteCalls.replayable)
     _prune = in_thread_now(SqliteCalls.prune)
+
+    async def _retry(
+        self, lane: str, ids: Sequence[str] | None, keys: Sequence[str] | None, *, drop: bool
+    ) -> int:
+        keep, now = self.keep is not None, self._epoch()
+        return await self._call(self._calls.retry, now, lane, ids, keys, drop=drop, keep=keep)
 
     async def close(self) -> None:
         if not self._thread.closed:
