@@ -33,6 +33,7 @@ class Wire(httpx.AsyncBaseTransport):
 
     def __init__(self, app: Any) -> None:
         self.app = app
+        self.sockets = True
         self.gone = False
         self.lose: tuple[str, int] = ("", 0)
         self.requests: list[tuple[float, str, str]] = []
@@ -74,6 +75,10 @@ class Hand:
 
     def mend(self) -> None:
         self.wire.gone = False
+
+    def refuse_sockets(self) -> None:
+        """A proxy blocks WebSockets from now on."""
+        self.wire.sockets = False
 
     def move(self, app: Any) -> None:
         """The controller was restarted: requests reach another application."""
@@ -118,7 +123,7 @@ def make_hand(
     sockets: list[InsideSocket] = []
 
     async def dial(path: str, token: str) -> Any:
-        if wire.gone:
+        if wire.gone or not wire.sockets:
             raise NoAnswer("the network is gone", sent=False)
         socket = await dial_inside(wire.app, path, token)
         sockets[:] = [socket]

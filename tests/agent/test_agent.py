@@ -382,7 +382,7 @@ class Terse:
         return JSONResponse(self.answer, self.status, self.headers)
 
 
-def polled(tmp_path: Path, terse: Terse, seconds: float) -> list[float]:
+def polled(tmp_path: Path, terse: Terse, seconds: float, **options: Any) -> list[float]:
     """The gaps between the polls of an idle agent."""
     clock = VirtualClock()
     token = tmp_path / "token"
@@ -390,7 +390,7 @@ def polled(tmp_path: Path, terse: Terse, seconds: float) -> list[float]:
     hands: list[Hand] = []
 
     async def main() -> None:
-        hand = make_hand(terse.app, token, tmp_path, clock, push=False)
+        hand = make_hand(terse.app, token, tmp_path, clock, push=False, **options)
         hands.append(hand)
         async with at_work(hand):
             await clock.sleep(seconds)
@@ -413,6 +413,93 @@ def test_it_polls_when_the_controller_suggests(
 ) -> None:
     gaps = polled(tmp_path, Terse({"job": None, "next_poll_s": next_poll}), 1000)
     assert all(least <= gap <= most for gap in gaps), gaps
+
+
+@pytest.mark.parametrize(
+    ("options", "first", "last"),
+    [
+        ({"poll_interval": "8s", "max_interval": "40s"}, 16, 40),
+        ({"poll_interval": "10s", "max_interval": "10s"}, 10, 10),
+        ({"poll_interval": "2s", "max_interval": "3s"}, 5, 5),  # the controller's minimum
+        ({"max_interval": "12s"}, 12, 12),  # the controller suggests more
+    ],
+)
+def test_an_agent_may_have_a_pace_of_its_own(
+    tmp_path: Path, options: dict[str, Any], first: float, last: float
+) -> None:
+    gaps = polled(tmp_path, Terse({"job": None, "next_poll_s": 70}), 500, **options)
+    assert gaps[0] == pytest.approx(first, rel=0.11)
+    assert gaps[-1] == pytest.approx(last, rel=0.11)
+
+
+@pytest.mark.parametrize("interval", ["7s", "30s", "80s"])
+def test_idle_agents_poll_as_often_as_the_controller_says(tmp_path: Path, interval: str) -> None:
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, push=False)
+        async with at_work(hand):
+            await farm.clock.sleep(1000)
+            gaps = [b - a for a, b in itertools.pairwise(hand.wire.polls())]
+        assert gaps
+        assert all(gap == pytest.approx(float(interval[:-1]), rel=0.11) for gap in gaps)
+
+    on_farm(main, tmp_path, poll_interval=interval)
+
+
+@pytest.mark.parametrize("interval", ["5s", "30s"])
+def test_an_open_websocket_saves_polls(tmp_path: Path, interval: str) -> None:
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(1))
+        async with at_work(hand):
+            await farm.clock.sleep(3600)
+            assert hand.agent.state()["push"]
+            assert len(hand.wire.polls()) <= 2 + 3600 / 54
+            gaps = [b - a for a, b in itertools.pairwise(hand.wire.polls())]
+            assert all(54 <= gap <= 66 for gap in gaps[1:]), gaps
+            job = await farm.put()
+            began = farm.clock.now()
+            await ended(farm, job["id"], within=20)
+            assert farm.clock.now() - began < 3, "and yet it is picked up at once"
+            await farm.clock.sleep(5)
+            farm.controller.sockets.close()
+            hand.refuse_sockets()
+            polls = len(hand.wire.polls())
+            await until(lambda: _is(len(hand.wire.polls()) > polls), 10)
+            await farm.clock.sleep(600)
+            assert len(hand.wire.polls()) - polls >= 600 / (1.1 * float(interval[:-1]))
+        results = Counter(getattr(event, "result", "") for event in farm.seen)
+        assert results["too_soon"] == 0
+
+    on_farm(main, tmp_path, poll_interval=interval)
+
+
+@pytest.mark.parametrize("push", [True, False])
+@pytest.mark.parametrize("slots", [1, 5])
+def test_a_busy_agent_is_never_too_soon(tmp_path: Path, push: bool, slots: int) -> None:
+    async def main(farm: Farm) -> None:
+        jobs = [(await farm.put())["id"] for _ in range(60)]
+        count = itertools.count()
+
+        async def execute(run: AgentRun) -> CommandResult:
+            number = next(count)
+            await asyncio.sleep((0.0, 0.3, 7.0, 0.01)[number % 4])
+            failed = number % 9 == 0 and run.work.attempt == 1
+            return CommandResult(int(failed), "no" if failed else None)
+
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(
+            farm.app, token, tmp_path, farm.clock, execute=execute, push=push, slots=slots
+        )
+        async with at_work(hand):
+            for job in jobs:
+                await ended(farm, job, within=2000)
+                if job == jobs[30]:
+                    await farm.put()
+        results = Counter(getattr(event, "result", "") for event in farm.seen)
+        assert results["too_soon"] == 0
+
+    on_farm(main, tmp_path)
 
 
 def test_too_soon_is_heeded(tmp_path: Path) -> None:

@@ -42,12 +42,14 @@ from pollwise.runtime.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollwise.runtime.loop import POLL_RETRY, Batch, LoopOptions, PollLoop
+from pollwise.runtime.loop import LONG_INTERVAL, POLL_RETRY, Batch, LoopOptions, PollLoop
 from pollwise.runtime.signals import stopping_on_signals
 
 #: The most reports in one poll, and the most bytes of them.
 REPORTS_MAX = 100
 REPORT_BYTES_MAX = 512 * 1024
+#: How often to poll where nothing is suggested, in seconds.
+POLL_INTERVAL = 30.0
 #: How long the last requests of a stop may take, in seconds.
 FAREWELL = 10.0
 
@@ -78,7 +80,9 @@ class Agent:
         )
         self._link = ControllerLink(client, TokenSource(options.token_file), self._clock)
         self._push = AgentHints(self._link, self._clock, self.events, options.name, self._cancel)
-        self._pace = Suggested(Adaptive(options.poll_interval, options.max_interval))
+        longest, own = options.span("max_interval"), options.poll_interval is not None
+        shortest = options.span("poll_interval") if own else min(POLL_INTERVAL, longest)
+        self._pace = Suggested(Adaptive(shortest, longest), own=own)
         self._polling = LoopOptions(
             clock=self._clock, events=self.events, hints=self._push, spread=False
         )
@@ -243,6 +247,8 @@ class Agent:
             share = BUSY_SHARE if busy else IDLE_SHARE
             self._pace.least = worker.min_interval
             self._pace.most = share * worker.heartbeat_timeout
+            # While hints arrive, polls are only in case that one is lost.
+            self._polling.long_interval = min(LONG_INTERVAL, self._pace.most)
             # After an outage, workers have one heartbeat timeout to return.
             longest = max(RETURN_SHARE * worker.heartbeat_timeout, POLL_RETRY.first)
             longest = min(longest, POLL_RETRY.max_delay)

@@ -40,8 +40,10 @@ class AgentOptions:
     slots: how many jobs run at a time.
     artefacts: patterns of the files in the folder `out` to upload.
     timeout: how long a command may run, unless its job allows less.
-    poll_interval, max_interval: how often to poll if the controller suggests nothing: the first
-        after a poll that found a job, up to the second while polls find none.
+    poll_interval: how often to poll after a poll that found a job, longer while polls find none; by
+        default as the controller suggests. An open WebSocket makes most polls unnecessary: then an
+        idle agent polls once a minute.
+    max_interval: the longest pause of an idle agent without a WebSocket.
     grace: how long a stop waits for commands before it gives their jobs back.
     kill_after: how long a command may take to end after SIGTERM.
     folder: for the folders of jobs, and reports until they are accepted.
@@ -62,7 +64,7 @@ class AgentOptions:
     slots: int = 1
     artefacts: Sequence[str] = ("**/*",)
     timeout: Duration | None = None
-    poll_interval: Duration = 30.0
+    poll_interval: Duration | None = None
     max_interval: Duration = 120.0
     grace: Duration = 30.0
     kill_after: Duration = 10.0
@@ -85,15 +87,17 @@ class AgentOptions:
             raise ConfigError(
                 f"slots = {self.slots!r} must be a whole number from 1 to {SLOTS_MAX}"
             )
-        for name in ("poll_interval", "max_interval"):
-            put(self, name, seconds(getattr(self, name), name, positive=True))
+        put(self, "max_interval", seconds(self.max_interval, "max_interval", positive=True))
         for name in ("grace", "kill_after"):
             put(self, name, seconds(getattr(self, name), name))
-        if self.span("poll_interval") > self.span("max_interval"):
-            raise ConfigError(
-                f"poll_interval = {self.poll_interval:g} s is above max_interval = "
-                f"{self.max_interval:g} s; lower it, or raise max_interval"
-            )
+        if self.poll_interval is not None:
+            interval = seconds(self.poll_interval, "poll_interval", positive=True)
+            if interval > self.span("max_interval"):
+                raise ConfigError(
+                    f"poll_interval = {interval:g} s is above max_interval = "
+                    f"{self.max_interval:g} s; lower it, or raise max_interval"
+                )
+            put(self, "poll_interval", interval)
         if self.timeout is not None:
             limit = seconds(self.timeout, "timeout", positive=True)
             if limit > TIMEOUT_MAX:

@@ -16,18 +16,22 @@ RETURN_SHARE = 0.5
 
 
 class Suggested(Strategy, Pacer):
-    """Polls when the controller suggests; as `Adaptive` if it suggests nothing.
+    """Polls when the controller suggests, or at a pace of its own.
 
     It is for one agent, which keeps these up to date, so it is its own pacer:
 
     next_poll: seconds until the next poll, as the controller suggested last; None if it did not.
-    least: the minimum interval of an idle worker. most: the longest time between two requests.
+    least: the minimum interval of a worker. most: the longest time between two requests.
+
+    otherwise: the pace where nothing is suggested; its max_interval also limits suggestions.
+    own: always keep to `otherwise`.
     """
 
     name: ClassVar[str] = "suggested"
 
-    def __init__(self, otherwise: Adaptive) -> None:
+    def __init__(self, otherwise: Adaptive, *, own: bool = False) -> None:
         self._otherwise = otherwise
+        self._own = own
         self._pacer = otherwise.pacer()
         self.next_poll: float | None = None
         self.least = 0.0
@@ -35,11 +39,11 @@ class Suggested(Strategy, Pacer):
 
     @property
     def min_interval(self) -> float:
-        return min(self.least, self._otherwise.min_interval)
+        return self.least or self._otherwise.min_interval
 
     @property
     def max_interval(self) -> float:
-        return max(self._otherwise.max_interval, self.next_poll or 0.0)
+        return max(self._otherwise.max_interval, self.least)
 
     def pacer(self) -> Pacer:
         return self
@@ -49,9 +53,10 @@ class Suggested(Strategy, Pacer):
 
     def after(self, outcome: Outcome) -> Pause:
         pause = self._pacer.after(outcome)
-        delay = pause.delay if self.next_poll is None else self.next_poll
-        delay = max(min(delay, self.most), self.min_interval)
-        return Pause(delay, 0.0, pause.changes if self.next_poll is None else ())
+        suggested = None if self._own else self.next_poll
+        delay = pause.delay if suggested is None else min(suggested, self.max_interval)
+        delay = max(min(delay, self.most), self.least)
+        return Pause(delay, 0.0, pause.changes if suggested is None else ())
 
     def state(self) -> dict[str, Plain]:
         return {**self._pacer.state(), "suggested": self.next_poll}

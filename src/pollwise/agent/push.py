@@ -44,7 +44,17 @@ class AgentHints(Hints):
         self._cancel = cancel
         self._listening: asyncio.Task[None] | None = None
         self._lost: bool | None = None
-        self.connected = False
+        self._proven_at: float | None = None
+        self._opened = self._was_open = False  # in this try, in the try before
+
+    @property
+    def connected(self) -> bool:
+        return self._proven_at is not None
+
+    @property
+    def proven_at(self) -> float | None:
+        """Since when the WebSocket is open; its keep-alive finds out when it is dead."""
+        return self._proven_at
 
     def begin(self) -> None:
         """Listen with the registration that the agent has now."""
@@ -67,14 +77,18 @@ class AgentHints(Hints):
         failures = 0
         while True:
             began = self._clock.now()
+            self._opened = False
             try:
                 await self._listen(began)
             except PollwiseError as error:
                 if not self._lost:
                     self._lost = True
                     self._events.emit(HintsLost(self._source, str(error), ADVICE))
-                if isinstance(error, NotRegistered):
-                    self.send()  # the next poll registers again, and calls `begin`
+                if isinstance(error, NotRegistered) or (self._was_open and not self._opened):
+                    # The next poll registers again, and calls `begin`; or it ends a long pause that
+                    # began when hints arrived, because the WebSocket cannot be opened again.
+                    self.send()
+                self._was_open = self._opened
             failures = 1 if self._clock.now() - began > POLL_RETRY.max_delay else failures + 1
             await self._clock.sleep(POLL_RETRY.delay(failures, random.random()))
 
@@ -84,13 +98,14 @@ class AgentHints(Hints):
             while True:
                 message = await socket.receive()
                 if not self.connected:  # a first message proves the channel
-                    self.connected = True
+                    self._proven_at = self._clock.now()
+                    self._opened = True
                     if self._lost is not False:
                         self._lost = False
                         self._events.emit(HintsProven(self._source, self._clock.now() - began))
                 self._handle(message)
         finally:
-            self.connected = False
+            self._proven_at = None
             with suppress(PollwiseError):
                 await socket.close()
 

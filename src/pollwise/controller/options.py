@@ -61,10 +61,12 @@ class ControllerOptions:
     state: where workers, tokens and the audit log are stored; by default beside the queue.
     artefacts: a folder, or the URL of a bucket; by default a folder beside the database.
     heartbeat_timeout: a worker that is silent for this long is offline, and its jobs go to others.
-    min_interval: the minimum time between two polls of a worker that found nothing.
-    poll_interval: how often agents poll that ignore the suggested interval.
-    target_pickup: how often the workers of a group poll together; sets the suggested interval.
-    max_interval: the longest suggested interval.
+    min_interval: the minimum time between two polls of a worker, on average; exactly, after a poll
+        that found nothing.
+    poll_interval: how often an idle worker polls that has no WebSocket: the suggested interval.
+    target_pickup: the workers of a group together need not poll more often; in a large group it
+        makes the suggested interval longer.
+    max_interval: the longest suggested interval; it is never above 3/4 of heartbeat_timeout.
     max_wait: the longest time that a poll is held (`wait=`).
     empty_for: how long a claim that found nothing answers the next polls for the same kinds.
     attempts: how often a job is tried, unless the job says otherwise.

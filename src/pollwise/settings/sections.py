@@ -272,12 +272,14 @@ class ControllerSettings(Section):
         120.0, "A worker that is silent for this long is offline, and its jobs go to others."
     )
     min_interval: Annotated[float, DurationReader(0.0, 3600.0)] = setting(
-        5.0, "The shortest time between two polls of a worker that found nothing."
+        5.0, "The shortest time between two polls of a worker."
     )
-    poll_interval: Interval = setting(30.0, "How often agents poll if they ignore suggestions.")
+    poll_interval: Interval = setting(
+        30.0, "How often an idle worker polls that has no WebSocket; longer in a large group."
+    )
     max_interval: Interval = setting(120.0, "The longest interval that the controller suggests.")
     target_pickup: Annotated[float, DurationReader(0.01, 3600.0)] = setting(
-        5.0, "How soon one of the workers should poll after a new job."
+        5.0, "A large group of idle workers together polls no more often than this."
     )
     empty_for: Annotated[float, DurationReader(0.0, 60.0)] = setting(
         1.0, "How long an empty answer is reused for further polls."
@@ -328,9 +330,11 @@ class AgentSettings(Section):
     ca_file: OptionalText = setting(None, "More certificates to trust, in PEM.")
     name: OptionalText = setting(None, "The agent's name; none takes the host's name.")
     slots: Concurrency = setting(1, "How many jobs run at a time.")
-    poll_interval: Interval = setting(30.0, "How often to poll if the controller suggests nothing.")
+    poll_interval: Annotated[float | None, OptionalReader(DurationReader(0.1, 3600.0))] = setting(
+        None, "How often to poll without a WebSocket; none takes the controller's suggestion."
+    )
     max_interval: Interval = setting(
-        120.0, "The longest interval of an idle agent if the controller suggests nothing."
+        120.0, "The longest interval of an idle agent without a WebSocket."
     )
     timeout: OptionalTimeout = setting(
         None, "How long a command may run, unless its job has a shorter limit."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
 from pollwise.errors import ConfigError
 from pollwise.runtime.events import PollAnswered
 from tests.controller.farm import Agent, Farm, claims, virtually_on_farm
+from tests.queues.http.stub import dial_inside
 
 
 def test_an_empty_poll_says_when_to_come_again(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
         said = await agent.poll()
-        assert said == {"job": None, "next_poll_s": 5, "cancel": [], "drain": False}
+        assert said == {"job": None, "next_poll_s": 30, "cancel": [], "drain": False}
         others = [await farm.register(f"other {n}") for n in range(9)]
         for other in others:
             await other.poll()
@@ -71,13 +73,69 @@ def test_too_soon_is_429_and_reaches_no_queue(tmp_path: Path) -> None:
         await asyncio.sleep(2)
         assert (await agent.get()).status_code == 200
         assert claims(farm) == before + 1
-        # What reports something, or asks for no job, is never too soon.
+        # What reports something, or asks for no job, need not wait after an empty poll.
         assert (await agent.post(max=0)).status_code == 200
         assert (
             await agent.post(finished=[{"job_id": "0" * 32, "state": "done"}])
         ).status_code == 200
         results = [event.result for event in farm.seen.of(PollAnswered)]
         assert results.count("too_soon") == 4
+
+    virtually_on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"max": 1},
+        {"max": 0},
+        {"finished": [{"job_id": "0" * 32, "state": "done"}]},
+        {"wait": 60},
+    ],
+    ids=["holds a job", "asks for none", "reports nothing real", "does not wait"],
+)
+def test_a_worker_is_limited_whatever_it_asks(tmp_path: Path, asked: dict[str, Any]) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.put()
+        await agent.job()
+        running = [{"job_id": job["id"]}]
+        held: set[asyncio.Task[Any]] = set()
+
+        async def post() -> Any:
+            poll = asyncio.ensure_future(agent.post(running=running, **asked))
+            if "wait" not in asked:
+                return (await poll).status_code
+            await asyncio.sleep(0.01)
+            held.add(poll)
+            return poll.result().status_code if poll.done() else 200
+
+        began = farm.clock.now()
+        answers = Counter([await post() for _ in range(100)])
+        assert 1 <= answers[200] <= 14
+        assert set(answers) == {200, 429}
+        while farm.clock.now() < began + 600:
+            await asyncio.sleep(1)
+            answers[await post()] += 1
+        assert 90 < answers[200] <= 14 + 600 / 5, "one in five seconds"
+        await asyncio.gather(*held)
+        await asyncio.sleep(60)
+        assert (await agent.finish(job))["lost"] == [], "it has kept its job"
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_websocket_that_is_opened_again_and_again_brings_no_more_polls(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        answers: Counter[int] = Counter()
+        for _ in range(50):
+            path = f"/api/workers/ws?worker_id={agent.id}"
+            socket = await dial_inside(farm.app, path, agent.token)
+            await socket.receive()
+            answers[(await agent.get()).status_code] += 1
+            await socket.close()
+        assert answers[200] <= 12
 
     virtually_on_farm(main, tmp_path)
 
@@ -450,14 +508,17 @@ def test_a_bad_body_is_refused(tmp_path: Path, body: bytes, status: int) -> None
 # SuggestedPace and groups
 
 
-@given(st.integers(0, 10**9), st.floats(0, 100), st.floats(100, 3600), st.floats(0.01, 3600))
+@given(
+    st.integers(0, 10**9), st.floats(0, 100), st.floats(100, 3600), st.floats(0.01, 3600),
+    st.floats(0.1, 3600),
+)  # fmt: skip
 def test_a_suggestion_is_within_its_bounds(
-    idle: int, least: float, most: float, target: float
+    idle: int, least: float, most: float, target: float, base: float
 ) -> None:
-    pace = SuggestedPace(
-        ControllerOptions(min_interval=least, max_interval=most, target_pickup=target)
-    )
+    given: dict[str, Any] = {"min_interval": least, "max_interval": most, "target_pickup": target}
+    pace = SuggestedPace(ControllerOptions(poll_interval=base, **given))
     suggested = pace.suggested(idle)
+    assert suggested >= 0.95 * min(base, most, 90.0)
     assert least <= suggested <= max(most, least)
     assert suggested <= max(90.0, least)  # below the time-out of a silent worker
     assert pace.suggested(idle + 1) >= suggested

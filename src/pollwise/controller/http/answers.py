@@ -131,7 +131,7 @@ def too_soon(after: float, min_interval: float) -> HttpError:
     return HttpError(
         429,
         "too_soon",
-        f"this worker polled less than {min_interval:g} s ago, and found nothing",
+        f"this worker polls too often: at most one poll in {min_interval:g} s is answered",
         f"Wait {wait} s, or the next_poll_s of the previous answer.",
         {"Retry-After": str(wait)},
     )

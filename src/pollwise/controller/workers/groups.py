@@ -40,12 +40,16 @@ class WorkerGroup:
 
 
 class SuggestedPace:
-    """The interval suggested to a worker, so that its group together polls often enough."""
+    """The interval suggested to an idle worker: `poll_interval`, longer in a large group.
+
+    The polls of a group together need not come more often than `target_pickup`.
+    """
 
     def __init__(self, options: ControllerOptions) -> None:
         self._min = options.span("min_interval")
         longest = SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
         self._max = max(min(options.span("max_interval"), longest), self._min)
+        self._base = options.span("poll_interval")
         self._target = options.span("target_pickup")
         self._last = (-1, 0.0)  # a number of idle workers, and what was suggested to each
 
@@ -55,6 +59,6 @@ class SuggestedPace:
         Rounded to two digits, so that the answer to an empty poll seldom changes.
         """
         if idle != self._last[0]:
-            wanted = float(f"{self._target * max(idle, 1):.2g}")
+            wanted = float(f"{max(self._target * idle, self._base):.2g}")
             self._last = (idle, min(max(wanted, self._min), self._max))
         return self._last[1]

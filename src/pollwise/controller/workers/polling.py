@@ -22,6 +22,8 @@ from pollwise.runtime.jobs import Progress
 
 #: A held poll claims again after this many seconds while hints are not proven.
 CLAIM_EVERY = 5.0
+#: How many polls a worker may send at once, and one more per slot.
+POLLS_AT_ONCE = 10.0
 #: The longest time that a poll is held, as a fraction of the heartbeat timeout.
 SHARE_OF_TIMEOUT = 0.5
 
@@ -93,15 +95,35 @@ class Poller:
         self.held = 0  # polls
         self._closing = False
 
+    def admit(self, known: KnownWorker, ask: PollRequest, now: float) -> None:
+        """Raise `HttpError` for a poll that comes too soon; to be called once for each poll.
+
+        Any poll counts. A worker may send one in `min_interval` and a few more at once, and one for
+        each job that it gets or ends and each hint. After a poll that found nothing, the next one
+        must wait, unless it got a hint, reports something, asks for no job, or will be held for
+        long enough.
+        """
+        least = self._min_interval
+        if not least:
+            return
+        group = self._registry.group_of(known)
+        most = POLLS_AT_ONCE + known.row.slots
+        known.polls_left = min(known.polls_left + (now - known.counted_at) / least, most)
+        known.counted_at = now
+        if known.polls_left < 1.0:
+            raise too_soon((1.0 - known.polls_left) * least, least)
+        if known.empty_at is not None and ask.max_jobs and not ask.finished:
+            held = ask.wait >= least and self.held < self._held_max and not self._closing
+            left = known.empty_at + least - now
+            if left > 0 and known.hinted_at is None and not held and known.puts == group.puts:
+                raise too_soon(left, least)
+        known.polls_left -= 1.0
+
     def quick(
         self, known: KnownWorker, max_jobs: int, wait: float, now: float
     ) -> PollResult | None:
-        """The answer from memory to a poll without reports; None if the stores must be read.
-
-        Raises `HttpError` for a poll that comes too soon.
-        """
+        """The answer from memory to a poll without reports; None if the stores must be read."""
         group = self._registry.group_of(known)
-        self._refuse_too_soon(known, now, max_jobs, wait)
         quiet = not known.runs and self._runs.is_fresh(now) and known.runs_at > -math.inf
         if not quiet or (wait and not self._closing) or known.row.drain:
             return None
@@ -112,8 +134,6 @@ class Poller:
     async def answer(self, known: KnownWorker, ask: PollRequest, gone: Gone) -> PollResult:
         """The answer to any poll. `gone` is awaited while it is held."""
         began = self._clock.now()
-        if not ask.finished:
-            self._refuse_too_soon(known, began, ask.max_jobs, ask.wait)
         async with known.polling:
             answer = await self._answer(known, ask)
         if answer.is_empty and ask.wait > 0 and ask.max_jobs and not known.row.drain:
@@ -132,16 +152,6 @@ class Poller:
         for known in self._registry:
             if known.waiting is not None:
                 known.waiting.give()
-
-    def _refuse_too_soon(self, known: KnownWorker, now: float, max_jobs: int, wait: float) -> None:
-        """Unless it got a hint, asks for no job, or will be held for long enough."""
-        if known.empty_at is None or not max_jobs or known.hinted:
-            return
-        if wait >= self._min_interval > 0 and self.held < self._held_max and not self._closing:
-            return
-        left = known.empty_at + self._min_interval - now
-        if left > 0 and known.puts == known.group.puts:
-            raise too_soon(left, self._min_interval)
 
     async def _answer(self, known: KnownWorker, ask: PollRequest) -> PollResult:
         await self._registry.read_requirements()

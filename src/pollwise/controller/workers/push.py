@@ -56,7 +56,12 @@ class WorkerSocket(Hint):
         """Send a hint to this worker; to another one if it does not poll soon."""
         if self.closed.is_set():
             return False
-        self.known.hinted = True
+        self.known.polls_left += 1.0
+        return self.greet()
+
+    def greet(self) -> bool:
+        """Send a hint that does not say that there is a job."""
+        self.known.hinted_at = self._sockets.clock.now()
         self.known.group.notice_put()
         self._sockets.sent(self)
         self._send_soon({"hint": True})
@@ -91,7 +96,7 @@ class WorkerSocket(Hint):
     def _no_answer(self) -> None:
         """It did not poll, so its connection may be dead: the next worker gets the hint."""
         self._timer = None
-        if self.known.hinted:
+        if self.known.hinted_at is not None:
             self._sockets.hints.leave(self)
             self._sockets.hints.send(1, self.wants)
 
@@ -159,7 +164,7 @@ class WorkerSockets:
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._read_cancels())
         self._events.emit(PushChanged(self._source, known.id, len(self._open)))
-        socket.give()  # a job may have been put before it was opened
+        socket.greet()  # a job may have been put before it was opened
         return socket
 
     def disconnect(self, socket: WorkerSocket) -> None:

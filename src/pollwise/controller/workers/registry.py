@@ -87,7 +87,8 @@ class KnownWorker:
     seen_at: when it last sent a request, in the event loop's time, and from which address.
     empty_at: when its last poll came back empty; None if it found something.
     puts: the count of its group when that poll came back.
-    hinted: it got a hint, so its next poll is not too soon.
+    hinted_at: when it got a hint that no poll has followed, so that its next one is not too soon.
+    polls_left: how many polls it may send at once, as of `counted_at`: see `Poller.admit`.
     idle: it looks for a job.
     silent: it was not seen for the heartbeat timeout.
     runs: what it runs, as read at `runs_at`.
@@ -103,7 +104,9 @@ class KnownWorker:
     version: int = -1
     empty_at: float | None = None
     puts: int = -1
-    hinted: bool = False
+    hinted_at: float | None = None
+    polls_left: float = math.inf
+    counted_at: float = 0.0
     idle: bool = False
     silent: bool = False
     runs: Mapping[str, HeldRun] = field(default_factory=lambda: _NO_RUNS)
@@ -256,7 +259,8 @@ class WorkerRegistry:
             known.group.idle += 1 if idle else -1
         if known.socket is not None:
             known.socket.polled(idle)
-        known.hinted = False
+        if known.hinted_at is not None and known.hinted_at < began:
+            known.hinted_at = None
         if count:
             known.empty_at = None
         elif asked:

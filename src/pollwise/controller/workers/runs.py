@@ -149,6 +149,7 @@ class Runs:
             (used_up if over else handed).append(run)
         if handed:
             known.runs = {**known.runs, **{run.job_id: run for run in handed}}
+            known.polls_left += len(handed)
         for run in handed:
             if run.claim.job.attempt > 1:
                 self._note_lapsed(run)
@@ -352,6 +353,7 @@ class Runs:
         self._forget(known, [i for i in runs if known.runs.get(i) is runs[i]])
         for job_id, end in ends.items():
             if job_id not in refused:
+                known.polls_left += 1.0
                 result = "failed" if end.comes_back else end.action
                 took = max(self._clock.now() - runs[job_id].since, 0.0)
                 error = reports[job_id].error or ""

@@ -76,6 +76,7 @@ class PollRoute:
                     known = await controller.access.worker_of(who, worker_id)
                     began = controller.clock.now()  # reading the state may have taken time
                 controller.registry.seen(known, address_of(scope), began)
+                controller.poller.admit(known, ask, began)
                 if ask.running is None:
                     answer = controller.poller.quick(known, ask.max_jobs, ask.wait, began)
                     if answer is not None:
@@ -91,6 +92,7 @@ class PollRoute:
                 worker_id, ask = _from_body(parsed(body or b"null"))
                 known = await controller.access.worker_of(who, worker_id)
                 controller.registry.seen(known, address_of(scope))
+                controller.poller.admit(known, ask, controller.clock.now())
             controller.began()
             answer = await controller.poller.answer(known, ask, lambda: disconnected(receive))
             if answer.is_empty and not answer.drain and not posted:
