@@ -54,6 +54,7 @@ from pollwise.runtime.events import (
     KeyBlocked,
     KeyGivenBack,
     KeyLost,
+    KindUnhandled,
     LoopBlocked,
     LoopResumed,
     OutboxMeasured,
@@ -240,6 +241,7 @@ def every_event() -> Iterator[Event]:
         yield kind("q", "w", "1", "greet", 1, *values)
     yield BreakerChanged("q", "greet", "open")
     yield ChoreFailed("q", "settle", "no")
+    yield KindUnhandled("q", "w", "unknown", "1", None)
     yield from of_the_executor("q")
     yield HintsProven("q", 0.01)
     yield HintsLost("q", "the line was cut", "look at it")

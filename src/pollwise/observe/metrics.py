@@ -86,6 +86,9 @@ METRICS: tuple[Metric, ...] = (
         _histogram("job_duration_seconds", "Time from started to done.", "kind"),
         _gauge("job_running", "Handlers running now.", "kind"),
         _gauge("breaker_state", "The breaker of a kind: 0 closed, 1 half-open, 2 open.", "kind"),
+        _counter(
+            "kind_unhandled_total", "Kinds without a handler here that waited for long.", "kind"
+        ),
     ),
     Metric(
         "pollwise_poll_cost_dollars_total",

@@ -94,6 +94,9 @@ class PrometheusSink:
             events.PollFailed: lambda event: self._of(event, "poll_failed_total").inc(),
             events.PaceChanged: self._pace_changed,
             events.JobStarted: self._job_started,
+            events.KindUnhandled: lambda event: self._of(
+                event, "kind_unhandled_total", event.kind
+            ).inc(),
             events.BreakerChanged: self._breaker_changed,
             events.HintsProven: lambda event: self._of(event, "hints_proven").set(1),
             events.HintsLost: self._hints_lost,

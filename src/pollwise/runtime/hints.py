@@ -65,6 +65,10 @@ class Hint:
             self._sleeping.set_result(False)
 
 
+#: How many kinds that hints named are remembered.
+HEARD_MAX = 1000
+
+
 def _wake(sleeping: asyncio.Future[bool]) -> None:
     """End a pause, which may be that of another thread's event loop."""
     loop = sleeping.get_loop()
@@ -96,6 +100,8 @@ class Hints:
         # Weak: an iterator that is dropped in the middle of its pauses leaves by itself.
         self._members: weakref.WeakKeyDictionary[Hint, None] = weakref.WeakKeyDictionary()
         self._asleep: dict[Hint, None] = {}
+        #: The kinds that hints have named, a limited number.
+        self.heard: set[str] = set()
         self._send_timer: asyncio.TimerHandle | None = None
         self._send_loop: asyncio.AbstractEventLoop | None = None
         watch_forks(self)
@@ -123,6 +129,10 @@ class Hints:
 
     def send(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """There are `count` new items, of these kinds if known: wake as many as that takes."""
+        if kinds is not None:
+            kinds = frozenset(kinds)
+            if len(self.heard) < HEARD_MAX:
+                self.heard |= kinds
         delivery = self._delivery(count, kinds)
         delivery.give_to(self._asleep, self.awake)
         if delivery:

@@ -45,6 +45,7 @@ from pollwise.runtime.executor.starting import MAX_CONCURRENCY, RunOptions, chec
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import Batch
+from pollwise.worker.unhandled import UnhandledKinds
 
 #: Delay of a job that has no handler here, in seconds, doubled each time: others may claim it.
 DELAY_FIRST, DELAY_MAX = 1.0, 60.0
@@ -159,6 +160,8 @@ class WorkerRun:
         }
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
+        self._unhandled = UnhandledKinds(queue, name, handlers, clock, events)
+        self._hinted = 0  # polls that a hint started
         self._given_back = 0
         self._blocked: dict[str, str] = {}  # by job, how it blocked the event loop when it was lost
         self.stop = self._executor.stop
@@ -181,9 +184,15 @@ class WorkerRun:
                 async for claims in executor.polls:
                     executor.take([self._held(claim) for claim in claims])
                     await executor.prune()
+                    await self._look_for_unhandled(bool(claims))
                     await executor.room_for_a_claim()
         finally:
             self._events.emit(WorkerStopped(self.source, self._name, self._given_back))
+
+    async def _look_for_unhandled(self, found: bool) -> None:
+        before, self._hinted = self._hinted, self._executor.polls.counts.hinted
+        if not found:
+            await self._unhandled.look(self._hinted > before)
 
     def stopping(self, running: int, grace: float) -> None:
         self._events.emit(WorkerStopping(self.source, self._name, running, grace))

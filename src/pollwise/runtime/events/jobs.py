@@ -121,6 +121,22 @@ class JobUnhandled(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class KindUnhandled(Event):
+    """Jobs of a kind that this worker has no handler for have been ready for over a minute.
+
+    Emitted once per kind, with the id of the first such job; and once more for one with a `key`:
+    the jobs behind it wait until somebody handles or cancels it.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+
+    worker: str
+    kind: str
+    job: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobLost(JobEvent):
     """A lease expired while its worker ran the job, which may now run elsewhere.
 
