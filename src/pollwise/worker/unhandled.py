@@ -7,12 +7,12 @@ have deployed its handler; and if it has a key, the jobs behind it wait as long 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from pollwise.errors import PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, KindUnhandled
-from pollwise.runtime.jobs import JobInfo
 
 #: A job that has been ready for this many seconds is mentioned; other workers had the time.
 READY_FOR = 60.0
@@ -22,6 +22,15 @@ LOOK_EVERY = 600.0
 PAGE = 100
 #: How many kinds are mentioned at most.
 KINDS_MAX = 100
+
+
+class _Waiting(NamedTuple):
+    """A ready job; without its id where only kinds are counted."""
+
+    kind: str
+    id: str
+    key: str | None
+    ready_for: float
 
 
 class UnhandledKinds:
@@ -43,6 +52,7 @@ class UnhandledKinds:
         self._heard = set(kinds)
         self._can = queue.capabilities.kinds and queue.capabilities.views
         self._local = queue.capabilities.hints == "machine"
+        self._counts = queue.url.startswith("http")  # a worker's token may count jobs, not see them
         self._reason = self._can
         self._next = 0.0
 
@@ -58,20 +68,24 @@ class UnhandledKinds:
         self._reason, self._next = False, now + LOOK_EVERY
         self._heard = heard | set(self._kinds)
         try:
-            ready = await self._queue.jobs("ready", limit=PAGE)
+            waiting = [each for each in await self._waiting() if each.kind not in self._kinds]
         except PollwiseError:  # polls report what is wrong with the store
             return
-        others = [info for info in ready if info.job.kind not in self._kinds]
-        due = self._clock.epoch() - READY_FOR
-        if any(info.since > due for info in others):
+        if any(each.ready_for < READY_FOR for each in waiting):
             self._reason, self._next = True, now + READY_FOR
-        for info in others:
-            if info.since <= due:
-                self._mention(info)
+        for each in waiting:
+            if each.ready_for >= READY_FOR:
+                self._mention(each)
 
-    def _mention(self, info: JobInfo) -> None:
+    async def _waiting(self) -> list[_Waiting]:
+        if self._counts:
+            kinds = await self._queue.stats_by_kind()
+            return [_Waiting(k, "", None, s.oldest_age or 0.0) for k, s in kinds.items() if s.ready]
+        now, ready = self._clock.epoch(), await self._queue.jobs("ready", limit=PAGE)
+        return [_Waiting(i.job.kind, i.job.id, i.job.key, now - i.since) for i in ready]
+
+    def _mention(self, job: _Waiting) -> None:
         """Once per kind, and once more for the first of the kind that has a key."""
-        job = info.job
         what = job.kind, job.key is not None
         if what not in self._mentioned and len(self._mentioned) < KINDS_MAX:
             self._mentioned.add(what)

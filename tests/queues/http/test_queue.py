@@ -33,9 +33,9 @@ from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.sqs.queue import SqsQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock, VirtualClock
-from pollwise.runtime.events import HintsLost, HintsProven, PollFinished
+from pollwise.runtime.events import HintsLost, HintsProven, KindUnhandled, PollFinished
 from pollwise.runtime.jobs import Claim, Job, NewJob, Settlement
-from pollwise.worker import Worker
+from pollwise.worker import Worker, unhandled
 from tests.queues.benches import migrated
 from tests.queues.http.stub import Served, authorise, dial_inside, inside, make_api, make_app
 from tests.support.daemons import HOST
@@ -696,5 +696,24 @@ def test_every_route_wants_a_token() -> None:
                     with pytest.raises(StoreUnavailable, match="4401"):
                         await dial_inside(app, path, "x")
         await api.close()
+
+    asyncio.run(main())
+
+
+def test_a_worker_over_http_mentions_kinds_without_a_handler(
+    served: Served, token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unhandled, "READY_FOR", 0.0)
+
+    async def main() -> None:
+        seen = Seen()
+        queue = HttpQueue(served.url, "unhandled", token_file=token)
+        worker = Worker(queue, events=seen.events)
+        worker.handle("mail")(print)
+        await queue.put(NewJob("unknown"))
+        async with working(worker, options()):
+            await happens(lambda: bool(seen.of(KindUnhandled)))
+        assert [(e.kind, e.job) for e in seen.of(KindUnhandled)] == [("unknown", "")]
+        await queue.close()
 
     asyncio.run(main())

@@ -125,7 +125,8 @@ class KindUnhandled(Event):
     """Jobs of a kind that this worker has no handler for have been ready for over a minute.
 
     Emitted once per kind, with the id of the first such job; and once more for one with a `key`:
-    the jobs behind it wait until somebody handles or cancels it.
+    the jobs behind it wait until somebody handles or cancels it. On `http://` queues without id and
+    key, because a worker's token may only count jobs.
     """
 
     level: ClassVar[int] = logging.WARNING
