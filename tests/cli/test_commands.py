@@ -45,7 +45,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "outbox drop", "outbox prune", "outbox migrate",
         "config show", "config check",
         "serve run", "serve token create", "serve token list", "serve token revoke",
-        "serve token rotate", "agent",
+        "serve token rotate", "serve attempts", "serve log", "agent",
         "fleet run", "fleet check", "fleet status", "fleet top", "fleet dead", "fleet retry",
         "fleet close-breaker", "fleet pause", "fleet resume", "fleet remove", "fleet migrate",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",

@@ -156,6 +156,8 @@ def test_the_attempts_of_a_job_and_their_logs(folder: Path) -> None:
     assert (whole.count("first"), whole.count("second")) == (1, 1)
     one = good("serve", "log", job_id, "--attempt", 1, "--store", STORE).out
     assert "second" in one, "the newest with this number"
+    told = json.loads(good("serve", "log", job_id, "--store", STORE, "--json").out)
+    assert (told["log"], told["attempt"]) == (whole, None)
     for words in (("log", "99"), ("attempts", "99"), ("log", job_id, "--attempt", "7")):
         refused = pollwise("serve", *words, "--store", STORE)
         assert refused.code == 1

@@ -320,6 +320,7 @@ def log(
     job_id: Annotated[str, typer.Argument(help="The id of the job.")],
     attempt: Annotated[int | None, typer.Option(help="Only the log of this attempt.")] = None,
     store: Store = None,
+    as_json: Json = False,
 ) -> None:
     """Print the log of a job, or of one attempt.
 
@@ -332,6 +333,10 @@ def log(
             part = await controller.logs.part(job_id, attempt)
         if part is None:
             return False
+        if as_json:
+            text = b"".join([piece async for piece in controller.logs.read(job_id, *part)])
+            print_json({"job": job_id, "attempt": attempt, "log": text.decode("utf-8", "replace")})
+            return True
         async for piece in controller.logs.read(job_id, *part):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
