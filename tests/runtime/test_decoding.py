@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollwise.runtime.decoding import NotUtf8, decode_document, decode_job, decode_result
@@ -21,12 +21,14 @@ JSON = st.recursive(
         st.text(),
     ),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
 )
 DIGITS = "7" * 5000
 BAD = ("{bad", "", DIGITS, "NaN", "[" * 5000, r'"\udc00"', NotUtf8('"\ufffd"'), b'"\xff"')
 
 
-@given(JSON, st.dictionaries(st.text(), st.text()))
+@settings(max_examples=50)
+@given(JSON, st.dictionaries(st.text(), st.text(), max_size=3))
 def test_what_encodes_decodes(payload: Any, headers: dict[str, str]) -> None:
     text = json.dumps(payload), json.dumps(headers)
     assert decode_job(*text) == (payload, headers, None)
@@ -49,7 +51,8 @@ def test_as_deep_as_a_put_may_nest() -> None:
     assert "nests deeper" in (decode_job(f"[{deepest}]").unreadable or "")
 
 
-@given(st.lists(JSON), st.text())
+@settings(max_examples=25)
+@given(st.lists(JSON, max_size=3), st.text())
 def test_only_the_bad_values_of_a_document_become_text(payloads: list[Any], text: str) -> None:
     nested = {"payload": {"payload": [1, "}"], "result": text}}
     jobs = [{"kind": text, "payload": each, "headers": {"payload": text}} for each in payloads]

@@ -494,3 +494,23 @@ def test_the_oldest_are_claimed_first_and_some_of_the_others(
             assert (found.count(older), len(found)) == (6, 8)
 
     clock.run(main())
+
+
+def test_a_record_that_python_cannot_decode_says_so_and_leaves_the_others(
+    postgres: Postgres,
+) -> None:
+    dsn = migrated(postgres.dsn())
+
+    async def main() -> None:
+        async with PostgresOutboxStore(dsn, own()) as store:
+            bad = NewRecord("e", "bad")
+            object.__setattr__(bad, "encoded", "7" * 5000)  # numeric to Postgres, too long for int
+            await store.put([bad, NewRecord("e", "fine")])
+            claims = await store.claim("r", 10, 10, "30s")
+            records = [claim.records[0].record for claim in claims]
+            assert [record.payload for record in records] == ["7" * 5000, "fine"]
+            assert "payload cannot be decoded" in (records[0].unreadable or "")
+            assert records[1].unreadable is None
+            assert len(await store.records()) == 2
+
+    asyncio.run(main())
