@@ -11,6 +11,8 @@ ALTER TABLE pollwise_outbox ADD COLUMN "unique" TEXT;
 
 CREATE INDEX pollwise_outbox_copies ON pollwise_outbox (origin) WHERE origin IS NOT NULL;
 
+CREATE INDEX pollwise_outbox_delayed ON pollwise_outbox (outbox, since) WHERE state = 5;
+
 CREATE UNIQUE INDEX pollwise_outbox_unique ON pollwise_outbox (outbox, "unique")
     WHERE "unique" IS NOT NULL;
 

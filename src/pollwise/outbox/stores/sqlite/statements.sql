@@ -19,10 +19,10 @@ SELECT :outbox, json_extract(each, '$[0]'), json_extract(each, '$[1]'), json_ext
        json_extract(each, '$[3]'), json_extract(each, '$[6]'), due,
        CASE WHEN due > now THEN 5 ELSE 0 END, CASE WHEN due > now THEN due END
 FROM (
-    SELECT r.value AS each, r.key AS place, c.now,
-           max(c.now, coalesce(c.now + json_extract(r.value, '$[4]'),
-                               json_extract(r.value, '$[5]') + 0.0, c.now)) AS due
-    FROM json_each(:records) AS r,
+    SELECT given.value AS each, given.key AS place, c.now,
+           max(c.now, coalesce(c.now + json_extract(given.value, '$[4]'),
+                               json_extract(given.value, '$[5]') + 0.0, c.now)) AS due
+    FROM json_each(:records) AS given,
          (SELECT coalesce(:now, (julianday('now') - 2440587.5) * 86400.0) + 0.0 AS now) AS c
 )
 WHERE true ORDER BY place
@@ -31,7 +31,7 @@ RETURNING seq;
 -- name: promote
 -- Delayed records that are due are new, at their old place.
 UPDATE pollwise_outbox SET state = 0, since = NULL
-WHERE outbox = :outbox AND state >= 2 AND state = 5 AND since <= :now;
+WHERE outbox = :outbox AND state = 5 AND since <= :now;
 
 -- name: lanes
 SELECT lane FROM pollwise_outbox_lanes WHERE outbox = :outbox ORDER BY lane;
@@ -91,7 +91,7 @@ WHERE outbox = :outbox AND state >= 2 AND state = 3
 SELECT
     EXISTS (SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state = 0),
     (SELECT min(due) FROM pollwise_outbox_keys WHERE outbox = :outbox AND due IS NOT NULL),
-    (SELECT min(since) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 5);
+    (SELECT min(since) FROM pollwise_outbox WHERE outbox = :outbox AND state = 5);
 
 -- name: due
 -- Keys that can be claimed: ready, or their lease expired, or their retry is due.
@@ -232,7 +232,7 @@ SELECT
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state < 2),
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 2),
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 3),
-    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 5);
+    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state = 5);
 
 -- name: key_counts
 -- Keys: leased, waiting, blocked; and how many records wait behind the blocked ones.
