@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 import subprocess
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions, open_store
 from pollwise.outbox.records import KeySettlement, Record
 from pollwise.storage.sql import migrations
 from tests.cli.console import Command, good, pollwise
+from tests.support.daemons import wait_until
 from tests.support.servers import Postgres
 
 _names = itertools.count(1)
@@ -376,3 +379,39 @@ def test_release(url: str, shop: list[str]) -> None:
     )
     assert good("outbox", "release", url, "--all", "--json").json() == {"released": 0}
     assert good("outbox", "stats", url, "--json").json()["leased"] == 0
+
+
+def test_export_measures_without_a_relay(url: str, shop: list[str]) -> None:
+    refused = pollwise("outbox", "export", url)
+    assert refused.code == 2
+    assert "--metrics-port 9092" in refused.err
+    with Command("outbox", "export", url, "--metrics-port", 0, "--every", "50ms") as command:
+        url_served = command.err.until(r"metrics on (http\S+)")[1]
+
+        def scraped() -> dict[str, float]:
+            text = urllib.request.urlopen(url_served, timeout=30).read().decode()
+            rows = re.findall(r"^pollwise_outbox_(\S+) (\S+)$", text, re.MULTILINE)
+            return {name: float(value) for name, value in rows}
+
+        measured = 'measured_timestamp_seconds{outbox="default"}'
+        wait_until(lambda: measured in scraped(), "the first measure")
+        first = scraped()
+        assert first['relays{outbox="default"}'] == 0, "nobody relays"
+        assert first['records{lane="",outbox="default",state="dead"}'] == 2
+        assert first['keys_blocked{lane="",outbox="default"}'] == 1
+        assert first['oldest_age_seconds{lane="",outbox="default"}'] > 0
+
+        async def announced() -> None:
+            async with open_store(url) as store:
+                await store.announce_handlers("web-1", {"publish": ["*"]}, 0.0)
+
+        asyncio.run(announced())
+        wait_until(lambda: scraped()['relays{outbox="default"}'] == 1, "the relay is counted")
+        wait_until(lambda: scraped()[measured] > first[measured], "measured again")
+        assert command.stopped() == 0
+
+
+def test_export_of_an_outbox_that_is_not_migrated_is_refused(url: str) -> None:
+    refused = pollwise("outbox", "export", url, "--metrics-port", "0")
+    assert refused.code == 2
+    assert "pollwise outbox migrate" in refused.err

@@ -290,7 +290,7 @@ def every_event_of_an_outbox() -> Iterator[Event]:
     yield KeyBlocked(at, "r", "order-7", "7")
     yield KeyGivenBack(at, "r", "order-7", 3, "the relay stops")
     yield KeyLost(at, "r", "order-7", "7")
-    yield OutboxMeasured(at, "r", 5, 1, 1, 2, 1, 4, 60.0, lane="bill")
+    yield OutboxMeasured(at, "r", 5, 1, 1, 2, 1, 4, 60.0, lane="bill", relays=3)
     yield RelayStandsBy(at, "r", "newer", ("publish",))
     yield RelayResumed(at, "r")
     yield HandlersDiffer(at, "r", "older", ("publish",))
@@ -330,6 +330,8 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
     assert of_outbox(sink, "pollwise_outbox_records_behind", lane="bill") == 4
     assert of_outbox(sink, "pollwise_outbox_records", state="dead", lane="bill") == 2
     assert of_outbox(sink, "pollwise_outbox_oldest_age_seconds", lane="bill") == 60
+    assert of_outbox(sink, "pollwise_outbox_relays") == 3
+    assert of_outbox(sink, "pollwise_outbox_measured_timestamp_seconds")
     assert of_outbox(sink, "pollwise_outbox_standing_by") == 0
     assert of_outbox(sink, "pollwise_outbox_abandoned_threads") == 1
     assert of_outbox(sink, "pollwise_outbox_places_taken_total") == 1

@@ -25,6 +25,7 @@ from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
     ChoreFailed,
     HandlersDiffer,
+    OutboxMeasured,
     PollFailed,
     RelayResumed,
     RelayStandsBy,
@@ -334,6 +335,28 @@ def test_a_relay_that_died_holds_an_older_one_back_for_a_minute_and_a_half_only(
             assert not bench.payloads("audit")
             await bench.clock.advance(60)
             assert bench.payloads("audit") == [0]
+
+    bench.run(main())
+
+
+def test_a_relay_that_stands_by_still_measures_the_outbox() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        older, newer = bench.outbox(relay="older"), bench.outbox(relay="newer")
+        older.handle("*", name="audit")(bench.recorder("audit"))
+        newer.handle("*", name="audit")(bench.recorder("newer audit"))
+        newer.handle("*", name="publish")(bench.recorder("publish"))
+        async with older.running():
+            await bench.clock.advance(1)
+            async with newer.running():
+                await bench.clock.advance(60)
+                assert bench.events(RelayStandsBy)
+                bench.told.clear()
+                await bench.clock.advance(600)
+                measured = [e for e in bench.events(OutboxMeasured) if e.relay == "older"]
+                assert len(measured) >= 6
+                assert {event.relays for event in measured} == {2}
 
     bench.run(main())
 

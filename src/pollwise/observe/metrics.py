@@ -132,6 +132,11 @@ METRICS: tuple[Metric, ...] = (
             "Age of the oldest record that is neither done nor dead; 0 if there is none.",
             "lane",
         ),
+        _gauge("relays", "Relays of the outbox that live, here and elsewhere, once a minute."),
+        _gauge(
+            "measured_timestamp_seconds",
+            "When the outbox was measured last, in seconds since 1970.",
+        ),
         _gauge(
             "standing_by", "Relays here that claim nothing, because a newer one has more handlers."
         ),

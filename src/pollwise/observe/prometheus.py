@@ -235,6 +235,8 @@ class PrometheusSink:
         self._of(event, "keys_blocked", event.lane).set(event.keys_blocked)
         self._of(event, "records_behind", event.lane).set(event.behind)
         self._of(event, "oldest_age_seconds", event.lane).set(event.oldest_age)
+        self._of(event, "relays").set(event.relays)
+        self._of(event, "measured_timestamp_seconds").set_to_current_time()
 
     def _relay_started(self, event: events.RelayStarted) -> None:
         self._workers[event.source] += 1

@@ -37,6 +37,7 @@ class OtherRelays:
 
     me: the name of this relay, with its suffix.
     standing_by: a newer relay has handlers that this one lacks.
+    count: how many others live.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class OtherRelays:
         self._proven = False
         self._differs: set[str] = set()
         self.standing_by = False
-        self.alone = True
+        self.count = 0
 
     async def announce(self, within: float | None = None) -> None:
         """Announce the handlers and read those of the others, at most once `within` seconds."""
@@ -73,7 +74,7 @@ class OtherRelays:
         others = await self._announce(self._handlers)
         self._announced_at = now
         self._proven = now >= self._started_at + PROVEN_AFTER
-        self.alone = not others
+        self.count = len(others)
         newer = [o for o in others if o.newer and o.lived >= PROVEN_AFTER and self._lacks(o)]
         if newer and not self.standing_by:
             newest = max(newer, key=lambda other: other.started_at)
@@ -93,7 +94,7 @@ class OtherRelays:
 
     def announce_again_by(self) -> float | None:
         """When to poll again, in the event loop's time, so that the others know this relay."""
-        if self._announced_at is None or (self.alone and not self.standing_by):
+        if self._announced_at is None or (not self.count and not self.standing_by):
             return None  # any other relay that starts is newer than this one
         if not self._proven:
             return self._announced_at + PROVEN_AFTER

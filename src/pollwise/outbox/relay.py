@@ -18,6 +18,7 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
+from pollwise.outbox.export import measures
 from pollwise.outbox.handlers import RecordHandlers
 from pollwise.outbox.handling import Handling
 from pollwise.outbox.lanes import to_lanes
@@ -339,21 +340,8 @@ class Relay:
         except Exception as error:
             self._chore_failed("measure", error)
             return
-        for lane, counts in (stats.lanes or {"": stats}).items():
-            self._events.emit(
-                OutboxMeasured(
-                    self.source,
-                    self._name,
-                    counts.ready,
-                    counts.leased,
-                    counts.waiting,
-                    counts.dead,
-                    counts.keys_blocked,
-                    counts.behind,
-                    counts.oldest_age or 0.0,
-                    lane=lane,
-                )
-            )
+        for event in measures(self.source, self._name, stats, self._others.count + 1):
+            self._events.emit(event)
 
     # Handling
 

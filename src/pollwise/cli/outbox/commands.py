@@ -14,6 +14,7 @@ from pollwise.cli.options import (
     LogFormat,
     LogLevel,
     MaxMemory,
+    MetricsPort,
     MetricsPorts,
     Processes,
     RecycleWhenFull,
@@ -24,11 +25,14 @@ from pollwise.cli.options import (
 from pollwise.cli.outbox import records as views
 from pollwise.cli.outbox.records import Url, with_store
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
-from pollwise.cli.running import found_at, run_in_processes
-from pollwise.durations import short
+from pollwise.cli.running import found_at, run_in_processes, serve_metrics
+from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
+from pollwise.outbox import export as measuring
+from pollwise.runtime.events import Events
+from pollwise.runtime.signals import stopping_on_signals
 from pollwise.settings import load
 
 SET_EXAMPLE = "outbox.lease=30s"
@@ -81,6 +85,38 @@ def run(
     if settings.is_set("outbox.database") and own.database:
         found.database = own.database
     run_in_processes(found, settings, "outbox", processes)
+
+
+@app.command("export")
+def export(
+    url: Url,
+    metrics_port: MetricsPort = None,
+    every: Annotated[str, typer.Option(help="How often to measure the outbox.")] = "15s",
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
+) -> None:
+    """Serve the metrics of an outbox without relaying, also while no relay runs.
+
+    Example: pollwise outbox export postgresql://app@db/shop --metrics-port 9092
+    """
+    flags = {"metrics_port": metrics_port, "log_format": log_format, "log_level": log_level}
+    own = load(overrides=overrides_of("outbox", setting, SET_EXAMPLE, **flags)).outbox
+    if own.metrics_port is None:
+        raise ConfigError("say where to serve the metrics: --metrics-port 9092")
+    logs.set_up(own.log_level, own.log_format)
+    pause, events, stop = seconds(every, "--every", positive=True), Events(), asyncio.Event()
+
+    async def main() -> None:
+        async with open_store(url) as store:
+            with stopping_on_signals(stop.set):
+                await measuring.export(store, events, stop, pause)
+
+    close = serve_metrics(events, own.metrics_port, own.metrics_host)
+    try:
+        asyncio.run(main())
+    finally:
+        close()
 
 
 def _found(target: str) -> Outbox:

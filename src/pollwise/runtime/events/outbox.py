@@ -191,7 +191,7 @@ class KeyLost(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class OutboxMeasured(RelayEvent):
-    """The records in an outbox by state; emitted once a minute, if anyone listens.
+    """The records in an outbox by state, and its live relays; once a minute, if anyone listens.
 
     With lanes, once for each, and for the records that are in no lane yet ("").
     """
@@ -206,3 +206,4 @@ class OutboxMeasured(RelayEvent):
     behind: int
     oldest_age: float
     lane: str = field(default="", kw_only=True)
+    relays: int = field(default=0, kw_only=True)
