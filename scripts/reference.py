@@ -101,8 +101,9 @@ those of an outbox when its last relay stops."""
 STATES_NOTE = """A job with a `delay` or a `run_at` is *delayed* until its time. A job is *blocked*
 while an older job with the same key is unfinished. A claim makes a ready job *leased*, and the
 worker renews the lease while the handler runs. If the worker dies, the lease ends and the job is
-ready again. A job that failed is retried after a delay; once it has no attempts left it is *dead*,
-and the next job of its key can run. Dead jobs stay until you retry them (`pollwise queue retry`) or
+ready again; if that happens twice in a row, it is claimed alone. A job that failed is retried after
+a delay; once it has no attempts left it is *dead*, and the next job of its key can run. Dead
+jobs stay until you retry them (`pollwise queue retry`) or
 delete them (`pollwise queue drop`). `cancel` ends a job that waits at once, as *cancelled*. A job
 that runs stays leased; its worker learns of it with the next renewal, stops the handler
 and settles the job as cancelled. Done and cancelled jobs are deleted, or kept for the `keep` of the

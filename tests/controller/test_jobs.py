@@ -14,7 +14,7 @@ from pollwise.controller.jobs import new_job
 from pollwise.controller.terms import JobTerms
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.events import JobGivenUp, JobLapsed
-from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.jobs import LAPSES_ALONE, NewJob
 from pollwise.testing import VirtualClock
 from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
 
@@ -556,3 +556,23 @@ def test_claims_are_counted(tmp_path: Path) -> None:
         assert claims(farm) == before + 1
 
     virtually_on_farm(main, tmp_path)
+
+
+def test_a_job_that_may_have_killed_its_workers_is_handed_out_alone(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.put(attempts=5)
+        for n in range(LAPSES_ALONE):
+            assert (await (await farm.register(f"dies{n}")).job())["id"] == job["id"]
+            await asyncio.sleep(121)
+            await farm.controller.runs.sweep()
+        await farm.put()
+        agent = await farm.register("lives", slots=4)
+        first = (await agent.post(max=4)).json()["jobs"]
+        assert [each["id"] for each in first] == [job["id"]]
+        second = await agent.post(max=3, running=[{"job_id": job["id"]}])
+        assert second.json()["jobs"] == []
+        await asyncio.sleep(10)
+        done = [{"job_id": job["id"], "state": "done"}]
+        assert len((await agent.post(max=4, finished=done)).json()["jobs"]) == 1
+
+    on(main)

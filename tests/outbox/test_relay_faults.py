@@ -17,7 +17,7 @@ from pollwise.errors import SchemaError, StoreUnavailable
 from pollwise.outbox import NewRecord, Outbox
 from pollwise.outbox.other_relays import PROVEN_AFTER
 from pollwise.outbox.progress import RecordProgress
-from pollwise.outbox.records import Record
+from pollwise.outbox.records import KeySettlement, Record
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
@@ -589,6 +589,28 @@ def test_a_relay_that_finds_its_own_lease_run_out_never_handles_a_key_twice_at_a
         assert len(overlaps) >= 4
         assert all(len(each) == 1 for each in overlaps)
         assert (await bench.store.stats()).ready == 0
+
+    bench.run(main())
+
+
+def test_after_a_suspend_no_record_is_handled_under_a_lease_that_is_over() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        outbox = bench.outbox()
+
+        @outbox.handle("*")
+        async def publish(record: Record) -> None:
+            bench.calls.append(("publish", record.payload))
+            if record.payload == 0:
+                bench.clock._epoch += 3600  # the wall clock goes on, that of the loop does not
+                [claim] = await bench.store.claim("other", 1, 10, 30)
+                assert await bench.store.settle([KeySettlement(claim, len(claim.records))]) == []
+
+        await bench.put(3)
+        async with outbox.running():
+            await bench.clock.advance(60)
+        assert bench.payloads("publish") == [0]
 
     bench.run(main())
 

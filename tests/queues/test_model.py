@@ -57,10 +57,28 @@ claims = step(
     limit=st.integers(1, 4),
     lease=st.sampled_from([1, 2, 5, 50]),
     kinds=st.sampled_from([None, None, ["a"], ["b"], ["b", "a", "b"], ["c"]]),
+    ahead=st.booleans(),
 )
 puts = step("put", jobs=st.lists(jobs, min_size=1, max_size=4))
+#: A claim whose leases run out; so some jobs become suspects.
+lapses = step("lapse", limit=st.integers(1, 4), ahead=st.booleans())
+
+
+def plain(steps: list[Step]) -> list[Step]:
+    """Each lapse as the two steps that it is."""
+    made: list[Step] = []
+    for name, what in steps:
+        if name == "lapse":
+            made += [("claim", {"lease": 1, "kinds": None, **what}), ("elapse", {"units": 1})]
+        else:
+            made.append((name, what))
+    return made
+
+
 programs = st.lists(
     st.one_of(
+        lapses,
+        lapses,
         puts,
         puts,
         claims,
@@ -82,8 +100,8 @@ programs = st.lists(
         step("prune"),
     ),
     min_size=10,
-    max_size=60,
-)
+    max_size=50,
+).map(plain)
 
 
 class Side:
@@ -112,10 +130,13 @@ class Side:
                 self.ids.append(job_id)
         return [self.numbers[job_id] for job_id in put]
 
-    async def _claim(self, queue: Queue, limit: int, lease: float, kinds: Any) -> Any:
-        found = await queue.claim("w", limit, lease, 0, kinds)
+    async def _claim(self, queue: Queue, limit: int, lease: float, kinds: Any, ahead: bool) -> Any:
+        found = await queue.claim("w", limit, lease, 0, kinds, ahead=ahead)
         self.claims += found
-        return [self._plain(claim.job) | {"until": claim.until} for claim in found]
+        return [
+            self._plain(claim.job) | {"until": claim.until, "suspect": claim.suspect}
+            for claim in found
+        ]
 
     async def _settle(self, queue: Queue, picks: list[tuple[int, str, float]]) -> Any:
         batch = []
@@ -196,6 +217,7 @@ class Promises:
         self._before: dict[int, dict[str, Any]] = {}
 
     def after_claim(self, found: list[Claim], now: float) -> None:
+        assert len(found) == 1 or not any(claim.suspect for claim in found)
         for claim in found:
             token, until = self._leases.get(claim.job.id, (0, 0.0))
             assert until <= now, f"job {claim.job.id} was claimed under a live lease until {until}"
@@ -285,7 +307,7 @@ def compare(opener: Opener, steps: list[Step], keep: float | None) -> None:
 keeps = st.sampled_from([None, None, 2])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=programs, keep=keeps)
 def test_store_and_memory_agree(opener: Opener, steps: list[Step], keep: float | None) -> None:
     compare(opener, steps, keep)

@@ -35,6 +35,7 @@ def test_the_defaults_are_those_of_the_worker(folder: Folder) -> None:
     worker, options = folder.load().worker, WorkerRunOptions()
     assert worker.concurrency == options.concurrency
     assert worker.prefetch == options.prefetch
+    assert worker.prefetch_bytes == options.prefetch_bytes
     assert worker.lease == seconds(options.lease)
     assert worker.grace == seconds(options.grace)
     assert worker.timeout == options.timeout
@@ -81,6 +82,7 @@ def test_every_number_of_the_outbox_has_limits(
     [
         ("concurrency", [1, 1000], [0, -1, 1001]),
         ("prefetch", [0, 1000], [-1, 1001]),
+        ("prefetch_bytes", [0, 1024**5], [-1, 1024**5 + 1]),
         ("max_jobs", [1, 10**9], [0, 10**9 + 1]),
         ("max_memory", [1024**2, 1024**5], [1000, 1024**5 + 1]),
         ("lease", [0.1, "7d"], [0.09, "8d", 0]),
@@ -283,6 +285,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("worker.queue", "sqlite:///jobs.db", "pollwise.toml"),
         ("worker.concurrency", "4", "argument"),
         ("worker.prefetch", "none", "default"),
+        ("worker.prefetch_bytes", "16777216", "default"),
         ("worker.lease", "1m30s", "pollwise.toml"),
         ("worker.grace", "30s", "default"),
         ("worker.timeout", "none", "default"),

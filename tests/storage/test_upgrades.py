@@ -15,6 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import pollwise
@@ -218,3 +219,48 @@ def test_on_postgres(postgres: Postgres) -> None:
     asyncio.run(use_all(url, PostgresState(url), "first"))
     upgrade_postgres(postgres, "upgrades")
     asyncio.run(use_all(url, PostgresState(url), "later"))
+
+
+# Tables of yesterday
+
+
+def test_sqlite_jobs_of_version_1(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        first = SOURCE / "queues/sqlite/0001_jobs.sql"
+        connection.executescript(first.read_text("utf-8"))
+        connection.executescript(
+            "CREATE TABLE pollwise_schema (version INTEGER PRIMARY KEY);"
+            "INSERT INTO pollwise_schema VALUES (1);"
+            "INSERT INTO pollwise_jobs (queue, kind, payload, state, priority, since, run_at,"
+            " created_at, attempt, token, worker)"
+            " VALUES ('default', 'job', '1', 3, 0, 1, 1, 1, 1, 1, 'gone')"
+        )
+
+    async def main() -> None:
+        async with open_queue(f"sqlite:///{path}") as queue:
+            [claim] = await queue.claim("w", 5, 60)
+            assert (claim.job.payload, claim.job.attempt, claim.suspect) == (1, 2, False)
+            await queue.settle([Settlement.done(claim)])
+
+    asyncio.run(main())
+
+
+def test_postgres_claims_of_version_1(postgres: Postgres) -> None:
+    """A worker of version 1 calls the function that takes no `ahead`."""
+    url = postgres.create_database("version_1")
+
+    async def main() -> None:
+        async with open_queue(url) as queue:
+            await queue.migrate()
+            [job_id] = await queue.put(NewJob("job", 1))
+            old = "SELECT seq, attempt FROM pollwise.claim($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+            with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor) as old_one:
+                values = ["default", "old", 5, 0.01, None, False, None, None, None]
+                rows = old_one.execute(old, values).fetchall()
+            assert rows[0] == (int(job_id), 1)
+            await asyncio.sleep(0.02)  # real time: the lease is over then
+            [claim] = await queue.claim("new", 5, 60, ahead=True)
+            assert (claim.job.attempt, claim.suspect) == (2, False)
+
+    asyncio.run(main())

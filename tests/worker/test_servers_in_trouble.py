@@ -154,7 +154,7 @@ def cut_in_the_middle_of(
 
     async def main(clock: VirtualClock, proxy: Proxy) -> Team:
         team = team_behind(clock, server, proxy)
-        async with team.at_work(hints=False):
+        async with team.at_work(hints=False, prefetch=0):  # so each claim is an attempt
             await team.put(JOBS)
             await until(lambda: len(team.story.ran) > 5)
             for _ in range(times):

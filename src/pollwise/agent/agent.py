@@ -214,6 +214,7 @@ class Agent:
         runs = [run for run, task in self._runs.values() if not task.done()]
         running = await asyncio.gather(*(run.progress() for run in runs))
         said = {"max": free, "running": running, "finished": reports}
+        began = self._clock.now()
         try:
             answer = await self._link.poll(said)
         except RequestRefused as refused:
@@ -228,7 +229,10 @@ class Agent:
             self._cancel(job_id)
         next_poll = answer.get("next_poll_s")
         self._pace.next_poll = float(next_poll) if isinstance(next_poll, (int, float)) else None
-        fresh = list(self._fresh(answer))
+        worker = self._link.worker
+        # After a stall their leases may be over. What is still ours is handed out again.
+        late = worker is not None and self._clock.now() - began >= worker.heartbeat_timeout
+        fresh = [] if late else list(self._fresh(answer))
         self._set_pace(busy=bool(self._runs or fresh))
         return Batch(fresh, free or None)
 

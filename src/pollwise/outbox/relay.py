@@ -363,6 +363,8 @@ class Relay:
         for item in records:
             if held.done and (self._hand_back_now() or self._clock.now() > settle_at):
                 break
+            if self._executor.lease_is_over(held):  # after a stall, another relay may have the key
+                break
             held.progress = RecordProgress.read(item.progress, item.retried)
             handlers = (
                 self._registry.named(held.progress.names)

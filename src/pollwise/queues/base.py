@@ -58,6 +58,8 @@ class Capabilities:
     shows_claims: a view of a leased job has its claim; if False, only its worker has it.
     keep: finished jobs can be kept.
     uncounted: a job that is given back has not used up an attempt.
+    suspects: a job whose leases ran out several times in a row is claimed alone, and the attempt of
+        a job that was claimed `ahead` does not count when its lease runs out.
     fenced: the store refuses a settlement with an old token; if False, a settlement after the end
         of its lease may go unnoticed.
     atomic_put, atomic_settle: a batch is stored as a whole or not at all; if False, part of it may
@@ -82,6 +84,7 @@ class Capabilities:
     shows_claims: bool = True
     keep: bool = True
     uncounted: bool = True
+    suspects: bool = True
     fenced: bool = True
     atomic_put: bool = True
     atomic_settle: bool = True
@@ -186,12 +189,18 @@ class Queue(WorkStore[Claim]):
         lease: Duration,
         hold: Duration = 0,
         kinds: Sequence[str] | None = None,
+        *,
+        ahead: bool = False,
     ) -> list[Claim]:
         """Take up to `limit` jobs that may run now, each under a lease for `worker`.
 
         hold: how long to wait for a job when there is none.
         kinds: only jobs of these kinds; None means all.
-        A call that is cancelled leaves nothing claimed.
+        ahead: some of them will wait before they start. If their leases run out, it is unknown
+            which had started, so none of them has used up an attempt.
+        A job whose last LAPSES_ALONE leases ran out comes first and alone: its workers may have
+        died of it. It is to be started at once, so its attempt counts. A call that is cancelled
+        leaves nothing claimed.
         """
         checked_name(worker, "worker", ConfigError)
         if limit < 1:
@@ -212,9 +221,9 @@ class Queue(WorkStore[Claim]):
             )
         limit = min(limit, MAX_BATCH)
         claims = await self._claim_or_give_back(
-            self._claim(worker, limit, lease_s, hold_s, wanted), held=hold_s > 0
+            self._claim(worker, limit, lease_s, hold_s, wanted, ahead), held=hold_s > 0
         )
-        if len(claims) == limit:
+        if len(claims) == limit or (claims and claims[0].suspect):
             self._hints.pass_on()
         return claims
 
@@ -331,6 +340,7 @@ class Queue(WorkStore[Claim]):
         lease: float,
         hold: float,
         kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]: ...
 
     @abstractmethod

@@ -20,6 +20,8 @@ from pollwise.runtime.home import Home
 from pollwise.runtime.jobs import (
     ENDED,
     ERRORS_KEPT,
+    LAPSES_ALONE,
+    PRIORITY_MAX,
     STATES,
     Claim,
     Job,
@@ -47,6 +49,9 @@ class _MemoryJob:
     headers: Mapping[str, str]
     state: State = "ready"
     since: float = 0.0
+    ahead: bool = False  # it was claimed ahead
+    lapsed: bool = False  # it is ready because its lease ran out
+    lapses: int = 0  # how many leases in a row ran out before its newest
     attempt: int = 0
     token: int = 0
     worker: str | None = None
@@ -56,6 +61,10 @@ class _MemoryJob:
     cancel: bool = False
     result: str | None = None
     version: int = field(default=0)  # distinguishes stale heap entries from the current one
+
+    @property
+    def suspect(self) -> bool:
+        return self.lapsed and self.lapses + 1 >= LAPSES_ALONE
 
 
 class MemoryQueue(Queue):
@@ -129,9 +138,15 @@ class MemoryQueue(Queue):
         return await claiming  # nothing to give back here
 
     async def _claim(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
-        claims = self._take(worker, limit, lease, kinds)
+        claims = self._take(worker, limit, lease, kinds, ahead)
         if claims or not hold:
             return claims
         until = self.clock.now() + hold
@@ -143,7 +158,7 @@ class MemoryQueue(Queue):
                 self._hints.asleep(hint)
                 await self.clock.sleep(left, hint)
                 self._hints.awake(hint)
-                claims = self._take(worker, limit, lease, kinds)
+                claims = self._take(worker, limit, lease, kinds, ahead)
                 if not claims:
                     self._pass_wake_up_on()
         finally:
@@ -162,19 +177,23 @@ class MemoryQueue(Queue):
                 return
 
     def _take(
-        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
+        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, ahead: bool
     ) -> list[Claim]:
         now = self._now()
         self._promote(now)
         claims: list[Claim] = []
         while len(claims) < limit and (record := self._next_ready(kinds)):
-            record.attempt += 1
+            suspect = record.suspect
+            record.attempt += not (record.lapsed and record.ahead)
+            record.lapses = record.lapses + 1 if record.lapsed else 0
+            record.ahead, record.lapsed = ahead and not suspect, False
             record.token += 1
-            record.worker = worker
-            record.claimed_at = now
-            record.progress = None
+            record.worker, record.claimed_at, record.progress = worker, now, None
             self._move(record, "leased", now + lease)
-            claims.append(Claim(self._job(record), record.token, worker, now + lease))
+            made = self._job(record), record.token, worker, now + lease, "", suspect
+            claims.append(Claim(*made, len(record.encoded)))
+            if suspect:
+                return claims
         if len(claims) < limit:
             self._hint_when_due(self._next_due())
         return claims
@@ -189,6 +208,7 @@ class MemoryQueue(Queue):
                 if record.cancel:
                     self._end(record, "cancelled", now)
                     continue
+                record.lapsed = True
             record.worker = None
             self._move(record, "ready", record.run_at)
 
@@ -223,7 +243,8 @@ class MemoryQueue(Queue):
         record.state, record.since = state, since
         record.version += 1
         if state == "ready":
-            entry = (-record.priority, since, record.seq, record.version)
+            priority = record.priority + (2 * PRIORITY_MAX + 1 if record.suspect else 0)
+            entry = (-priority, since, record.seq, record.version)
             heapq.heappush(self._ready.setdefault(record.kind, []), entry)
         elif state in ("delayed", "leased"):
             heapq.heappush(self._due, (since, record.seq, record.version))
@@ -268,6 +289,7 @@ class MemoryQueue(Queue):
                 lost.append(settlement.claim.job.id)
                 continue
             record.token += 1
+            record.lapsed = False
             if settlement.error is not None:
                 self._note_error(record, now, settlement.error)
             if settlement.action == "give_back":
@@ -343,6 +365,7 @@ class MemoryQueue(Queue):
                 lost.append(job_id)
                 continue
             record.worker = claim.worker
+            record.lapsed = False
             if job_id in progress:
                 record.progress = replace(progress[job_id], at=now)
             if record.cancel:
@@ -406,6 +429,7 @@ class MemoryQueue(Queue):
         ended = self._ended(ids, ("dead",) if ids is None else ENDED)
         for record in ended:
             record.attempt = 0
+            record.lapsed = False
             record.token += 1
             record.run_at = now
             record.worker = record.progress = record.result = record.claimed_at = None

@@ -30,6 +30,8 @@ MAX_HEADER_BYTES = 8 * 1024
 MAX_RESULT_BYTES = 1024 * 1024
 #: The longest note of a progress report, in characters.
 NOTE_LENGTH_MAX = 500
+#: A job whose leases ran out this many times in a row is a suspect: it is claimed alone.
+LAPSES_ALONE = 2
 #: The longest lease, in seconds.
 MAX_LEASE = 7 * 86400.0
 #: How deep a payload may nest, so that decoding never depends on the depth of the caller's stack.
@@ -128,6 +130,9 @@ class Claim:
     """A job under a lease. A newer claim of the same job makes the token invalid.
 
     receipt: the store's own name for the claim, if it has one.
+    suspect: its last leases ran out, LAPSES_ALONE or more in a row. It may have killed its workers,
+        so it was claimed alone, and should run alone.
+    size: of its payload, in bytes or characters of JSON; 0 if unknown.
     """
 
     job: Job
@@ -135,6 +140,8 @@ class Claim:
     worker: str
     until: float
     receipt: str = field(default="", repr=False)
+    suspect: bool = False
+    size: int = field(default=0, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

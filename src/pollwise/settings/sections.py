@@ -140,6 +140,10 @@ class WorkerSettings(Section):
         "How many jobs are claimed ahead of a free handler; "
         "none claims as many as handlers finish in 100 ms, at most 256.",
     )
+    prefetch_bytes: Annotated[int, IntegerReader(0, MAX_MEMORY)] = setting(
+        16 * 1024 * 1024,
+        "How many bytes of payloads may wait for a free handler, about; 0 claims nothing ahead.",
+    )
     lease: ClaimLease = 60.0
     grace: Grace = setting(
         30.0, "How long a stop waits for handlers before it gives their jobs back."

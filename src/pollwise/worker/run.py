@@ -30,6 +30,7 @@ from pollwise.runtime.events import (
     WorkerStopped,
     WorkerStopping,
 )
+from pollwise.runtime.executor.ahead import PREFETCH_BYTES
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import (
@@ -41,7 +42,12 @@ from pollwise.runtime.executor.handlers import (
     text_of,
     traceback_of,
 )
-from pollwise.runtime.executor.starting import MAX_CONCURRENCY, RunOptions, check_whole
+from pollwise.runtime.executor.starting import (
+    MAX_CONCURRENCY,
+    MAX_MEMORY,
+    RunOptions,
+    check_whole,
+)
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import Batch
@@ -65,6 +71,8 @@ class WorkerRunOptions(RunOptions):
     concurrency: how many handlers run at a time.
     prefetch: how many jobs are claimed ahead of a free handler; None claims as many as handlers
         finish in 100 ms, at most 256.
+    prefetch_bytes: how many bytes of payloads may wait for a free handler, about. Sizes are learnt
+        from the claims; 0 claims nothing ahead.
     lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
         is the time after which the jobs of a killed worker go to others.
     grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
@@ -85,6 +93,7 @@ class WorkerRunOptions(RunOptions):
     polling: Strategy = field(default_factory=Adaptive)
     concurrency: int = 8
     prefetch: int | None = None
+    prefetch_bytes: int = PREFETCH_BYTES
     max_jobs: int | None = None
     lease: Duration = "60s"
     poll_interval: InitVar[Duration | None] = None
@@ -103,6 +112,7 @@ class WorkerRunOptions(RunOptions):
         super().__post_init__()
         if self.prefetch is not None:
             check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
+        check_whole(self.prefetch_bytes, "prefetch_bytes", 0, MAX_MEMORY)
         if self.max_jobs is not None:
             check_whole(self.max_jobs, "max_jobs", 1, MAX_JOBS)
 
@@ -150,6 +160,7 @@ class WorkerRun:
             clock,
             events,
             prefetch=options.prefetch,
+            prefetch_bytes=options.prefetch_bytes,
             max_runs=options.max_jobs,
             wants=frozenset(handlers),
         )
@@ -215,21 +226,28 @@ class WorkerRun:
         try:
             for wanted, most, held in calls:
                 most = min(most, limit - len(claims))
-                if most > 0 and not self._executor.stopping:
+                suspect = any(claim.suspect for claim in claims)
+                if most > 0 and not suspect and not self._executor.stopping:
                     held = 0.0 if claims else held
-                    call = self._queue.claim(self._name, most, self._executor.lease, held, wanted)
+                    ahead = len(claims) + most > self._executor.free()
+                    call = self._queue.claim(
+                        self._name, most, self._executor.lease, held, wanted, ahead=ahead
+                    )
                     claims += await (self._executor.unless_stopped(call) if held else call)
         except BaseException:  # what was claimed before the failure must not get lost
             self._executor.take([self._held(claim) for claim in claims])
             raise
         # How long jobs had been due, by the clock of the store: ours may be minutes off.
         waits = tuple([max(c.until - self._executor.lease - c.job.run_at, 0.0) for c in claims])
-        return Batch(claims, self._executor.full_at(limit), waits)
+        # After one that runs alone there may be more, however many fitted.
+        alone = any(claim.suspect for claim in claims)
+        return Batch(claims, len(claims) if alone else self._executor.ahead.full_at(limit), waits)
 
     def _held(self, claim: Claim) -> HeldJob:
         """A claim to hold; with its settlement, if it is not to be run."""
         job = claim.job
         held = HeldJob(job.id, claim)
+        held.size = claim.size
         if job.unreadable is not None:
             held.settlement = self._dead(claim, job.unreadable)
             return held
@@ -255,6 +273,7 @@ class WorkerRun:
             if blocked:
                 error += f"; in this worker, its handler {blocked}"
             held.settlement = self._dead(held.claim, error)
+        held.alone = claim.suspect
         return held
 
     # Handling

@@ -101,11 +101,11 @@ class Together(Side):
         self.handles = itertools.cycle([self._holder]) if holds else self._all
         return await super().take(name, what)
 
-    async def _claim(self, queue: Queue, limit: int, lease: float, kinds: Any) -> Any:
+    async def _claim(self, queue: Queue, limit: int, lease: float, kinds: Any, ahead: bool) -> Any:
         if isinstance(queue, ObjectQueue):
             queue._claiming.relist()  # a listing is used for a second, and shows no lapse in it
         had = len(self.claims)
-        found = await super()._claim(queue, limit, lease, kinds)
+        found = await super()._claim(queue, limit, lease, kinds, ahead)
         self.batches += [self.claims[had:]] * (len(self.claims) - had)
         return found
 
@@ -172,8 +172,9 @@ def compare(steps: list[Step], keep: float | None) -> None:
 
 
 claims_of_all = step(
-    "claim", limit=st.integers(1, 4), lease=st.sampled_from([1, 1, 50]), kinds=st.just(None)
-)
+    "claim", limit=st.integers(1, 4), lease=st.sampled_from([1, 1, 50]), kinds=st.just(None),
+    ahead=st.booleans(),
+)  # fmt: skip
 cancels = step("cancel", picks=st.lists(st.integers(0, 3), min_size=1, max_size=2))
 settles = step("settle", picks=st.lists(st.tuples(st.integers(0, 3), actions, delays), max_size=3))
 #: Programs in which jobs that run are cancelled, and leases run out.

@@ -136,7 +136,8 @@ class Poller:
         began = self._clock.now()
         async with known.polling:
             answer = await self._answer(known, ask)
-        if answer.is_empty and ask.wait > 0 and ask.max_jobs and not known.row.drain:
+        takes_more = ask.max_jobs > 0 and not known.row.drain and not known.alone
+        if answer.is_empty and ask.wait > 0 and takes_more:
             answer.jobs, answer.cancel = await self._hold(known, ask, gone, began)
         more = 0 < ask.max_jobs <= len(answer.jobs)
         asked = ask.max_jobs if not known.row.drain else 0

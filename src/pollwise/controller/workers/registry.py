@@ -119,6 +119,11 @@ class KnownWorker:
     def id(self) -> str:
         return self.row.id
 
+    @property
+    def alone(self) -> bool:
+        """True while it has a job that may have killed its workers: it gets no other job."""
+        return any(run.claim.suspect for run in self.runs.values())
+
 
 class WorkerRegistry:
     """The workers of a controller, and the kinds of jobs they can take."""

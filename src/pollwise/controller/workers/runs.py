@@ -118,22 +118,23 @@ class Runs:
     # Handing out
 
     async def claim(self, known: KnownWorker, limit: int) -> list[HeldRun]:
-        """Claim up to `limit` jobs for a worker."""
+        """Claim up to `limit` jobs for a worker; none while it has one that is to run alone."""
         if self._clock.now() >= self._sweep_by:
             await self.sweep()
         group = self._registry.group_of(known)
         handed: list[HeldRun] = []
         for _ in range(VOID_MAX):
-            if not group.kinds:
+            if not group.kinds or known.alone:
                 break
             puts, began, wanted = group.puts, self._clock.now(), limit - len(handed)
             claims = await self._queue.claim(
                 known.id, wanted, self._held_s, kinds=sorted(group.kinds)
             )
-            if len(claims) < wanted:
+            alone = any(claim.suspect for claim in claims)
+            if len(claims) < wanted and not alone:
                 group.found_nothing(puts, began + self._options.span("empty_for"))
             handed += await self._hand_out(known, claims)
-            if len(claims) < wanted or len(handed) == limit:
+            if (len(claims) < wanted and not alone) or len(handed) == limit:
                 break
         return handed
 

@@ -135,13 +135,19 @@ class HttpQueue(Queue):
     # Claiming
 
     async def _claim(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
         until = self.clock.now() + hold
         while True:
             began = self.clock.now()
             held = min(max(until - began, 0.0), HOLD_AT_ONCE)
-            claims = await self._claim_once(worker, limit, lease, held, kinds)
+            claims = await self._claim_once(worker, limit, lease, held, kinds, ahead)
             left = until - self.clock.now()
             if claims or left <= 0:
                 return claims
@@ -149,13 +155,21 @@ class HttpQueue(Queue):
                 await self.clock.sleep(min(NOT_HELD, left))
 
     async def _claim_once(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
         nonce = secrets.token_hex(12)
         said: dict[str, Any] = {"worker": worker, "limit": limit, "lease": lease}
         said |= {"nonce": nonce, "sends_hints": True}
         if hold:
             said["hold"] = hold
+        if ahead:
+            said["ahead"] = True
         if kinds is not None:
             said["kinds"] = list(kinds)
         if check := self._channel.check():

@@ -91,13 +91,23 @@ def claim_to(claim: Claim) -> Wire:
     said = {**_job_to(claim.job), "token": claim.token, "until": claim.until}
     if claim.receipt:
         said["receipt"] = claim.receipt
+    if claim.suspect:
+        said["suspect"] = True
+    if claim.size:
+        said["size"] = claim.size
     return said
 
 
 def claim_from(said: Wire, queue: str, worker: str) -> Claim:
     """A claim as its worker receives it."""
     return Claim(
-        _job(said, queue), int(said["token"]), worker, float(said["until"]), said.get("receipt", "")
+        _job(said, queue),
+        int(said["token"]),
+        worker,
+        float(said["until"]),
+        said.get("receipt", ""),
+        bool(said.get("suspect")),
+        int(said.get("size", 0)),
     )
 
 

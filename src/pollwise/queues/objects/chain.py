@@ -101,6 +101,8 @@ class ClaimUnit:
     free_at: float | None = None  # may be claimed from then on; None: at once
     run_at: float | None = None  # due since then; None: since the time its root says
     attempts: int = 0
+    ahead: bool = False  # the newest claim was made ahead
+    before: int = 0  # how many leases in a row ran out before the newest claim
     ended: bool = False
     masked: str | None = None  # the entry whose content says which jobs are left
     unread: str | None = None  # the entry whose content has to be read first
@@ -119,6 +121,16 @@ class ClaimUnit:
     @property
     def token(self) -> int:
         return token_of(self.root, self.claim)
+
+    @property
+    def lapses(self) -> int:
+        """How many leases in a row ran out, if the last one did."""
+        return self.before + 1 if self.claim else 0
+
+    @property
+    def next_attempt(self) -> int:
+        """The attempt of the next claim. A claim ahead that was not settled counts as none."""
+        return self.attempts + (not (self.claim and self.ahead))
 
     def jobs(self, contents: Contents) -> list[int] | None:
         """The jobs left, or None if the entry that says so was not read yet."""
@@ -208,7 +220,8 @@ def _walk(unit: ClaimUnit, contents: Contents, grain: float) -> Iterator[ClaimUn
                     yield from _walk(rest, contents, grain)
                     unit.end = unit.start + meaning.count
                     unit.left = meaning.count
-                unit.attempts += 1
+                unit.before, unit.attempts = unit.lapses, unit.next_attempt
+                unit.ahead = meaning.ahead
                 unit.claim, unit.asking = entry.number, None
                 unit.free_at = entry.written + grain + meaning.duration
             case EntryKind.RENEW | EntryKind.REPORT:
@@ -293,8 +306,8 @@ async def _marks(
             if kind is EntryKind.CLAIM:
                 if claim is not None:
                     marks.append((claim, until, attempt))
+                attempt += not (claim is not None and claim.meaning.ahead)
                 claim = entry
-                attempt += 1
             until = entry.written + grain + entry.meaning.duration
         elif kind in (EntryKind.BACK, EntryKind.BACK_FREE, EntryKind.SUM):
             claim = None

@@ -27,7 +27,7 @@ from pollwise.queues.objects.names import (
     write_entry,
 )
 from pollwise.queues.objects.store import PAGE
-from pollwise.runtime.jobs import Claim
+from pollwise.runtime.jobs import LAPSES_ALONE, Claim
 
 #: How many times one call tries another unit after it lost a race.
 TRIES = 3
@@ -70,6 +70,7 @@ class HeldUnit:
     renews: list[tuple[float, str]] = field(default_factory=list)
     progress: dict[str, list[Any]] = field(default_factory=dict)  # of its jobs, by index
     asked: set[int] = field(default_factory=set)  # the jobs that are asked to cancel
+    suspect: bool = False  # its last leases ran out, so it was claimed alone
 
     @property
     def token(self) -> int:
@@ -81,11 +82,13 @@ class HeldUnit:
 
 @dataclass(slots=True)
 class LiveListing:
-    """The result of a LIST: units that may be claimed, in claim order, the time when the next one
-    may be, all roots, for cleaning up, and units whose lease ended after a request to cancel."""
+    """The result of a LIST: units that may be claimed, in claim order, those of them that are to be
+    claimed alone, the time when the next one may be, all roots, for cleaning up, and units whose
+    lease ended after a request to cancel."""
 
     seen_at: float
     units: list[ClaimUnit] = field(default_factory=list)
+    suspects: list[ClaimUnit] = field(default_factory=list)
     due: float | None = None
     roots: list[RootObject] = field(default_factory=list)
     lapsed: list[ClaimUnit] = field(default_factory=list)
@@ -103,11 +106,15 @@ class UnitClaimer:
         self.end_lapsed: Callable[[list[ClaimUnit], float], Awaitable[None]]
 
     async def claim(
-        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
+        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, ahead: bool
     ) -> tuple[list[Claim], LiveListing]:
         listing = self._spare_listing(limit, kinds) or await self.list_live(limit, kinds)
         clock, contention = self._core.clock, self.contention
         claims: list[Claim] = []
+        if listing.suspects:
+            claims = await self._claim_suspect(listing.suspects, worker, lease, kinds)
+            if claims:
+                return claims, listing
         units, lost_tries = listing.units, 0
         shares = 1  # grows while this call meets no other worker
         while len(claims) < limit and clock.now() - listing.seen_at < ACT_WITHIN:
@@ -116,7 +123,7 @@ class UnitClaimer:
                 break
             at_once = contention.undisputed and not (claims and contention.any)
             began = clock.now()
-            took, rests, lost = await self._take(chosen, at_once, worker, lease, kinds)
+            took, rests, lost = await self._take(chosen, at_once, worker, lease, kinds, ahead)
             claims += took
             units = [*rests, *units]
             lost_tries += lost
@@ -138,6 +145,19 @@ class UnitClaimer:
             listing.due = self._core.time.now() + LISTING_FRESH  # jobs are left
         self._spare = None if lost_tries else (LiveListing(listing.seen_at, units), kinds)
         return sorted(self._live(claims), key=self._order), listing
+
+    async def _claim_suspect(
+        self, suspects: list[ClaimUnit], worker: str, lease: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        """One job whose last leases ran out, alone; an empty list if another worker was faster.
+
+        With rivals any of them, so that those who claim at the same time try different ones.
+        """
+        suspects.sort(key=self._rank)
+        first = self.contention.rng.choice(suspects) if self.contention.any else suspects[0]
+        taken, _, _ = await self._take([(first, 1)], True, worker, lease, kinds, False)
+        self._spare = None
+        return self._live(taken)
 
     def _spare_listing(self, limit: int, kinds: Sequence[str] | None) -> LiveListing | None:
         """The units left over from the last listing, if it is recent and they are enough: so a
@@ -250,7 +270,9 @@ class UnitClaimer:
                 if over and unit.guarded_at is not None:
                     opens = unit.guarded_at + core.time.grain + GRACE
                     over = opens <= surely
-                if over:
+                if over and unit.lapses >= LAPSES_ALONE:
+                    listing.suspects.append(unit)
+                elif over:
                     listing.units.append(unit)
                 elif listing.due is None or opens < listing.due:
                     listing.due = opens
@@ -294,12 +316,13 @@ class UnitClaimer:
     # Taking
 
     async def _take(
-        self, chosen: Chosen, at_once: bool, worker: str, lease: float, kinds: Sequence[str] | None
-    ) -> tuple[list[Claim], list[ClaimUnit], bool]:
+        self, chosen: Chosen, at_once: bool, worker: str, lease: float,
+        kinds: Sequence[str] | None, ahead: bool,
+    ) -> tuple[list[Claim], list[ClaimUnit], bool]:  # fmt: skip
         """The claims, what they left of slices, and whether any race was lost."""
         core = self._core
         parts = [chosen] if at_once else [chosen[:1], chosen[1:]]
-        won, rests, lost, errors = await self._win(parts, worker, lease)
+        won, rests, lost, errors = await self._win(parts, worker, lease, ahead)
         roots = {held.root.path: held.root for held in won}
         bodies: dict[str, PutBody | BaseException | None] = dict(
             zip(
@@ -333,7 +356,7 @@ class UnitClaimer:
         return claims, rests, bool(lost or errors)
 
     async def _win(
-        self, parts: Sequence[Chosen], worker: str, lease: float
+        self, parts: Sequence[Chosen], worker: str, lease: float, ahead: bool
     ) -> tuple[list[HeldUnit], list[ClaimUnit], int, list[BaseException]]:
         """Try one part after the other, until a race is lost.
 
@@ -345,7 +368,7 @@ class UnitClaimer:
         lost = 0
         for part in parts:
             results = await self._core.all(
-                self._take_unit(unit, count, worker, lease) for unit, count in part
+                self._take_unit(unit, count, worker, lease, ahead) for unit, count in part
             )
             for (unit, count), result in zip(part, results, strict=True):
                 if isinstance(result, BaseException):
@@ -361,7 +384,7 @@ class UnitClaimer:
         return won, rests, lost, errors
 
     async def _take_unit(
-        self, unit: ClaimUnit, count: int, worker: str, lease: float
+        self, unit: ClaimUnit, count: int, worker: str, lease: float, ahead: bool
     ) -> list[HeldUnit]:
         """Claim a unit, or its first jobs; an empty list if another worker was faster."""
         core = self._core
@@ -372,25 +395,26 @@ class UnitClaimer:
         if left is None:
             return []
         if unit.top == 0 or count == unit.left:
-            return await self._enter(unit, left[:count], worker, lease, unit.top)
+            return await self._enter(unit, left[:count], worker, lease, ahead, unit.top)
         # Part of a unit that was claimed before: from here each of its jobs has its own chain.
         burst = write_entry(EntryMeaning(EntryKind.BURST), {"left": left})
         if not await core.create(unit.root.entry_name(unit.start, unit.top + 1), burst):
             return []
         parts = await core.all(
-            self._enter(unit, [index], worker, lease, unit.top + 1, start=index)
+            self._enter(unit, [index], worker, lease, ahead, unit.top + 1, start=index)
             for index in left[:count]
         )
         return [held for part in parts if isinstance(part, list) for held in part]
 
     async def _enter(
-        self, unit: ClaimUnit, jobs: list[int], worker: str, lease: float, top: int,
+        self, unit: ClaimUnit, jobs: list[int], worker: str, lease: float, ahead: bool, top: int,
         start: int | None = None,
     ) -> list[HeldUnit]:  # fmt: skip
         core = self._core
         start = unit.start if start is None else start
         lease = rounded_lease(lease)
-        entry = write_entry(EntryMeaning(EntryKind.CLAIM, lease, len(jobs)), {"worker": worker})
+        meaning = EntryMeaning(EntryKind.CLAIM, lease, len(jobs), ahead)
+        entry = write_entry(meaning, {"worker": worker})
         pending = await core.duty(unit.moving if start == unit.start else None)
         sent, claimed_at = core.clock.now(), core.time.now()
         name = unit.root.entry_name(start, top + 1)
@@ -398,9 +422,9 @@ class UnitClaimer:
             return []
         before = [e.name for e in unit.root.chains.get(start, ())]
         held = HeldUnit(
-            unit.root, start, set(jobs), top + 1, top + 1, unit.attempts + 1, unit.run_at,
+            unit.root, start, set(jobs), top + 1, top + 1, unit.next_attempt, unit.run_at,
             sent + lease, _UNREAD, worker, claimed_at, unit.path, names=[*before, name],
-            pending=pending,
+            pending=pending, suspect=unit.lapses >= LAPSES_ALONE,
         )  # fmt: skip
         return [held]
 
@@ -417,7 +441,8 @@ class UnitClaimer:
         claims = []
         for index in sorted(held.left):
             job = held.body[index].job(core.name, held.attempt, held.run_at)
-            claims.append(Claim(job, held.token, worker, until))
+            size = held.body.size // max(len(held.body.jobs), 1)
+            claims.append(Claim(job, held.token, worker, until, "", held.suspect, size))
             self.held[job.id, held.token] = held
         return claims
 

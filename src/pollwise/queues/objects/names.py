@@ -13,7 +13,7 @@ import json
 import math
 import re
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -179,6 +179,7 @@ class EntryMeaning:
     kind: EntryKind
     duration: float = 0.0
     count: int = 0
+    ahead: bool = False  # a CLAIM by a worker that may not start its jobs at once
 
 
 _PERIOD = 8192
@@ -246,10 +247,15 @@ def write_entry(meaning: EntryMeaning, content: dict[str, Any]) -> bytes:
     """An entry's body. The nonce distinguishes our write from an equal one by another handle."""
     whole = {"nonce": secrets.token_hex(6), **content}
     text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
-    code = _CODES[meaning]
+    code = _CODES[replace(meaning, ahead=False) if meaning.ahead else meaning]
     periods = max(math.ceil((len(text) - code) / _PERIOD), 0)
+    if meaning.kind is EntryKind.CLAIM:
+        periods += periods % 2 != meaning.ahead  # an odd number of them says that it is ahead
     return text.ljust(code + periods * _PERIOD)
 
 
 def read_size(size: int) -> EntryMeaning | None:
-    return _MEANINGS.get(size % _PERIOD)
+    meaning = _MEANINGS.get(size % _PERIOD)
+    if size >= _PERIOD and meaning is not None and meaning.kind is EntryKind.CLAIM:
+        return replace(meaning, ahead=bool(size // _PERIOD % 2))
+    return meaning

@@ -264,12 +264,19 @@ class ObjectQueue(Queue):
     # The rest
 
     async def _claim(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
         await self._core.ready()
-        claims, listing = await self._claiming.claim(worker, limit, lease, kinds)
+        claims, listing = await self._claiming.claim(worker, limit, lease, kinds, ahead)
         self._ender.sweep(listing.roots, listing.seen_at)
-        if len(claims) < limit and listing.due is not None:
+        alone = claims and claims[0].suspect
+        if len(claims) < limit and listing.due is not None and not alone:
             self._hint_when_due(self._core.time.local(listing.due))
         return claims
 

@@ -200,9 +200,15 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         ]
 
     async def _claim(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
-        rows = await self._claimed(
+        rows, last = await self._claimed(
             [
                 text(self.name),
                 text(worker),
@@ -210,13 +216,18 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 number(lease),
                 None if kinds is None else texts(kinds),
                 flag(self.keep is not None),
+                flag(ahead),
                 text(self._transport.channel),
                 text(self._channel.check()),
                 self.database.now(),
             ],
         )
         rows.sort(key=_in_order)
-        return [Claim(job_from(row, self.name), row[10], worker, row[11]) for row in rows]
+        suspect = bool(last[5])
+        return [
+            Claim(job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]))
+            for row in rows
+        ]
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         # In the order of the rows, as all calls lock them, so that there is no deadlock.

@@ -4,7 +4,7 @@ SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload
 FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: claim
-SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9)
+SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: settle
 SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)

@@ -1,10 +1,11 @@
--- Take the best jobs that may run now, each under a lease.
+-- Take the best jobs that may run now, each under a lease; or one whose last leases ran out, alone.
 -- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, whether ended jobs are
--- kept, the channel, the message, whether kinds are named; then the kinds.
+-- kept, whether some will wait before they start, whether to leave alone what is to be claimed alone,
+-- the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
--- leased; in how many seconds the next delay or lease ends, or ''.
-local imposed, worker, limit, lease, most_bytes, most_due, keep, channel, message, named =
-  unpack(ARGV, 1, 10)
+-- leased; in how many seconds the next delay or lease ends, or ''; whether the job is claimed alone.
+local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_others, channel,
+  message, named = unpack(ARGV, 1, 12)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
 local now = clock(imposed)
 local until_ = now + tonumber(lease)
@@ -19,6 +20,7 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
       if job then
         if job.state == STATE.leased then
           note_error(job, job.since, 'the lease of ' .. job.worker .. ' ran out')
+          job.flags = bit.bor(job.flags, FLAG.lapsed)
         end
         if has(job, FLAG.cancel) then
           finish(job, STATE.cancelled, now, keep)
@@ -36,7 +38,7 @@ end
 -- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
 local kinds = {}
 if named == '1' then
-  for n = 11, #ARGV do kinds[#kinds + 1] = ARGV[n] end
+  for n = 13, #ARGV do kinds[#kinds + 1] = ARGV[n] end
 else
   kinds = call('SMEMBERS', KEY.kinds)
 end
@@ -109,6 +111,9 @@ local function next_ids(count)
   return ids, from
 end
 
+local alone = #heap > 0 and heap[1].score < ALONE / 2
+if alone then limit = only_others == '1' and 0 or 1 end
+
 -- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
 local answer, size, count, step, more = {}, 0, 0, 16, true
 while more and count < limit do
@@ -119,9 +124,15 @@ while more and count < limit do
       from[n].taken = from[n].taken + 1
       if job then  -- else the job is gone, and its entry is removed
         job.state, job.since, job.worker, job.claimed_at = STATE.leased, until_, worker, now
-        job.attempt, job.token = job.attempt + 1, job.token + 1
         clear_part(job, FLAG.progress)
-        job.flags = bit.bor(job.flags, FLAG.ran)
+        local lapsed, flags = has(job, FLAG.lapsed), bit.bor(job.flags, FLAG.ran)
+        -- One more than a settlement adds, so that the two can be told apart.
+        job.token = job.token + (lapsed and 2 or 1)
+        if not (lapsed and has(job, FLAG.ahead)) then job.attempt = job.attempt + 1 end
+        flags = bit.band(flags, 255 - FLAG.lapsed - FLAG.again - FLAG.ahead)
+        if lapsed then flags = flags + FLAG.again end
+        if ahead == '1' and not alone then flags = flags + FLAG.ahead end
+        job.flags = flags
         local bytes = written(job)
         saved[#saved + 1] = job.id
         saved[#saved + 1] = bytes
@@ -144,7 +155,9 @@ end
 flush()
 
 local due = ''
-if not more then
+if alone then
+  due = ''
+elseif not more then
   due = '0'
 elseif count < limit then
   for _, key in ipairs({KEY.delayed, KEY.leased}) do
@@ -157,4 +170,4 @@ elseif count < limit then
   if due ~= '' then due = format('%.17g', due) end
 end
 publish(channel, message)
-return {table.concat(answer), format('%.17g', until_), due}
+return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0}

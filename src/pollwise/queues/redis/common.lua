@@ -18,8 +18,15 @@ local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done =
 -- By state, the key of its jobs' numbers, if there is one.
 local SETS = {'delayed', false, 'leased', 'dead', 'done', 'cancelled'}
 -- ran: the job has been claimed or has ended, so it has the fields of a run. cancel: it was asked to
--- cancel. The others: it has that part, which is in `parts` under its number and the flag.
-local FLAG = {ran = 1, errors = 2, progress = 4, cancel = 8, result = 16}
+-- cancel. ahead: its newest claim was made ahead, so that it may not have started. lapsed: it waits
+-- because its lease ran out. again: its lease before the newest ran out as well. The others: it has
+-- that part, which is in `parts` under its number and the flag.
+local FLAG = {
+  ran = 1, errors = 2, progress = 4, cancel = 8, result = 16, ahead = 32, lapsed = 64, again = 128,
+}
+-- Added to the score of a job that is to be claimed alone, because its last leases ran out. It is
+-- below all priorities, so such jobs come first.
+local ALONE = -10000
 -- A page is this many consecutive numbers: `pages` counts the jobs in each.
 local PAGE = 1024
 -- The maximum number of arguments that Lua can pass at once.
@@ -185,7 +192,8 @@ local function add_ready(job)
   names(job)
   local key = KEY.ready .. job.kind
   if not added[key] then note('kinds', job.kind) end
-  add(key, -job.priority, place(job))
+  local alone = has(job, FLAG.lapsed) and has(job, FLAG.again)
+  add(key, (alone and ALONE or 0) - job.priority, place(job))
 end
 
 -- Make a job delayed until it is due, or ready.

@@ -92,7 +92,9 @@ def packed_renewal(claim: Claim, progress: Progress | None) -> bytes:
     return b"".join((head, worker, text))
 
 
-def claims_in(blob: bytes, queue: str, worker: str, until: float) -> Iterator[Claim]:
+def claims_in(
+    blob: bytes, queue: str, worker: str, until: float, *, suspect: bool
+) -> Iterator[Claim]:
     """The claims in the answer of claim.lua."""
     at, end = 0, len(blob)
     while at < end:
@@ -102,7 +104,7 @@ def claims_in(blob: bytes, queue: str, worker: str, until: float) -> Iterator[Cl
         place = at + _CLAIMED.size + worker_size
         at += _ENTRY.size + size
         job = _job(blob, place, at, queue, number, attempt, created_at, run_at)
-        yield Claim(job, token, worker, until)
+        yield Claim(job, token, worker, until, "", suspect, size)
 
 
 def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int]]:

@@ -109,11 +109,17 @@ class RedisQueue(Queue):
         return ids, fresh
 
     async def _claim(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
         check = self._channel.check()
         claims, due = await self._store.claim(
-            worker, limit, lease, kinds, self.clock.imposed(), check
+            worker, limit, lease, kinds, ahead, self.clock.imposed(), check
         )
         if due is not None:  # relative, so our clock may be wrong
             self._hints.send_at(self.clock.now() + due)

@@ -36,6 +36,7 @@ for n, s in ipairs(settlements) do
   else
     take_out(job)
     job.token = job.token + 1
+    job.flags = bit.band(job.flags, 255 - FLAG.lapsed)
     if s.error then note_error(job, now, s.error) end
     if s.action == 4 then job.attempt = job.attempt - 1 end
     if (s.action == 1 or s.action == 4) and not has(job, FLAG.cancel) then

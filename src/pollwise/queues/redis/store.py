@@ -167,6 +167,7 @@ class RedisStore:
         limit: int,
         lease: float,
         kinds: Sequence[str] | None,
+        ahead: bool,
         now: float | None,
         message: str | None,
     ) -> tuple[list[Claim], float | None]:
@@ -174,17 +175,19 @@ class RedisStore:
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
-            blob, until, due = await self._run(
+            blob, until, due, alone = await self._run(
                 "claim", _time(now), worker, most, repr(lease), MOST_BYTES, MOST_DUE,
-                int(self._keep), self.channel, message or "", int(kinds is not None),
-                *(kinds or ()),
+                int(self._keep), int(ahead), int(bool(claims)), self.channel, message or "",
+                int(kinds is not None), *(kinds or ()),
             )  # fmt: skip
             message = None
-            found = list(claims_in(blob, self._queue, worker, float(until)))
+            found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
             claims += found
             left = float(due) if due else None
             if len(claims) == limit:
                 return claims, None
+            if alone:  # if it was left alone, because of what was claimed before, claim again soon
+                return claims, None if found else 0.0
             # More jobs may be due than one script makes ready: claim again.
             if len(found) < most and (left or left is None or claims):
                 return claims, left
@@ -215,13 +218,13 @@ class RedisStore:
     async def _settled_before(self, settlement: Settlement, now: float | None) -> bool:
         """True if a call whose answer was lost had settled this claim.
 
-        Then its token is one higher, as after a claim by another worker, but with no new attempt.
+        Then its token is one higher; a claim by another worker adds two.
         """
         claim = settlement.claim
         if settlement not in self._in_doubt:
             return False
-        for info, token in await self._views(JobFilter(limit=1), _only(claim.job.id), now):
-            return token == claim.token + 1 and info.job.attempt <= claim.job.attempt
+        for _, token in await self._views(JobFilter(limit=1), _only(claim.job.id), now):
+            return token == claim.token + 1
         return settlement.action in ("done", "cancelled")
 
     async def renew(

@@ -68,10 +68,18 @@ class SqliteQueue(Queue):
         return f"sqlite:///{quote(str(self.path))}?queue={quote(self.name, safe='')}"
 
     async def _claim(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
         now = self.clock.epoch()
-        claims, due = await self._thread.call(self._store.claim, worker, limit, lease, kinds, now)
+        claims, due = await self._thread.call(
+            self._store.claim, worker, limit, lease, kinds, ahead, now
+        )
         self._hint_when_due(due)
         return claims
 

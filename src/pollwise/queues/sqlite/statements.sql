@@ -19,10 +19,12 @@ ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING;
 SELECT seq, kind, payload FROM pollwise_jobs WHERE queue = :queue AND "unique" = :unique;
 
 -- name: glance
--- Is a job ready, and when does the next delay or lease end? A read without the write lock.
+-- Is a job ready, when does the next delay or lease end, and may there be suspects? A read without
+-- the write lock.
 SELECT
     EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0),
-    (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3));
+    (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
+    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0);
 
 -- name: glance_kinds
 -- The same for some kinds: a backlog of other kinds does not take the write lock.
@@ -33,7 +35,8 @@ SELECT
             SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND kind = wanted.value
         )
     ),
-    (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3));
+    (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
+    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0);
 
 -- name: with_error
 -- The errors of a job, with one more and without the oldest if there are enough.
@@ -50,6 +53,7 @@ END
 UPDATE pollwise_jobs SET
     state = CASE WHEN cancel THEN 6 ELSE 0 END,
     since = CASE WHEN cancel THEN :now ELSE run_at END,
+    lapsed = CASE state WHEN 3 THEN token END,
     errors = {with_error},
     worker = CASE WHEN cancel THEN worker END,
     cancel = 0
@@ -84,11 +88,19 @@ SELECT * FROM (
 SELECT seq, priority, since FROM pollwise_jobs
 WHERE queue = :queue AND state = 0 AND kind IN (SELECT value FROM json_each(:kinds))
 
+-- name: suspects
+-- The best suspect; a claim takes it alone.
+SELECT seq, priority, since FROM pollwise_jobs INDEXED BY pollwise_jobs_suspects
+WHERE queue = :queue AND state = 0 AND lapses > 0 AND lapsed = token
+  AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+
 -- name: claim
 -- Lease the best jobs of all arms.
 UPDATE pollwise_jobs SET
-    state = 3, since = :until, worker = :worker, attempt = attempt + 1, token = token + 1,
-    claimed_at = :now, progress = NULL
+    state = 3, since = :until, worker = :worker, token = token + 1, claimed_at = :now,
+    progress = NULL, ahead = :ahead,
+    attempt = attempt + NOT (lapsed IS token AND ahead),
+    lapses = CASE WHEN lapsed IS token THEN lapses + 1 ELSE 0 END
 WHERE seq IN (
     SELECT seq FROM ({arms}) ORDER BY priority DESC, since, seq LIMIT :limit
 )

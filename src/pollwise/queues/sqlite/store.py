@@ -104,49 +104,72 @@ class SqliteStore(SqliteFile):
         limit: int,
         lease: float,
         kinds: Sequence[str] | None,
+        ahead: bool,
         now: float,
     ) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, when the next job is due."""
-        anything, due = self._glance(kinds)
+        anything, due, suspects = self._glance(kinds)
         if not anything and (due is None or due > now):
             return [], due
+        values = {"worker": worker, "now": now, "until": now + lease, "ahead": ahead}
         while True:
+            rows: list[tuple[Any, ...]] = []
             with transaction(self.connect()):
                 if due is not None and due <= now:
-                    self._promote(now)
-                rows = self._claim(kinds, worker, limit, now, now + lease)
+                    suspects = self._promote(now) or suspects
+                if suspects:
+                    rows = self._claim_suspect(kinds, values)
+                suspect = bool(rows)
+                if not suspect:
+                    rows = self._claim(kinds, limit, values)
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
-                until = now + lease
-                claims = [Claim(job_from(row, self._queue), row[10], worker, until) for row in rows]
-                due = self._glance(kinds)[1] if len(rows) < limit else None
+                claims = [
+                    Claim(
+                        job_from(row, self._queue), row[10], worker, now + lease, "", suspect,
+                        len(row[2]),
+                    )
+                    for row in rows
+                ]  # fmt: skip
+                due = self._glance(kinds)[1] if len(rows) < limit and not suspect else None
             if claims or due is None or due > now:
                 return claims, due
 
-    def _promote(self, now: float) -> None:
+    def _promote(self, now: float) -> bool:
+        """Make due jobs ready; True if there were any."""
         moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
         self._forget_unless_kept(seq for seq, state in moved if state == _CANCELLED)
+        return bool(moved)
 
     def _forget_unless_kept(self, cancelled: Iterable[int]) -> None:
         if not self._keep and (ended := list(cancelled)):
             self._rows("forget", batch=json.dumps(ended))
 
-    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None]:
-        """True if a job is ready, and when the next is due. Does not take the write lock."""
+    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int]:
+        """True if a job is ready, when the next is due, and true if some may be suspects.
+
+        Does not take the write lock.
+        """
         if kinds is None:
-            anything, due = self._rows("glance")[0]
+            anything, due, suspects = self._rows("glance")[0]
         else:
-            anything, due = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
-        return anything, due
+            anything, due, suspects = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
+        return anything, due, suspects
+
+    def _claim_suspect(
+        self, kinds: Sequence[str] | None, values: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        statement = self._sql["claim"].replace("{arms}", self._sql["suspects"])
+        wanted = None if kinds is None else json.dumps(kinds)
+        values = {**values, "queue": self._queue, "kinds": wanted, "limit": 1, "ahead": False}
+        return self.connect().execute(statement, values).fetchall()
 
     def _claim(
-        self, kinds: Sequence[str] | None, worker: str, limit: int, now: float, until: float
+        self, kinds: Sequence[str] | None, limit: int, values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
         chosen = [k for (k,) in self._rows("ready_kinds")] if kinds is None else kinds
         if not chosen:
             return []
-        values: dict[str, Any] = {
-            "queue": self._queue, "limit": limit, "until": until, "worker": worker, "now": now,
-        }  # fmt: skip
+        values = {**values, "queue": self._queue, "limit": limit}
         if len(chosen) > MOST_KINDS:
             arms = self._sql["claim_arm_many"]
             values["kinds"] = json.dumps(chosen)

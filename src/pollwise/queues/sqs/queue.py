@@ -82,6 +82,7 @@ class SqsQueue(Queue):
         shows_claims=False,
         keep=False,
         uncounted=False,
+        suspects=False,
         fenced=False,
         atomic_put=False,
         atomic_settle=False,
@@ -179,7 +180,13 @@ class SqsQueue(Queue):
     # Claiming
 
     async def _claim(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
         hide = _hidden_for(lease)
         await self._dead.find()  # before any job can die
@@ -194,7 +201,14 @@ class SqsQueue(Queue):
         now = self.clock.epoch()
         jobs = [(job_of(message, self.name, now), message) for message in messages]
         return [
-            Claim(job, job.attempt, worker, now + lease, message["ReceiptHandle"])
+            Claim(
+                job,
+                job.attempt,
+                worker,
+                now + lease,
+                message["ReceiptHandle"],
+                size=len(message["Body"]),
+            )
             for job, message in jobs
         ]
 

@@ -30,6 +30,7 @@ from pollwise.runtime.events import (
     Events,
     HandlerStuck,
 )
+from pollwise.runtime.executor.ahead import PREFETCH_BYTES, Ahead
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.recycling import Recycling
@@ -41,11 +42,6 @@ from pollwise.runtime.executor.work import Held, Work
 from pollwise.runtime.loop import LoopOptions, PollLoop
 from pollwise.runtime.store import WorkStore
 
-#: Unless prefetch is given, claim this many seconds of work ahead, and at most this many jobs.
-AHEAD_SECONDS = 0.1
-AHEAD_MAX = 256
-#: Weight of the newest run in the average time a handler takes.
-TOOK_WEIGHT = 0.1
 #: Tries to settle while stopping; after that the leases run out by themselves.
 SETTLE_TRIES_AT_STOP = 3
 #: How long they may take, in seconds.
@@ -71,6 +67,7 @@ class Executor(Generic[H, C]):
     name: of the worker or the relay.
     prefetch: how much is claimed ahead of a free handler; None: by how long handlers take.
     max_runs: stop after this many runs, to be recycled; None for no limit.
+    prefetch_bytes: how many bytes of payloads may wait for a free handler.
     wants: the kinds of work that are polled for; None for all.
     rounds: how many turns of the event loop a settlement waits for others.
     """
@@ -85,6 +82,7 @@ class Executor(Generic[H, C]):
         events: Events,
         *,
         prefetch: int | None = None,
+        prefetch_bytes: int = PREFETCH_BYTES,
         max_runs: int | None = None,
         wants: frozenset[str] | None = None,
         rounds: int = 0,
@@ -92,7 +90,7 @@ class Executor(Generic[H, C]):
         self._work = work
         self._store = store
         self._concurrency = options.concurrency
-        self._prefetch = prefetch
+        self.ahead = Ahead(prefetch, options.concurrency, prefetch_bytes, store.max_payload_bytes)
         self.lease = seconds(options.lease, "lease")
         self._grace = seconds(options.grace, "grace")
         self._clock = clock
@@ -104,6 +102,8 @@ class Executor(Generic[H, C]):
         self._held: dict[str, H] = {}  # by name, from claim to settlement
         self._waiting: deque[H] = deque()
         self._running: dict[H, None] = {}  # also those whose lease was lost, until they end
+        self._alone: H | None = None  # the newest that is to run alone
+        self._asked = 0.0  # when the last claim was asked for
         self._room = asyncio.Event()
         self._settler: Settler[H] = Settler(
             self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
@@ -111,7 +111,6 @@ class Executor(Generic[H, C]):
         self._chores = Chores(work.source, clock, events)
         self._chores.add(RENEW, self.lease / 3, self._renew)
         self._next_prune = 0.0
-        self._took: float | None = None  # average duration of a handler
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -139,12 +138,13 @@ class Executor(Generic[H, C]):
     async def room(self) -> int:
         """How much to claim now; waits until it is at least 1. Less only during a stop."""
         await self._room_for(lambda: 1)
+        self._asked = self._clock.now()
         return self._room_left()
 
     async def room_for_a_claim(self) -> None:
         """Wait until a claim is worth it: half of what was claimed ahead is used up."""
         # Computed each time: as handlers take longer, less is claimed ahead.
-        await self._room_for(lambda: max(self._ahead() // 2, 1))
+        await self._room_for(lambda: max(self.ahead.jobs() // 2, 1))
 
     async def _room_for(self, wanted: Callable[[], int]) -> None:
         while self._room_left() < wanted() and not self.stopping:
@@ -152,32 +152,24 @@ class Executor(Generic[H, C]):
             await self._room.wait()
 
     def _room_left(self) -> int:
-        limit = self._concurrency + self._ahead()
+        if self._one_alone():
+            return 0
+        limit = self._concurrency + self.ahead.jobs()
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
         # Settlements under way do not delay the next claim, but they are bounded.
         room = min(limit - held, 2 * limit - held - len(self._settler))
         may_start = self.recycling.may_start()
         return room if may_start is None else min(room, may_start - len(self._waiting))
 
-    def _ahead(self) -> int:
-        """How much to claim ahead of a free handler.
+    def free(self) -> int:
+        """How many claims would be started at once."""
+        held = len(self._waiting) + len(self._running) + self.threads.abandoned
+        return max(self._concurrency - held, 0)
 
-        Short jobs are claimed by the hundred, to make a round trip worthwhile. Long ones are not
-        claimed ahead at all: a job that waits here for minutes could run elsewhere.
-        """
-        if self._prefetch is not None:
-            return self._prefetch
-        if self._took is None:
-            return 0
-        return int(min(self._concurrency * AHEAD_SECONDS / max(self._took, 1e-6), AHEAD_MAX))
-
-    def full_at(self, limit: int) -> int:
-        """How many jobs make a claim of up to `limit` count as full.
-
-        The number claimed ahead varies from poll to poll. Unless prefetch is given, the capacity
-        that strategies see is therefore limited to twice the concurrency.
-        """
-        return limit if self._prefetch is not None else min(limit, 2 * self._concurrency)
+    def _one_alone(self) -> bool:
+        """True while work is held that is to run alone."""
+        alone = self._alone
+        return alone is not None and self._held.get(alone.name) is alone
 
     async def unless_stopped(self, claiming: Coroutine[Any, Any, list[C]]) -> list[C]:
         """Await a claim that the store may hold for a long time; a stop ends it."""
@@ -201,12 +193,24 @@ class Executor(Generic[H, C]):
         if not claimed:
             return
         now = self._clock.now()
+        # From when they were asked for: the process may have stood still before the answer.
+        until, until_epoch = self._lease_from(self._asked)
+        self.ahead.claimed([held.size for held in claimed])
+        free, waiting_bytes = self.free(), 0
         for held in claimed:
             older = self._held.get(held.name)
             if older is not None:  # our own lease on it had expired
                 self._lose(older)
-            held.taken, held.until = now, now + self.lease
+            held.taken, held.until, held.until_epoch = now, until, until_epoch
             self._held[held.name] = held
+            if held.alone and held.settlement is None:
+                self._alone = held
+                self.give_back_waiting("a job that may have killed its workers runs alone")
+            if held.settlement is None and free <= 0:  # payloads may be larger than ever before
+                waiting_bytes += held.size
+                if waiting_bytes > self.ahead.most_bytes:
+                    held.settlement = self._work.give_back(held, "payloads claimed ahead are large")
+            free -= 1
             if held.settlement is None:
                 self._waiting.append(held)
             else:
@@ -244,11 +248,10 @@ class Executor(Generic[H, C]):
     def _start_waiting(self) -> None:
         if not self._waiting or self.stopping:
             return
-        now = self._clock.now()
         while self._waiting:
             if len(self._running) + self.threads.abandoned >= self._concurrency:
                 return
-            if self._waiting[0].until <= now:  # the process stood still: renew before the start
+            if self.lease_is_over(self._waiting[0]):  # the process stood still: renew first
                 self._chores.hasten(RENEW, 0.0)
                 return
             held = self._waiting.popleft()
@@ -267,7 +270,7 @@ class Executor(Generic[H, C]):
         except BaseException as error:  # SystemExit of a handler, too, concerns only its work
             raised = error
         took = self._clock.now() - began
-        self._took = took if self._took is None else self._took + (took - self._took) * TOOK_WEIGHT
+        self.ahead.ran(took)
         self._leave(held, settlement, raised)
 
     def _leave(self, held: H, settlement: Any, raised: BaseException | None) -> None:
@@ -344,13 +347,24 @@ class Executor(Generic[H, C]):
                 self._chores.rest(RENEW)
             return
         renewal = await self._work.renew([held.claim for held in renewed.values()])
+        until, until_epoch = self._lease_from(now)
         for held in renewed.values():
-            held.until = now + self.lease
+            held.until, held.until_epoch = until, until_epoch
         for names, end in ((renewal.lost, self._lose), (renewal.cancel, self._cancel)):
             for name in names:
                 if name in renewed and self._held.get(name) is renewed[name]:
                     end(renewed[name])
         self._start_waiting()
+
+    def _lease_from(self, began: float) -> tuple[float, float]:
+        """When a lease ends, in the event loop's time and by the wall clock."""
+        until = began + self.lease
+        return until, self._clock.epoch() + until - self._clock.now()
+
+    def lease_is_over(self, held: H) -> bool:
+        """True if the lease may have ended: after a stall, or a suspend, which only the wall clock
+        shows. If that was set forward instead, a renewal too many does no harm."""
+        return held.until <= self._clock.now() or held.until_epoch <= self._clock.epoch()
 
     def _cancel(self, held: H) -> None:
         """Somebody asked to cancel this: stop its handler once, or do not begin it."""

@@ -17,17 +17,20 @@ class Held:
 
     name: identifies the work; a newer claim of the same work has the same name.
     taken: when it was claimed; until: when its lease ends, unless it is renewed; began: when its
-        handler began. All in the event loop's time.
+        handler began. All in the event loop's time. until_epoch: as until, by the wall clock.
     ended: why its task was cancelled, or why its result no longer counts.
     settlement: how it ends, once that is known; settled_at: since when.
     blocked: how its handler blocked the event loop, if it did.
     may_wait: nothing waits for the settlement: no work with the same key, no other worker.
+    size: of its payload, in bytes; 0 if unknown.
+    alone: it may have killed its workers; while it is held, nothing else is claimed or started.
     """
 
     name: str
     claim: Any
     taken: float = field(default=0.0, init=False)
     until: float = field(default=0.0, init=False)
+    until_epoch: float = field(default=0.0, init=False)
     began: float | None = field(default=None, init=False)
     task: asyncio.Task[None] | None = field(default=None, init=False)
     ended: Literal["", "stop", "lost", "cancel"] = field(default="", init=False)
@@ -35,6 +38,8 @@ class Held:
     settled_at: float = field(default=0.0, init=False)
     may_wait: bool = field(default=False, init=False)
     blocked: str = field(default="", init=False)
+    size: int = field(default=0, init=False)
+    alone: bool = field(default=False, init=False)
 
 
 H_contra = TypeVar("H_contra", bound=Held, contravariant=True)

@@ -54,13 +54,15 @@ class PostgresWorkStore(WorkStore[C], Generic[C, S]):
             await super().close()
             await self.database.close()
 
-    async def _claimed(self, params: Sequence[Param]) -> list[tuple[Any, ...]]:
-        """The rows of a claim; their last one says when more falls due, which becomes a hint."""
+    async def _claimed(
+        self, params: Sequence[Param]
+    ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+        """The rows of a claim, and the last one: it ends with when more falls due, for a hint."""
         rows = await self.database.rows("claim", params)
-        *_, again = rows.pop()
-        if again is not None:
-            self._hints.send_at(self.clock.now() + max(again, 0.0))
-        return rows
+        last = rows.pop()
+        if last[-1] is not None:
+            self._hints.send_at(self.clock.now() + max(last[-1], 0.0))
+        return rows, last
 
     async def _settled(
         self, batch: Sequence[S], params: Sequence[Param], name: str = "settle"

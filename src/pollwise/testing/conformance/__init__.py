@@ -40,6 +40,7 @@ from pollwise.testing.conformance import (
     putting,
     record,
     settling,
+    suspects,
     unique,
     views,
     waking,
@@ -57,7 +58,9 @@ __all__ = [
     "run",
 ]
 
-_MODULES = (putting, ordering, unique, leasing, settling, record, dead, views, waking, cancelling)
+_MODULES = (
+    putting, ordering, unique, leasing, suspects, settling, record, dead, views, waking, cancelling,
+)  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(
     check

@@ -247,6 +247,7 @@ class QueueApi:
         hold = min(seconds_from(body.get("hold", 0.0), "hold"), HOLD_MAX)
         kinds = wire.names_from(body.get("kinds"), "kinds")
         check = message_from(body.get("check"))
+        ahead = body.get("ahead") is True
         if self._stopping or len(self._waiting) >= HELD_MAX:
             hold = 0.0
         if not isinstance(worker, str):
@@ -257,7 +258,7 @@ class QueueApi:
 
         async def claim() -> tuple[bytes, Sequence[Claim]]:
             with client_sends_hints(body):
-                claims = await self._hold(queue, worker, limit, lease, hold, kinds)
+                claims = await self._hold(queue, worker, limit, lease, hold, kinds, ahead)
             sends_at = queue.hints().sends_at if len(claims) < limit else None
             due_in = None if sends_at is None else max(sends_at - self._clock.now(), 0.0)
             sealed = [wire.claim_to(self._seals.seal(each, who)) for each in claims]
@@ -277,10 +278,11 @@ class QueueApi:
         lease: float,
         hold: float,
         kinds: Sequence[str] | None,
+        ahead: bool,
     ) -> list[Claim]:
         """Claim jobs; if there are none, wait for some."""
         if not hold:
-            return await queue.claim(worker, limit, lease, 0, kinds)
+            return await queue.claim(worker, limit, lease, 0, kinds, ahead=ahead)
         hints, clock = queue.hints(), self._clock
         hint = Hint(None if kinds is None else frozenset(kinds))
         until = clock.now() + hold
@@ -290,7 +292,7 @@ class QueueApi:
             while True:
                 hint.forget()
                 hint.polling = True
-                claims = await queue.claim(worker, limit, lease, 0, kinds)
+                claims = await queue.claim(worker, limit, lease, 0, kinds, ahead=ahead)
                 hint.polling = False
                 left = until - clock.now()
                 if claims or left <= 0 or self._stopping:
