@@ -332,6 +332,41 @@ def test_a_token_that_ends_is_renewed_before(tmp_path: Path) -> None:
     on_farm(main, tmp_path, registered_for=3600)
 
 
+@pytest.mark.parametrize("ahead", [-86400.0, 7200.0, 40 * 86400.0])
+def test_an_agent_whose_clock_is_wrong_registers_once(tmp_path: Path, ahead: float) -> None:
+    class WrongClock(VirtualClock):
+        def epoch(self) -> float:
+            return super().epoch() + ahead
+
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, WrongClock())
+        async with at_work(hand):
+            await farm.clock.sleep(600)
+            assert len(hand.seen.of(WorkerRegistered)) == 1
+
+    on_farm(main, tmp_path, registered_for="1h")
+
+
+def test_registrations_are_limited(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        body = {"name": "loops"}
+        answers = []
+        for _ in range(300):
+            await farm.clock.sleep(0.01)
+            path = "/api/workers/register"
+            answers.append(await farm.http.post(path, json=body, headers=farm.admin))
+        assert Counter(each.status_code for each in answers) == {201: 100, 429: 200}
+        answer = answers[-1]
+        assert answer.json()["error"]["message"].startswith("'loops' registers too often")
+        assert int(answer.headers["Retry-After"]) >= 1
+        await farm.register("another")
+        await farm.clock.sleep(6)
+        await farm.register("loops")
+
+    on_farm(main, tmp_path)
+
+
 def test_push_is_lost_and_comes_back(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         done: list[str] = []

@@ -27,6 +27,8 @@ from pollwise.runtime.clock import Clock
 PIECE = 256 * 1024
 #: An idle agent registers again after this fraction of its token's lifetime.
 RENEW_AT = 0.8
+#: And not before this many seconds; a token that expires sooner is renewed when it is refused.
+RENEW_REST = 30.0
 
 _JSON = {"Content-Type": "application/json"}
 
@@ -85,7 +87,7 @@ class ControllerLink:
                 token=str(told["token"]),
                 min_interval=float(told["min_interval_s"]),
                 heartbeat_timeout=float(told["heartbeat_timeout_s"]),
-                renew_at=now + RENEW_AT * self._left(told.get("expires_at")),
+                renew_at=now + max(RENEW_AT * self._left(told), RENEW_REST),
                 artefact_limit=None if limit is None else int(limit),
             )
         except (LookupError, TypeError, ValueError):
@@ -94,11 +96,14 @@ class ControllerLink:
             ) from None
         return self.worker
 
-    def _left(self, moment: object) -> float:
+    def _left(self, told: Mapping[str, Any]) -> float:
+        """Seconds until the token expires. Our clock may differ from the controller's."""
+        if told.get("expires_in_s") is not None:
+            return float(told["expires_in_s"])
+        moment = told.get("expires_at")
         if not isinstance(moment, str):
             return float("inf")
-        until = datetime.fromisoformat(moment).timestamp()
-        return max(until - self._clock.epoch(), 0.0)
+        return datetime.fromisoformat(moment).timestamp() - self._clock.epoch()
 
     def forget(self) -> None:
         self.worker = None

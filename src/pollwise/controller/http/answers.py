@@ -126,12 +126,12 @@ def bytes_gone() -> HttpError:
     )
 
 
-def too_soon(after: float, min_interval: float) -> HttpError:
+def too_soon(after: float, min_interval: float, who: str = "this worker polls") -> HttpError:
     wait = max(math.ceil(after), 1)
     return HttpError(
         429,
         "too_soon",
-        f"this worker polls too often: at most one poll in {min_interval:g} s is answered",
+        f"{who} too often: at most once in {min_interval:g} s is accepted",
         f"Wait {wait} s, or the next_poll_s of the previous answer.",
         {"Retry-After": str(wait)},
     )

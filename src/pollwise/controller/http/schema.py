@@ -213,6 +213,7 @@ class RegisteredBody(_Model):
     worker_id: str = Field(examples=[_ID])
     token: str = Field(description="The worker's own token. It is not shown again.")
     expires_at: str | None
+    expires_in_s: float | None = Field(description="Seconds until then, by the controller's clock.")
     poll_interval_s: float
     min_interval_s: float
     heartbeat_timeout_s: float

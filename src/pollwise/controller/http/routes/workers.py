@@ -31,7 +31,7 @@ def routes(controller: Controller) -> APIRouter:
     @router.post(
         "/api/workers/register",
         **described(
-            "Register a worker", schema.RegisteredBody, status=201, body=schema.Registration
+            "Register a worker", schema.RegisteredBody, 429, status=201, body=schema.Registration
         ),
     )
     async def register(request: Request) -> Response:
@@ -59,6 +59,7 @@ def routes(controller: Controller) -> APIRouter:
             "worker_id": row.id,
             "token": secret,
             "expires_at": moment(row.token_expires_at),
+            "expires_in_s": round(max(expires_at - controller.clock.epoch(), 0.0), 3),
             "poll_interval_s": options.span("poll_interval"),
             "min_interval_s": options.span("min_interval"),
             "heartbeat_timeout_s": options.span("heartbeat_timeout"),
