@@ -24,6 +24,10 @@ QUICK = {
 }
 
 
+#: Made once: the certificates that each new client would load take longer than a request.
+HTTP = httpx.Client(timeout=20, limits=httpx.Limits(max_keepalive_connections=0))
+
+
 class ServeProcess(Server):
     """`pollwise serve` on a SQLite file of its own, or on another store.
 
@@ -65,14 +69,13 @@ class ServeProcess(Server):
         return {"Authorization": f"Bearer {self.admin.read_text().strip()}"}
 
     def ask(self, method: str, path: str, **given: Any) -> Any:
-        answer = httpx.request(method, self.url + path, headers=self.headers, timeout=20, **given)
+        answer = HTTP.request(method, self.url + path, headers=self.headers, **given)
         assert answer.status_code < 300, answer.text
         return answer.json()
 
     def log_of(self, job_id: str) -> str:
         """The output of a job."""
-        url = f"{self.url}/api/jobs/{job_id}/logs"
-        return httpx.get(url, headers=self.headers, timeout=20).text
+        return HTTP.get(f"{self.url}/api/jobs/{job_id}/logs", headers=self.headers).text
 
     def token(self, scope: str) -> Path:
         """A file that holds a new token."""
