@@ -185,7 +185,6 @@ sleep 60
     farm.await_removed(job)
 
 
-@pytest.mark.timeout(120)
 def test_a_supervisor_that_is_stopped_holds_nothing_up(farm: Farm) -> None:
     told = farm.ended(farm.put("kill -STOP $PPID; sleep 60", timeout_s=1))
     assert told["state"] == "dead"

@@ -162,7 +162,6 @@ def test_sigterm_gives_back_what_takes_too_long(keeper: Keeper, tmp_path: Path) 
     controller.close()
 
 
-@pytest.mark.timeout(180)
 def test_nginx_that_blocks_upgrades_and_then_does_not(keeper: Keeper, tmp_path: Path) -> None:
     controller = serve(keeper, target_pickup="2s", max_interval="2s")
     token = controller.token("worker")
@@ -195,7 +194,6 @@ def test_nginx_that_blocks_upgrades_and_then_does_not(keeper: Keeper, tmp_path: 
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(120)
 def test_an_idle_websocket_outlives_the_patience_of_nginx(keeper: Keeper, tmp_path: Path) -> None:
     controller = serve(keeper)
     token = controller.token("worker")
@@ -238,7 +236,6 @@ def test_tls_and_http2_by_nginx(keeper: Keeper, tmp_path: Path) -> None:
     controller.close()
 
 
-@pytest.mark.timeout(120)
 def test_two_controllers_behind_nginx_one_killed_again_and_again(
     keeper: Keeper, postgres: Postgres, tmp_path: Path
 ) -> None:

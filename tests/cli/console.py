@@ -28,7 +28,7 @@ from unittest import mock
 from pollwise.cli import main
 
 #: Seconds after which a child that does not do what it should fails its test.
-PATIENCE = 20.0
+PATIENCE = 240.0
 #: A terminal's control sequences.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
 

@@ -200,7 +200,6 @@ def under_fire(servers: Servers, postgres: Postgres, folder: Path, kills: int) -
             server.close()
 
 
-@pytest.mark.timeout(150)
 def test_nothing_is_lost_and_nothing_runs_twice(
     servers: Servers, postgres: Postgres, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ RECORDS = 1500
 WRITERS = 3
 RELAYS = 3
 KILLS = 8
-DEADLINE = 80.0
+DEADLINE = 240.0
 CHILD = Path(__file__).parent / "children" / "relay.py"
 _names = itertools.count(1)
 
@@ -155,7 +155,6 @@ async def left(url: str) -> int:
     return stats.ready + stats.leased + stats.waiting
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("laned", [False, True])
 def test_kills_while_writers_write(url: str, tmp_path: Path, laned: bool) -> None:
     """With lanes, one of which fails now and then, each lane gets everything in order."""

@@ -28,7 +28,7 @@ from tests.storage import fork_child
 from tests.support.clouds import CREDENTIALS
 
 #: Seconds after which what should have happened fails its test.
-PATIENCE = 50.0
+PATIENCE = 240.0
 STORES = ("sqlite", "outbox on sqlite", "postgres", "outbox on postgres", "redis", "http", "sqs")
 
 

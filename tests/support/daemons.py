@@ -23,7 +23,7 @@ from typing import IO, Any, Self, TypeVar
 
 HOST = "127.0.0.1"
 #: Seconds a server may take to start, to stop, or to do as told.
-PATIENCE = 30.0
+PATIENCE = 240.0
 #: Seconds between two looks whether it did.
 TICK = 0.005
 #: Below the ports that the kernel gives to outgoing connections: a client that calls a server which

@@ -21,7 +21,7 @@ from pollwise.queues.base import Queue, Stats
 from pollwise.runtime.jobs import NewJob
 
 WORKERS = 3
-DEADLINE = 50.0
+DEADLINE = 240.0
 VICTIM = Path(__file__).parent / "children" / "victim.py"
 
 

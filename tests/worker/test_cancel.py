@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 
-import pytest
-
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import JobCancelled, JobDone, JobLost, JobStarted
@@ -113,7 +111,6 @@ def test_a_job_that_was_claimed_ahead_does_not_begin() -> None:
     virtually(main)
 
 
-@pytest.mark.timeout(60)
 def test_the_thread_of_a_plain_handler_runs_on() -> None:
     async def main() -> None:
         gate, left = threading.Event(), threading.Event()

@@ -19,7 +19,7 @@ from tests.support.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Re
 from tests.worker.team import STORES, Team, server_of, team_of
 
 #: Real seconds within which what is waited for has to happen.
-PATIENCE = 20.0
+PATIENCE = 240.0
 
 
 def hasty(team: Team, *which: int) -> None:

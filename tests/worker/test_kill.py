@@ -14,7 +14,6 @@ JOBS = 5_000
 KILLS = 10
 
 
-@pytest.mark.timeout(90)
 def test_ten_kills_in_the_middle_of_five_thousand_jobs(tmp_path: Path) -> None:
     database = tmp_path / "jobs.db"
 

@@ -33,7 +33,6 @@ def run(url: str, log: Path, times: int = 1) -> None:
     kill_at_random(url, opened, log, jobs=times * JOBS, kills=times * KILLS)
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("url", STORES, indirect=True)
 def test_workers_killed_at_random(url: str, tmp_path: Path) -> None:
     run(url, tmp_path / "log.jsonl")

@@ -30,7 +30,7 @@ from tests.controller.farm import KEEP, Agent, Farm
 from tests.support.kit import Seen
 from tests.support.servers import Postgres
 
-DEADLINE = 20.0
+DEADLINE = 240.0
 
 
 class Live(Farm):

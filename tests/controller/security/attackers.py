@@ -13,7 +13,7 @@ from typing import Any
 from tests.agent.processes import ServeProcess
 from tests.support.daemons import HOST, Keeper
 
-DEADLINE = 20.0
+DEADLINE = 240.0
 
 
 class Served(ServeProcess):

@@ -24,7 +24,6 @@ from tests.support.kit import virtually
 BREAKER = FailureRules().breaker
 
 
-@pytest.mark.timeout(180)
 def test_a_day_of_a_thousand_targets() -> None:
     async def main(clock: VirtualClock) -> None:
         watch, random = Watch(), Random(5)
@@ -149,7 +148,6 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.timeout(180)
 def test_pulses_soak() -> None:
     soak(hours=1.0, traced=True)
 

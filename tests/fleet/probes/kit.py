@@ -21,7 +21,7 @@ from tests.support.daemons import HOST, Missing
 T = TypeVar("T")
 
 #: Seconds that anything local may take before the test gives up.
-PATIENCE = 20.0
+PATIENCE = 240.0
 
 
 def really(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

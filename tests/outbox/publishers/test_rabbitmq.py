@@ -30,7 +30,6 @@ from tests.support.brokers import OwnRabbitMQ, RabbitMQ
 from tests.support.proxy import Proxy
 
 #: The first of them starts the broker, which takes its time on a busy machine.
-pytestmark = pytest.mark.timeout(180)
 
 
 @asynccontextmanager

@@ -77,7 +77,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             yield served
 
 
-@pytest.mark.timeout(120)
 def test_contract_over_uvicorn(served: Served, token: Path) -> None:
     """All clauses, many at a time: most of them wait most of the time."""
     failed: dict[str, str] = {}

@@ -18,7 +18,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import PgBouncer, Postgres
 
 #: Seconds within which what is waited for has to happen.
-PATIENCE = 20.0
+PATIENCE = 240.0
 
 
 class Sleeper:

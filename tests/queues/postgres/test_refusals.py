@@ -24,7 +24,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import OwnPostgres, Postgres
 
 #: Seconds within which what does not hang has ended, on the slowest machine.
-PATIENCE = 20.0
+PATIENCE = 240.0
 
 
 async def waiting_for_locks(dsn: str, application: str) -> int:

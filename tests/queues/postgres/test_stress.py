@@ -30,7 +30,7 @@ WORKERS = 3
 HANDS = 3
 #: Few keys have long lines; of many, most are empty most of the time.
 KEYS = (2, 4, 60)
-DEADLINE = 50.0
+DEADLINE = 240.0
 
 Story = list[dict[str, Any]]
 
@@ -152,7 +152,6 @@ def check_keys(begun: dict[str, Story], ends: dict[tuple[str, int], float], told
                 last[writer] = number
 
 
-@pytest.mark.timeout(120)
 def test_keys_and_leases_hold_under_kills(postgres: Postgres, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")  # shown when the test fails

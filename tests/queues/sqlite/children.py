@@ -23,7 +23,7 @@ from pollwise.runtime.jobs import NewJob, Settlement
 
 NOBODY = 65534
 #: Seconds after which a child that does not answer fails its test.
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 class Child:

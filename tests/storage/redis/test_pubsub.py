@@ -21,7 +21,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import OwnRedis, Redis
 
 #: Real seconds within which a hint comes, on the slowest machine.
-PATIENCE = 20.0
+PATIENCE = 240.0
 
 
 async def proven(queue: Queue, hint: Hint) -> None:

@@ -24,7 +24,7 @@ from pollwise.worker import Worker
 from tests.support.kit import Seen, options, working
 
 #: Seconds after which what should have happened fails its test.
-PATIENCE = 30.0
+PATIENCE = 240.0
 Call = Callable[[], Awaitable[Any]]
 
 

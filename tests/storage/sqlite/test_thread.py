@@ -22,7 +22,7 @@ from pollwise.storage.sqlite import thread as thread_module
 from pollwise.storage.sqlite.file import SqliteFile, transaction
 from pollwise.storage.sqlite.thread import SqliteThread
 
-PATIENCE = 30.0
+PATIENCE = 240.0
 
 
 class Notes(SqliteFile):

@@ -252,7 +252,6 @@ def run_schedules(server: Postgres, count: int, steps: int) -> None:
         asyncio.run(scheduled(dsn, seed, steps))
 
 
-@pytest.mark.timeout(180)
 def test_keys_are_claimed_in_order_whatever_is_open(either: Postgres) -> None:
     run_schedules(either, 40 if "15" in either.version else 120, 80)
 
@@ -413,7 +412,6 @@ def test_what_an_open_transaction_delayed_is_handled_soon_after_it_ends(
     bench.run(main())
 
 
-@pytest.mark.timeout(120)
 def test_keys_are_claimed_in_order_by_many_at_once(postgres: Postgres) -> None:
     """Real threads: what happens inside of one call meets what happens inside of another."""
     seed = random.randrange(10**6)

@@ -126,7 +126,6 @@ def test_a_call_that_fails_loses_nothing(postgres: Postgres, call: str, fault: s
 # Many keys
 
 
-@pytest.mark.timeout(120)
 def test_ten_thousand_keys_are_shared_by_two_relays(postgres: Postgres) -> None:
     dsn, name, keys = migrated(postgres.dsn()), own("many"), 10_000
     seen: dict[str | None, list[int]] = defaultdict(list)
@@ -215,7 +214,6 @@ def check_backlog(server: Postgres, count: int) -> None:
     assert asyncio.run(count_behind()) == (count, count)
 
 
-@pytest.mark.timeout(180)
 def test_a_claim_does_not_come_by_what_is_behind_a_blocked_key(postgres: Postgres) -> None:
     check_backlog(postgres, 100_000)
 

@@ -134,7 +134,6 @@ def read_log(path: Path) -> list[tuple[str, int]]:
     return [(key, int(number)) for key, number in lines]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 def test_whoever_is_killed_nothing_is_lost_and_order_is_kept(tmp_path: Path, journal: str) -> None:
     survive_kills(tmp_path, journal, 6)

@@ -28,7 +28,7 @@ from pollwise.storage.sqlite.watched_database import CHECK_AFTER, WatchedDatabas
 from tests.outbox.relays import Bench
 
 #: Seconds after which what should have happened fails its test.
-PATIENCE = 30.0
+PATIENCE = 240.0
 VERSIONS = [version for version, _ in migrations("pollwise.outbox.stores.sqlite")]
 
 
