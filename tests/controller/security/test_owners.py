@@ -115,7 +115,7 @@ def test_a_rotated_token_keeps_its_jobs_and_others_need_no_flag(tmp_path: Path) 
         wide = await farm.call("POST", "/api/tokens", 201, json={**given, "all_jobs": True})
         assert wide["all_jobs"] is True
         listed = (await farm.call("GET", "/api/tokens"))["tokens"]
-        assert [each["all_jobs"] for each in listed if each["name"] == "ci"] == [False, True]
+        assert {each["all_jobs"] for each in listed if each["name"] == "ci"} == {False, True}
         refused = await farm.call(
             "POST", "/api/tokens", 422, json={**given, "scope": "read", "all_jobs": True}
         )

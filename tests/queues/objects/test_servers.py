@@ -179,7 +179,7 @@ def killed_workers(url: str, jobs: int) -> Counter[str]:
             await queue.put([NewJob("job", n) for n in range(jobs // 2)])
             for n in range(jobs // 2, jobs):
                 await queue.put(NewJob("job", n))
-            until = time.monotonic() + 40
+            until = time.monotonic() + 240
             for n in itertools.count():
                 worker = child(WORKER, url, f"worker{n}", 1)
                 with worker:

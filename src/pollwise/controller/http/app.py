@@ -33,6 +33,7 @@ Every request needs a token, as `Authorization: Bearer …`. Errors are JSON:
 """
 
 POLL = "/api/workers/poll"
+PUSH = "/api/workers/ws"
 
 
 class _Counted:
@@ -109,7 +110,9 @@ def application(controller: Controller) -> ControllerApp:
     # First of all routes: they are tried in turn, and nearly every request is a poll.
     poll = Route(POLL, app.poll_route, methods=["GET", "POST"], include_in_schema=False)
     poll.methods = {"GET", "POST"}  # not HEAD, which Starlette adds: it would take a job
-    app.router.routes[:0] = [poll, WebSocketRoute("/api/workers/ws", PushRoute(controller))]
+    push = WebSocketRoute(PUSH, PushRoute(controller))
+    plain = Route(PUSH, _upgrade_required, methods=["GET"], include_in_schema=False)
+    app.router.routes[:0] = [poll, push, plain]
 
     app.router.redirect_slashes = False  # it would answer before the token is checked
 
@@ -128,6 +131,25 @@ def application(controller: Controller) -> ControllerApp:
     app.add_middleware(_Counted, controller=controller)
     _describe(app)
     return app
+
+
+async def _upgrade_required(request: Request) -> Response:
+    """The answer to a plain request for the WebSocket, from which a proxy removed the upgrade."""
+    access = request.app.controller.access
+    try:
+        await access.caller(request)
+    except (HttpError, PollwiseError) as refused:
+        return error_response(access.explained(refused))
+    return error_response(
+        HttpError(
+            426,
+            "upgrade_required",
+            f"{PUSH} is a WebSocket, and this request does not ask for one",
+            "If a proxy is between, let it pass the headers Upgrade and Connection on. Polling "
+            "works without it.",
+            {"Upgrade": "websocket"},
+        )
+    )
 
 
 def _handle_errors(app: FastAPI, controller: Controller) -> None:

@@ -52,6 +52,7 @@ CODES: dict[str, str] = {
     "unique_conflict": "Another job has this `unique`.",
     "unknown_query": "The query has a parameter that the path does not know.",
     "unsupported": "The store cannot do this.",
+    "upgrade_required": "The path is a WebSocket; a proxy may have removed the upgrade.",
     "wrong_checksum": "The bytes do not fit their checksum.",
 }
 
