@@ -415,6 +415,15 @@ def test_a_changed_copy_is_checked_too(kind: type[Any]) -> None:
         dataclasses.replace(kind(), **{dataclasses.fields(kind)[0].name: -1})
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("can_hold", [True, False])
+def test_for_a_source_only_the_hold_may_change(kind: type[Any], can_hold: bool) -> None:
+    strategy = kind().for_source(can_hold)
+    assert can_hold or not strategy.longest_hold
+    assert type(strategy) is kind
+    assert strategy.for_source(can_hold) == strategy
+
+
 # What settings may say.
 
 
