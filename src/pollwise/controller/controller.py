@@ -43,6 +43,7 @@ from pollwise.controller.security.urls import SignedUrls
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.controller.workers.matching import MARK, waiting_for
+from pollwise.controller.workers.others import OtherControllers
 from pollwise.controller.workers.polling import Poller
 from pollwise.controller.workers.push import WorkerSockets
 from pollwise.controller.workers.registry import REQUIREMENTS_EVERY, WRITE_EVERY, WorkerRegistry
@@ -123,13 +124,16 @@ class Controller:
         self.urls = SignedUrls(lambda: self.storage.secret("log_urls"), self.auth, self.clock)
         self.names = Names(self.storage)
         self.tokens = Tokens(self.storage, self.clock)
-        self.registry = WorkerRegistry(self.storage, *common, self.source)
+        self.registry = WorkerRegistry(self.storage, hints, *common, self.source)
         self.runs = Runs(self.queue, self.registry, *common)
         self.jobs = Jobs(self.queue, self.registry, self.artefacts, self.clock, self.events)
         self.logs = Logs(self.storage, self.options.log_limit, self.jobs.folder_of, self._has_ended)
         self._puts_to_note: list[tuple[AuditEntry, float]] = []
-        self.poller = Poller(self.registry, self.runs, self.logs, hints, self.options, self.clock)
-        self.sockets = WorkerSockets(self.registry, self.runs, hints, *common, self.source)
+        others = OtherControllers(self.registry, self.runs, hints, self.clock)
+        self.poller = Poller(
+            self.registry, self.runs, self.logs, others, hints, self.options, self.clock
+        )
+        self.sockets = WorkerSockets(self.registry, others, hints, *common, self.source)
         #: The queues of the store over HTTP; None if the store was given as an open queue.
         self.queue_api: QueueApi | None = None
         if isinstance(store, str):

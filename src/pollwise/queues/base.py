@@ -224,7 +224,7 @@ class Queue(WorkStore[Claim]):
             self._claim(worker, limit, lease_s, hold_s, wanted, ahead), held=hold_s > 0
         )
         if len(claims) == limit or (claims and claims[0].suspect):
-            self._hints.pass_on()
+            self._hints.pass_on(wanted)
         return claims
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:

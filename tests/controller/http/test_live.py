@@ -28,7 +28,6 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import HintPushed
 from tests.controller.farm import KEEP, Agent, Farm
 from tests.support.kit import Seen
-from tests.support.servers import Postgres
 
 DEADLINE = 240.0
 
@@ -198,83 +197,6 @@ def test_pings_keep_the_line_open(tmp_path: Path) -> None:
                 assert await heard(socket, "ping") is True
 
     run(main())
-
-
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_controllers_tell_each_other(
-    tmp_path: Path, store: str, request: pytest.FixtureRequest
-) -> None:
-    async def main() -> None:
-        one, two = await queues(tmp_path, store, request)
-        async with live(tmp_path, one) as here:
-            async with live(tmp_path, two, admin=here.admin) as there:
-                agent = await here.register()
-                async with pushed(here, agent) as socket:
-                    first = await there.put("first")
-                    await until_known(here, "first")
-                    await heard(socket, "hint")
-                    await agent.finish(await job_of(agent))
-                    while (await agent.post()).json().get("job") is not None:
-                        pass
-                    await until(lambda: here.controller.registry.remembered(agent.id) is not None)
-                    job = await there.put("first")
-                    taken = await asyncio.wait_for(hinted_job(agent, socket), DEADLINE)
-                    assert taken["id"] == job["id"] != first["id"]
-                    await there.call("POST", f"/api/jobs/{job['id']}/cancel")
-                    assert await heard(socket, "cancel") == job["id"]
-
-    run(main())
-
-
-async def queues(folder: Path, store: str, request: pytest.FixtureRequest) -> tuple[Any, Any]:
-    if store == "sqlite":
-        path = folder / "jobs.db"
-        return (
-            SqliteQueue(path, "agents", synchronous="off", keep=KEEP),
-            SqliteQueue(path, "agents", synchronous="off", keep=KEEP),
-        )
-    from pollwise.controller.opening import queue_named, state_of
-
-    server: Postgres = request.getfixturevalue("postgres")
-    url = server.create_database(f"live_{abs(hash(str(folder)))}")
-    first, second = (queue_named(url, "agents", 3600.0) for _ in range(2))
-    await first.migrate()
-    state = state_of(first)
-    await state.migrate()
-    await state.close()
-    return first, second
-
-
-async def until_known(farm: Live, kind: str) -> None:
-    """Until a controller knows of a kind of job that another took in."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            await farm.controller.registry.read_requirements(force=True)
-            if any(kind == each for each, _ in farm.controller.registry._requirements):
-                return
-            await asyncio.sleep(0.05)  # real time: the other controller writes
-
-
-async def job_of(agent: Agent) -> dict[str, Any]:
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            answer = await agent.post(running=[])
-            found = answer.json().get("job") if answer.status_code == 200 else None
-            if found is not None:
-                job: dict[str, Any] = found
-                return job
-            await asyncio.sleep(0.1)  # real time: the other controller puts
-
-
-async def hinted_job(agent: Agent, socket: ClientConnection) -> dict[str, Any]:
-    """Poll whenever a hint comes, until there is a job."""
-    while True:
-        await heard(socket, "hint")
-        answer = await agent.get()
-        found = answer.json().get("job") if answer.status_code == 200 else None
-        if found is not None:
-            job: dict[str, Any] = found
-            return job
 
 
 # Held polls

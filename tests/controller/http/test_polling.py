@@ -243,6 +243,30 @@ def test_a_held_poll_gets_what_comes(tmp_path: Path) -> None:
     virtually_on_farm(main, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["first", "new"])
+def test_a_job_that_is_put_during_the_claim_is_not_missed(tmp_path: Path, kind: str) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await farm.put("first")
+        await agent.finish(await agent.job())
+        await asyncio.sleep(60)
+        claim = farm.queue.claim
+        jobs: list[Any] = []
+
+        async def slow(*given: Any, **named: Any) -> Any:
+            found = await claim(*given, **named)
+            if not jobs:
+                jobs.append(await farm.put(kind))
+            return found
+
+        farm.queue.claim = slow
+        began = farm.clock.now()
+        assert (await agent.job(wait=60))["id"] == jobs[0]["id"]
+        assert farm.clock.now() - began < 0.1
+
+    virtually_on_farm(main, tmp_path)
+
+
 def test_a_held_poll_ends_empty_and_may_be_followed_at_once(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()

@@ -98,17 +98,21 @@ class ControllerState(ABC):
 
     # Requirements
 
-    async def require(self, kind: str, requires_hash: str, requires: Mapping[str, Any]) -> None:
-        """Note that a job of this kind came with this requirement ("" and {} for none)."""
+    async def require(self, kind: str, requires_hash: str, requires: Mapping[str, Any]) -> bool:
+        """Note that a job of this kind came with this requirement ("" and {} for none).
+
+        Returns False if it was noted here lately, so that it need not be written.
+        """
         key, now = (kind, requires_hash), self.clock.now()
         written = self._required.get(key)
         if written is not None and now - written < REQUIREMENT_REST:
-            return
+            return False
         given = {"kind": kind, "hash": requires_hash, "requires": json.dumps(requires)}
         await self._rows("require", **given, rest_s=REQUIREMENT_REST)
         if len(self._required) >= REQUIREMENTS_REMEMBERED:
             self._required.clear()
         self._required[key] = now
+        return True
 
     async def requirements(self) -> list[Requirement]:
         """Every (kind, requires) that jobs came with, those without any requirement included."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pollwise.controller.files.logs import Logs
 from pollwise.controller.http.answers import too_soon
 from pollwise.controller.options import ControllerOptions
+from pollwise.controller.workers.others import OtherControllers
 from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerRegistry
 from pollwise.controller.workers.runs import RunReport, Runs
 from pollwise.runtime.clock import Clock
@@ -78,6 +79,7 @@ class Poller:
         registry: WorkerRegistry,
         runs: Runs,
         logs: Logs,
+        others: OtherControllers,
         hints: Hints,
         options: ControllerOptions,
         clock: Clock,
@@ -85,6 +87,7 @@ class Poller:
         self._registry = registry
         self._runs = runs
         self._logs = logs
+        self._others = others
         self._hints = hints
         self._clock = clock
         self._min_interval = options.span("min_interval")
@@ -133,12 +136,12 @@ class Poller:
 
     async def answer(self, known: KnownWorker, ask: PollRequest, gone: Gone) -> PollResult:
         """The answer to any poll. `gone` is awaited while it is held."""
-        began = self._clock.now()
+        began, puts = self._clock.now(), self._puts(known)
         async with known.polling:
             answer = await self._answer(known, ask)
         takes_more = ask.max_jobs > 0 and not known.row.drain and not known.alone
         if answer.is_empty and ask.wait > 0 and takes_more:
-            answer.jobs, answer.cancel = await self._hold(known, ask, gone, began)
+            answer.jobs, answer.cancel = await self._hold(known, ask, gone, began, puts)
         more = 0 < ask.max_jobs <= len(answer.jobs)
         asked = ask.max_jobs if not known.row.drain else 0
         next_poll = self._registry.found(known, len(answer.jobs), asked, began)
@@ -188,13 +191,23 @@ class Poller:
 
     # Holding
 
+    def _puts(self, known: KnownWorker) -> object:
+        """Changes when a job is put here that a worker can take."""
+        group = self._registry.group_of(known)
+        return group, group.puts
+
     async def _hold(
-        self, known: KnownWorker, ask: PollRequest, gone: Gone, began: float
+        self, known: KnownWorker, ask: PollRequest, gone: Gone, began: float, puts: object
     ) -> tuple[Sequence[HeldRun], Sequence[str]]:
-        """Wait until there is something for this worker, or the time is over."""
+        """Wait until there is something for this worker, or the time is over.
+
+        puts: `_puts` of the worker before its first claim.
+        """
         if self.held >= self._held_max or self._closing:
             return (), ()
-        hint = Hint(known.group.kinds)
+        hint = Hint(self._registry.group_of(known).kinds)
+        if self._puts(known) != puts:
+            hint.give()  # its claim may have been too early to see the job
         if known.waiting is not None:
             known.waiting.give()  # an older poll of this worker, whose client is gone
         known.waiting = hint
@@ -202,6 +215,7 @@ class Poller:
         left = asyncio.ensure_future(gone())
         left.add_done_callback(lambda _: hint.give())
         self.held += 1
+        self._others.listen()
         self._hints.join(hint)
         try:
             while known.waiting is hint and not left.done() and not self._closing:
@@ -220,6 +234,7 @@ class Poller:
                     return jobs, cancel
         finally:
             self.held -= 1
+            self._others.stop_listening()
             self._hints.leave(hint)
             left.cancel()
             if known.waiting is hint:

@@ -13,27 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from pollwise.controller.options import ControllerOptions
+from pollwise.controller.workers.others import CANCELS, EVERYBODY, OtherControllers
 from pollwise.controller.workers.registry import KnownWorker, WorkerRegistry
-from pollwise.controller.workers.runs import Runs
-from pollwise.errors import StoreError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HintPushed, PushChanged
 from pollwise.runtime.hints import Hint, Hints
 
 #: How long a worker may take to poll after a hint before another one gets it, in seconds.
 ANSWER_WITHIN = 0.5
-#: The kind of the hints by which controllers tell each other of cancelled jobs; no job has it.
-CANCELS = "#cancel"
-#: A number of listeners above that of controllers: all of them get the hint.
-EVERYBODY = 1000
-#: Cancels at other controllers are read at most once in this many seconds.
-READ_EVERY = 1.0
-#: How long one wait for a hint of theirs is, in seconds.
-HINT_WAIT = 3600.0
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -128,7 +118,7 @@ class WorkerSockets:
     def __init__(
         self,
         registry: WorkerRegistry,
-        runs: Runs,
+        others: OtherControllers,
         hints: Hints,
         options: ControllerOptions,
         clock: Clock,
@@ -138,13 +128,12 @@ class WorkerSockets:
         self.hints = hints
         self.clock = clock
         self._registry = registry
-        self._runs = runs
+        self._others = others
         self._events = events
         self._source = source
         self._most = options.waiting_max
         self._silent_for = options.span("idle_ping")
         self._open: set[WorkerSocket] = set()
-        self._reading: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -161,8 +150,7 @@ class WorkerSockets:
         socket = WorkerSocket(known, send, self)
         known.socket = socket
         self._open.add(socket)
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read_cancels())
+        self._others.listen()
         self._events.emit(PushChanged(self._source, known.id, len(self._open)))
         socket.greet()  # a job may have been put before it was opened
         return socket
@@ -170,11 +158,9 @@ class WorkerSockets:
     def disconnect(self, socket: WorkerSocket) -> None:
         socket.close_soon()
         self._open.discard(socket)
+        self._others.stop_listening()
         if socket.known.socket is socket:
             socket.known.socket = None
-        if self._reading is not None and not self._open:
-            self._reading.cancel()
-            self._reading = None
         self._events.emit(PushChanged(self._source, socket.known.id, len(self._open)))
 
     def cancel(self, worker_id: str | None, job_id: str) -> None:
@@ -208,22 +194,3 @@ class WorkerSockets:
 
     def sent(self, socket: WorkerSocket) -> None:
         self._events.emit(HintPushed(self._source, socket.known.id))
-
-    async def _read_cancels(self) -> None:
-        """Tell workers of jobs that were cancelled at other controllers, when a hint says so."""
-        hint = Hint(frozenset({CANCELS}))
-        self.hints.join(hint)
-        try:
-            while True:
-                self.hints.asleep(hint)
-                if not await self.clock.sleep(HINT_WAIT, hint):
-                    continue
-                with suppress(StoreError):  # a poll brings the cancel too
-                    await self._runs.read_all()
-                for socket in list(self._open):
-                    for run in socket.known.runs.values():
-                        if run.cancel:
-                            socket.cancel(run.job_id)
-                await self.clock.sleep(READ_EVERY)
-        finally:
-            self.hints.leave(hint)

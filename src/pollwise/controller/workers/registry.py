@@ -26,11 +26,12 @@ from pollwise.controller.state.values import Requirement, WorkerRow, WorkerSeen
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
+from pollwise.controller.workers.others import EVERYBODY, REQUIREMENTS
 from pollwise.errors import JobError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered, WorkerSilent
-from pollwise.runtime.hints import Hint
+from pollwise.runtime.hints import Hint, Hints
 from pollwise.runtime.jobs import Claim, checked_name
 
 if TYPE_CHECKING:
@@ -136,12 +137,14 @@ class WorkerRegistry:
     def __init__(
         self,
         state: ControllerState,
+        hints: Hints,
         options: ControllerOptions,
         clock: Clock,
         events: Events,
         source: str,
     ) -> None:
         self._state = state
+        self._hints = hints
         self._options = options
         self._clock = clock
         self._events = events
@@ -204,7 +207,8 @@ class WorkerRegistry:
                 address=address,
             )
         )
-        self._remember(row).runs_at = self._clock.now()  # a new worker has no run
+        known = self._remember(row)
+        known.seen_at = known.runs_at = self._clock.now()  # a new worker has no run
         self._live_at = -LIVE_FOR
         self._events.emit(WorkerRegistered(self._source, row.id, row.name))
         return row
@@ -372,16 +376,22 @@ class WorkerRegistry:
         now = self._clock.now()
         if not force and now - self._read_at < REQUIREMENTS_EVERY:
             return
-        self._read_at = now
+        self._read_at, version = now, self._version
         read = {(each.kind, each.hash): each for each in await self._state.requirements()}
+        if version != self._version:  # a job was put here meanwhile
+            read = {**self._requirements, **read}
         if read.keys() != self._requirements.keys():
+            new = [read[place] for place in read.keys() - self._requirements.keys()]
             self._requirements = read
             self._renew_waiting()
+            if new:  # the hints of their jobs may have come before
+                self._hints.send(1, {matching.queue_kind(n.kind, n.requires) for n in new})
 
     async def require(self, kind: str, requires: Mapping[str, Any]) -> None:
         """Note the requirement of a job that is put here, so that every controller knows it."""
         place = (kind, matching.hash_of(requires) if requires else "")
-        await self._state.require(*place, requires)
+        if await self._state.require(*place, requires):
+            self._hints.send_to_others(EVERYBODY, {REQUIREMENTS})
         if place not in self._requirements:
             self._requirements[place] = Requirement(place[1], kind, requires)
             self._renew_waiting()
@@ -392,10 +402,13 @@ class WorkerRegistry:
         Some may be missing: the state was lost or replaced, another controller has deleted what
         its own queue did not use, or the job was put without a controller.
         """
-        for name in await queue.stats_by_kind():
+        version, names = self._version, await queue.stats_by_kind()
+        for name in names:
             for info in await queue.jobs(kind=name, limit=1):
                 terms = JobTerms.of(info.job)
                 await self.require(terms.kind, terms.requires)
+        if version != self._version:
+            self._hints.send(1, names)
 
     def required(self, kind: str) -> list[Requirement]:
         """The known requirements of jobs of a kind."""
@@ -460,7 +473,9 @@ class WorkerRegistry:
     def _remember(self, row: WorkerRow) -> KnownWorker:
         known = self._known.get(row.id)
         if known is None:
-            known = KnownWorker(row, self._nobody, self._clock.now(), row.address)
+            silent = max(self._clock.epoch() - row.last_seen, 0.0)
+            known = KnownWorker(row, self._nobody, self._clock.now() - silent, row.address)
+            known.silent = silent > self._timeout
             self._known[row.id] = known
         return known
 

@@ -56,6 +56,7 @@ class PushRoute:
             raise HttpError(503, "full", "too many WebSockets are open", "Poll instead.")
         if "authorization" in socket.headers:
             known = await self._known(socket, None)
+            controller.registry.seen(known)  # so that it is not forgotten meanwhile
             await socket.accept()
             return known
         await socket.accept()
