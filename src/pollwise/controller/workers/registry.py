@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from pollwise.controller.http.answers import too_soon
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.state.base import ControllerState, new_id
 from pollwise.controller.state.values import Requirement, WorkerRow, WorkerSeen
@@ -27,6 +25,7 @@ from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
 from pollwise.controller.workers.others import EVERYBODY, REQUIREMENTS
+from pollwise.controller.workers.registrations import RegistrationLimit
 from pollwise.errors import JobError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
@@ -47,9 +46,6 @@ LIVE_FOR = 2.0
 BATCH = 1000
 #: Why a worker is gone whose token was revoked.
 TOKEN_INVALID = "its token is no longer valid"  # noqa: S105
-#: How many workers of one name may register at once with a token, and how many names are known.
-REGISTRATIONS_AT_ONCE = 100.0
-REGISTRATIONS_REMEMBERED = 10_000
 #: The largest number of slots of a worker.
 SLOTS_MAX = 1000
 
@@ -162,8 +158,7 @@ class WorkerRegistry:
         self._live: list[Mapping[str, Any]] = []
         self._live_at = -LIVE_FOR
         self._contact_at = -math.inf
-        #: By token and name: how many more at once, as of when.
-        self._registrations: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        self._limit = RegistrationLimit(options.span("min_interval"), clock)
         #: When workers were heard again after an outage, or for the first time.
         self.resumed_at = -math.inf
 
@@ -194,7 +189,7 @@ class WorkerRegistry:
         capabilities = matching.checked_capabilities(capabilities)
         if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= SLOTS_MAX:
             raise JobError(f"slots = {slots!r} must be a whole number from 1 to {SLOTS_MAX}")
-        self._limit_registrations(who, name)
+        self._limit.admit(who, name)
         row = await self._state.add_worker(
             WorkerRow(
                 id=new_id(self._clock),
@@ -212,19 +207,6 @@ class WorkerRegistry:
         self._live_at = -LIVE_FOR
         self._events.emit(WorkerRegistered(self._source, row.id, row.name))
         return row
-
-    def _limit_registrations(self, who: str, name: str) -> None:
-        """Refuse more than one in `min_interval` for a token and name, and a number at once."""
-        least, now = self._options.span("min_interval"), self._clock.now()
-        if not least:
-            return
-        left, at = self._registrations.pop((who, name), (REGISTRATIONS_AT_ONCE, now))
-        left = min(left + (now - at) / least, REGISTRATIONS_AT_ONCE)
-        self._registrations[who, name] = (left if left < 1.0 else left - 1.0, now)
-        if len(self._registrations) > REGISTRATIONS_REMEMBERED:
-            self._registrations.popitem(last=False)
-        if left < 1.0:
-            raise too_soon((1.0 - left) * least, least, f"{name!r} registers")
 
     async def get(self, worker_id: str) -> KnownWorker | None:
         """A worker, from memory if it was seen lately."""
