@@ -74,7 +74,8 @@ def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
     # What runs until it is stopped tells its facts by logs and metrics.
     runs = path in {
-        ("worker",), ("agent",), ("serve", "run"), ("outbox", "run"), ("fleet", "run")
+        ("worker",), ("agent",), ("serve", "run"), ("outbox", "run"), ("outbox", "export"),
+        ("fleet", "run"),
     }  # fmt: skip
     assert ("--json" in options) == (not runs)
 

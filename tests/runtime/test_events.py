@@ -214,8 +214,9 @@ def test_every_event_is_a_frozen_documented_value(kind: type[Event]) -> None:
     assert kind.level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
     names = [field.name for field in fields(kind)]
     assert names[0] == "source"
-    event = kind(*range(len(names)))
-    assert event == kind(*range(len(names)))
+    values: dict[str, Any] = dict(zip(names, range(len(names)), strict=True))
+    event = kind(**values)
+    assert event == kind(**values)
     with pytest.raises(FrozenInstanceError):
         event.source = "other"  # type: ignore[misc]
 

@@ -75,6 +75,11 @@ class Home:
         self._loop = loop
         return True
 
+    @property
+    def known(self) -> bool:
+        """True if an event loop has used the handle."""
+        return self._loop is not None
+
     def here(self) -> bool:
         """True if the handle belongs to the running event loop."""
         return self._loop is asyncio.get_running_loop()

@@ -10,6 +10,7 @@ import sys
 from pollwise import Retry
 from pollwise.outbox import Outbox, OutboxRunOptions
 from pollwise.outbox.records import Record
+from pollwise.runtime.events import RelayStarted
 
 url, log, lanes, name = sys.argv[1:]
 # One write a line, appended: whole lines, in the order of the writes, whoever writes them.
@@ -37,5 +38,5 @@ if lanes == "lanes":
 
 
 if __name__ == "__main__":
-    print("up", flush=True)
+    outbox.events.subscribe(lambda _: print("up", flush=True), RelayStarted)
     asyncio.run(outbox.run())

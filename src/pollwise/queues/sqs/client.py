@@ -288,7 +288,8 @@ class SqsClient:
     async def _opened(self) -> Any:
         if self._closed:
             raise StoreError(f"the queue {self.place.name} is closed; open it again")
-        if self._home.enter(f"the queue {self.place.name}"):
+        was_open = self._home.known
+        if self._home.enter(f"the queue {self.place.name}") and was_open:
             self._forget()
         if self._client is not None:
             return self._client

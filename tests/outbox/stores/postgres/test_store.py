@@ -404,7 +404,7 @@ def test_a_writer_and_a_relay_need_no_more_than_these_rights(postgres: Postgres)
         f"GRANT SELECT, USAGE ON SEQUENCE pollwise.outbox_seq TO {writer}, {relay};"
         f"GRANT INSERT ON pollwise.outbox_records TO {writer};"
         f"GRANT SELECT, INSERT, UPDATE, DELETE ON pollwise.outbox_records, pollwise.outbox_keys, "
-        f"pollwise.outbox_relays TO {relay};"
+        f"pollwise.outbox_relays, pollwise.outbox_lanes TO {relay};"
         f"GRANT SELECT ON pollwise.outbox_migrations TO {relay};",
         dbname=database,
     )
