@@ -129,7 +129,7 @@ def test_one_trial_at_a_time_and_the_kind_flows_again_when_it_succeeds() -> None
             assert trial == pytest.approx(opened + 60, abs=0.2)
             assert bench.changes() == ["open", "half-open"]
             bench.takes = 0.1
-            await clock.advance(11)
+            await clock.advance(12)
             assert bench.changes() == ["open", "half-open", "closed"]
             # It does not wait for the next poll of an idle worker: what was held back is news.
             assert len(bench.runs) == ran + 20

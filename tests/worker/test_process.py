@@ -15,6 +15,7 @@ import pytest
 
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime import signals
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.jobs import JobInfo, NewJob
 from pollwise.runtime.signals import STUCK
@@ -189,6 +190,13 @@ def test_signals_stop_the_workers_of_this_process_and_are_put_back() -> None:
 
     virtually(main)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert signals._Deadline.at is None, "this process is not ended"
+
+
+def test_only_a_command_that_got_a_signal_ends_the_process() -> None:
+    with signals.process_ends_on_signals():
+        assert signals._Deadline.whole_process
+    assert not signals._Deadline.whole_process
 
 
 def test_a_worker_in_another_thread_leaves_signals_alone() -> None:

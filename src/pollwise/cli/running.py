@@ -92,9 +92,9 @@ def run_in_processes(
         below = [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
         found.events.subscribe(log, *below)
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
-    process_ends_on_signals()
     try:
-        asyncio.run(_run_and_end(found.run(options)))
+        with process_ends_on_signals():
+            asyncio.run(_run_and_end(found.run(options)))
     finally:
         close()
     if found.recycled:

@@ -58,9 +58,14 @@ class _Deadline:
     whole_process = False
 
 
-def process_ends_on_signals() -> None:
-    """For commands: after a signal the process ends, whatever is left running in it."""
+@contextmanager
+def process_ends_on_signals() -> Iterator[None]:
+    """For commands: after a signal in this block the process ends, whatever is left running."""
     _Deadline.whole_process = True
+    try:
+        yield
+    finally:
+        _Deadline.whole_process = _Deadline.at is not None
 
 
 @contextmanager

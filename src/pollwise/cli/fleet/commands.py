@@ -96,8 +96,8 @@ def run(
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
     targets = opening.read_checked(settings, overrides, "Nothing was started.")
     logs.show_users_records(settings.fleet.log_level, settings.fleet.log_format)
-    process_ends_on_signals()  # a probe that hangs in a thread would keep it
-    asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
+    with process_ends_on_signals():  # a probe that hangs in a thread would keep it
+        asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
 
 
 @app.command("check")
