@@ -40,12 +40,15 @@ if TYPE_CHECKING:
     from pollwise.runtime.hints import Hints
     from pollwise.runtime.jobs import Job, NewJob
     from pollwise.runtime.loop import Batch, poll
+    from pollwise.worker.arguments import FROM_CONTEXT
     from pollwise.worker.run import WorkerRunOptions
+    from pollwise.worker.tasks import Task, task_ref
     from pollwise.worker.worker import Worker
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "FROM_CONTEXT",
     "Adaptive",
     "Agent",
     "AgentOptions",
@@ -76,11 +79,13 @@ __all__ = [
     "Snooze",
     "Strategy",
     "Target",
+    "Task",
     "Worker",
     "WorkerRunOptions",
     "Worth",
     "open",
     "poll",
+    "task_ref",
 ]
 
 # A name is imported when it is first used, so that a program that only polls does not load fleets
@@ -101,6 +106,7 @@ if not TYPE_CHECKING:
         "Controller": "pollwise.controller.controller",
         "ControllerOptions": "pollwise.controller.options",
         "Events": "pollwise.runtime.events",
+        "FROM_CONTEXT": "pollwise.worker.arguments",
         "Ewma": "pollwise.core.strategies.ewma",
         "Fixed": "pollwise.core.strategies.fixed",
         "Fleet": "pollwise.fleet.fleet",
@@ -118,11 +124,13 @@ if not TYPE_CHECKING:
         "Retry": "pollwise.core.retry",
         "Strategy": "pollwise.core.strategies.base",
         "Target": "pollwise.fleet.targets",
+        "Task": "pollwise.worker.tasks",
         "Worker": "pollwise.worker.worker",
         "WorkerRunOptions": "pollwise.worker.run",
         "Worth": "pollwise.core.strategies.worth",
         "open": "pollwise.queues.urls:open_queue",
         "poll": "pollwise.runtime.loop",
+        "task_ref": "pollwise.worker.tasks",
     }
     #: Modules that are available after `import pollwise` alone.
     _PARTS = (

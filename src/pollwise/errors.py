@@ -180,6 +180,18 @@ class MissingExtra(PollwiseError, ImportError):
         super().__init__(f"{what} needs an extra: pip install 'pollwise[{extra}]'")
 
 
+class JobFailed(PollwiseError):
+    """A job whose result was waited for is dead, was cancelled, or does not exist any more.
+
+    job_id: its id. state: "dead", "cancelled", or None if the job is gone.
+    """
+
+    def __init__(self, job_id: str, state: str | None, text: str) -> None:
+        self.job_id = job_id
+        self.state = state
+        super().__init__(text)
+
+
 class Signal(Exception):
     """Raised by a handler to say how its job is settled."""
 

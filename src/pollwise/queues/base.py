@@ -14,12 +14,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from pollwise.core.outcome import Outcome
+from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
+from pollwise.errors import ConfigError, JobError, JobFailed, LeaseLost, Unsupported
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
+    ENDED,
     STATES,
     Claim,
     JobInfo,
@@ -42,6 +45,8 @@ from pollwise.runtime.store import (
 
 #: The maximum size of a payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
+#: How often to look for a result that is waited for.
+WAIT_FOR_RESULT = Adaptive("20ms", "1s", backoff_multiplier=1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +267,25 @@ class Queue(WorkStore[Claim]):
             raise self._cannot("keep the progress of a run")
         return await self._renew(batch, checked_lease(lease), progress or {})
 
+    async def result(self, job_id: str, timeout: Duration | None = None) -> Any:
+        """Wait until a job has ended; return its result, or raise `JobFailed`.
+
+        timeout: how long to wait; then `TimeoutError` is raised, and the job goes on.
+        """
+        if not self.capabilities.results:
+            raise self._cannot("keep results")
+        limit = None if timeout is None else self.clock.now() + seconds(timeout, "timeout")
+        pacer = WAIT_FOR_RESULT.pacer()
+        while True:
+            info = await self.get(job_id)
+            if info is None or info.state in ENDED:
+                return result_of(job_id, info)
+            now = self.clock.now()
+            if limit is not None and now >= limit:
+                raise TimeoutError(f"job {job_id} has no result yet; it is {info.state}")
+            delay = pacer.after(Outcome(now, 0)).delay
+            await self.clock.sleep(delay if limit is None else min(delay, limit - now))
+
     async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
 
@@ -415,6 +439,22 @@ class Queue(WorkStore[Claim]):
                     "leave it out or choose a store that can"
                 )
         self._check_size(job.kind, job.size)
+
+
+def result_of(job_id: str, info: JobInfo | None) -> Any:
+    """The result of a job that has ended; a `JobFailed` if it has none."""
+    if info is None:
+        raise JobFailed(
+            job_id,
+            None,
+            f"job {job_id} does not exist any more: its result was not kept, or not for so long. "
+            "Give its task a longer result_ttl, or open the queue with keep",
+        )
+    if info.state == "done":
+        return info.result
+    reason = f": {info.error}" if info.error else ""
+    text = f"job {job_id} of kind {info.job.kind} is {info.state}{reason}"
+    raise JobFailed(job_id, info.state, text)
 
 
 def claim_of(settlement: Settlement) -> tuple[str, int]:

@@ -283,14 +283,16 @@ class WorkerRun:
         if self._events.wants(JobStarted):
             due = held.taken - max(held.claim.until - self._executor.lease - job.run_at, 0.0)
             self._emit(JobStarted, job, max(self._clock.now() - due, 0.0))
-        await self._calls[job.kind](job)
+        value = await self._calls[job.kind](job)
         if held.ended == "lost":  # it went on although it was cancelled
             return None
         self._breakers.succeeded(job.kind, held.trial)
         if self._events.wants(JobDone):
             self._emit(JobDone, job, self._took(held))
-        held.may_wait = job.key is None
-        return Settlement.done(held.claim)
+        if self._handlers[job.kind].result_ttl is None:
+            held.may_wait = job.key is None
+            return Settlement.done(held.claim)
+        return Settlement.done(held.claim, value)
 
     def failed(self, held: HeldJob, error: BaseException) -> Settlement:
         job = held.claim.job

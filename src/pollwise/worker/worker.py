@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
@@ -23,9 +24,32 @@ from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.jobs import Job, checked_name
 from pollwise.runtime.signals import stopping_on_signals
+from pollwise.worker.arguments import filling_in
 from pollwise.worker.run import WorkerRun, WorkerRunOptions
+from pollwise.worker.tasks import RESULT_TTL, Task
 
-F = TypeVar("F", bound=Callable[[Job], Any])
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+Async = Coroutine[Any, Any, R]
+
+
+class TaskDecorator(Protocol):
+    """What `worker.task` returns: turns a function, async or plain, into a `Task`.
+
+    A first parameter of the type `Job` is filled in by the worker, so callers do not give it.
+    """
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Job, P], Async[R]], /
+    ) -> Task[P, R, Async[R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Async[R]], /) -> Task[P, R, Async[R]]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
 class Worker:
@@ -63,6 +87,9 @@ class Worker:
         self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
+        self._opened: Queue | None = None
+        self._context: Callable[[], AbstractAsyncContextManager[Any]] | None = None
+        self._in_context: Any = None
         self._run: WorkerRun | None = None
         self._stop_asked = False
         #: Why the last run ended by itself, to be started again in a fresh process; else "".
@@ -75,6 +102,7 @@ class Worker:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
+        result_ttl: Duration | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, as the handler of `kind`.
 
@@ -82,6 +110,9 @@ class Worker:
         timeout: how long a run may take. A plain function runs in a thread, which cannot be
             stopped: its job is retried, its thread runs on and keeps its place.
         breaker: stop claiming this kind while its runs keep failing; then try one job.
+        result_ttl: keep what it returns, which must be JSON, for this long; None keeps nothing.
+
+        A parameter whose default is `pollwise.FROM_CONTEXT` gets what `context` yielded.
         """
         if callable(kind):  # `@worker.handle` without parentheses would register nothing
             raise HandlerError("give a kind: @worker.handle('resize')")
@@ -91,10 +122,101 @@ class Worker:
             if kind in self._handlers:
                 taken = getattr(self._handlers[kind].function, "__name__", "another function")
                 raise HandlerError(f"kind {kind!r} already has a handler: {taken}")
-            self._handlers[kind] = handler_for(kind, function, retry, timeout, breaker)
+            filled = filling_in(function, lambda: self._in_context)
+            self._handlers[kind] = handler_for(
+                kind, filled, retry, timeout, breaker, result_ttl=result_ttl
+            )
             return function
 
         return register
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[Job, P], Async[R]], /
+    ) -> Task[P, R, Async[R]]: ...
+    @overload
+    def task(self, function: Callable[P, Async[R]], /) -> Task[P, R, Async[R]]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
+    @overload
+    def task(
+        self,
+        kind: str | None = None,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        breaker: Breaker | None = None,
+        result_ttl: Duration | None = RESULT_TTL,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        kind: Any = None,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        breaker: Breaker | None = None,
+        result_ttl: Duration | None = RESULT_TTL,
+    ) -> Any:
+        """Make the decorated function a task, whose calls can be put as jobs.
+
+        Arguments and result are JSON, checked by pydantic against the annotations: at the put, and
+        again when the job runs. A payload that no longer fits is dead, with the reason.
+
+        kind: the kind of its jobs; by default the function's name.
+        result_ttl: how long its result is kept; None keeps none. The rest is as in `handle`.
+        """
+
+        def register(function: Callable[..., Any]) -> Any:
+            name = kind if isinstance(kind, str) else getattr(function, "__name__", "")
+            task: Task[..., Any, Any] = Task(
+                name, function, self.queue_for_puts, lambda: self._in_context
+            )
+            self.handle(name, retry=retry, timeout=timeout, breaker=breaker, result_ttl=result_ttl)(
+                task.handler
+            )
+            return task
+
+        return register(kind) if callable(kind) else register
+
+    def context(self, factory: Callable[[], Any]) -> Callable[[], Any]:
+        """Set up what handlers share, such as a database pool, once per run of the worker.
+
+            @worker.context
+            async def app():
+                async with create_pool() as pool:
+                    yield pool
+
+            @worker.task()
+            async def resize(image: int, pool: Pool = FROM_CONTEXT): ...
+
+        factory: an async generator function that yields once, or a function that returns an async
+            context manager. It is entered before the first poll and left after the last handler.
+        """
+        if self._context is not None:
+            raise HandlerError("the worker already has a context; yield several things from it")
+        self._context = (
+            asynccontextmanager(factory) if inspect.isasyncgenfunction(factory) else factory
+        )
+        return factory
+
+    def queue_for_puts(self) -> Queue:
+        """The worker's queue, to put jobs from the program that defines it.
+
+        A queue given as a URL is opened at the first call; `close` closes it.
+        """
+        if isinstance(self.queue, Queue):
+            return self.queue
+        if self._opened is None:
+            self._opened = open_queue(self.queue, clock=self.clock)
+        return self._opened
+
+    async def close(self) -> None:
+        """Close the queue that puts of tasks opened. The next put opens it again."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
 
     def middleware(self, layer: Middleware) -> Middleware:
         """Put `async def layer(job, proceed)` around every handler; the first is outermost.
@@ -136,11 +258,12 @@ class Worker:
         chosen = checked_options(options, WorkerRunOptions) or self.options
         self._check_startable()
         check_memory_limit(chosen.max_memory)
-        queue = (
-            open_queue(self.queue, clock=self.clock) if isinstance(self.queue, str) else self.queue
-        )
+        queue = self.queue_for_puts()
+        entered = AsyncExitStack()
         try:
             self._check_hold(chosen.polling, queue)
+            if self._context is not None:
+                self._in_context = await entered.enter_async_context(self._context())
             self._run = WorkerRun(
                 queue,
                 self.name,
@@ -162,7 +285,10 @@ class Worker:
             self.recycled = "" if run is None else run.recycled
             self._stop_asked = False
             if isinstance(self.queue, str):
+                self._opened = None
                 await (queue.close() if run is None else run.close_queue())
+            self._in_context = None
+            await entered.aclose()
 
     def stop(self) -> None:
         """Claim no more, finish within the grace, give the rest back. Again: without grace.

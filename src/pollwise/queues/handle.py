@@ -1,0 +1,49 @@
+"""A job that was put: its state, its result, and how to cancel it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from pollwise.durations import Duration
+from pollwise.queues.base import Queue
+from pollwise.runtime.jobs import JobInfo, State
+
+R = TypeVar("R")
+
+
+class JobHandle(Generic[R]):
+    """A job that was put.
+
+    id: its id in the queue.
+    """
+
+    __slots__ = ("_queue", "_read", "id")
+
+    def __init__(self, job_id: str, queue: Callable[[], Queue], read: Callable[[Any], R]) -> None:
+        self.id = job_id
+        self._queue = queue
+        self._read = read
+
+    async def info(self) -> JobInfo | None:
+        """The whole record, or None if the job does not exist any more."""
+        return await self._queue().get(self.id)
+
+    async def state(self) -> State | None:
+        """The state of the job, or None if it does not exist any more."""
+        info = await self.info()
+        return None if info is None else info.state
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait until the job has ended; return its result, or raise `JobFailed`.
+
+        timeout: how long to wait; then `TimeoutError` is raised, and the job goes on.
+        """
+        return self._read(await self._queue().result(self.id, timeout))
+
+    async def cancel(self) -> State | None:
+        """Ask for the job to be cancelled; return the state that it is in now."""
+        return (await self._queue().cancel([self.id])).get(self.id)
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}>"

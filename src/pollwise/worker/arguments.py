@@ -1,0 +1,181 @@
+"""The arguments and the result of a function as JSON, checked by pydantic.
+
+A job's payload holds the arguments by name, and only those that were given: a default that changes
+later applies to jobs that wait. What the worker itself fills in is not in the payload: a parameter
+annotated with `Job`, and one whose default is `FROM_CONTEXT`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError
+
+from pollwise.errors import HandlerError, PayloadError
+from pollwise.runtime.jobs import Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: How many problems of a payload are named.
+PROBLEMS_SHOWN = 5
+
+
+class _FromContext:
+    """The default of a parameter that the worker fills in with its context."""
+
+    def __repr__(self) -> str:
+        return "FROM_CONTEXT"
+
+
+#: As the default of a handler's parameter: the worker passes what its `context` yielded.
+FROM_CONTEXT: Any = _FromContext()
+
+
+def filling_in(function: F, context: Callable[[], Any]) -> F:
+    """The function, called with the context for each parameter whose default is FROM_CONTEXT."""
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters
+    except (TypeError, ValueError):  # not callable, or a builtin
+        return function
+    names = [name for name, each in parameters.items() if each.default is FROM_CONTEXT]
+    if not names:
+        return function
+
+    if inspect.iscoroutinefunction(function):
+
+        async def filled(job: Any) -> Any:
+            return await function(job, **dict.fromkeys(names, context()))
+
+        return cast(F, functools.update_wrapper(filled, function))
+
+    def filled_plain(job: Any) -> Any:
+        return function(job, **dict.fromkeys(names, context()))
+
+    return cast(F, functools.update_wrapper(filled_plain, function))
+
+
+class Signature:
+    """What a task takes and returns."""
+
+    def __init__(self, kind: str, function: Callable[..., Any]) -> None:
+        self.kind = kind
+        self._signature = inspect.signature(function)
+        hints = _hints_of(kind, function)
+        #: The names of the parameters that get the job, and of those that get the context.
+        self.job_names: list[str] = []
+        self.context_names: list[str] = []
+        self._fields: dict[str, str] = {}  # of the model, and the parameters that they are for
+        fields: dict[str, Any] = {}
+        for name, parameter in self._signature.parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise HandlerError(
+                    f"the task {kind!r} takes *{name}, which has no name in a payload; give it "
+                    "named arguments, or register it with @worker.handle"
+                )
+            if hints.get(name) is Job:
+                self.job_names.append(name)
+            elif parameter.default is FROM_CONTEXT:
+                self.context_names.append(name)
+            else:
+                default = ... if parameter.default is parameter.empty else None
+                own = f"argument_{len(fields)}"  # pydantic does not allow every name of a parameter
+                fields[own] = (hints.get(name, Any), Field(default, alias=name))
+                self._fields[own] = name
+        config = ConfigDict(extra="forbid", title=f"arguments of {kind}")
+        with _explained(kind, "arguments"):
+            self._arguments: type[BaseModel] = create_model(
+                "Arguments", __config__=config, **fields
+            )
+        with _explained(kind, "result"):
+            self._result: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
+
+    def payload(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call as a payload; a PayloadError if they do not fit."""
+        try:
+            bound = self._own.bind(*args, **given).arguments
+        except TypeError as error:
+            raise PayloadError(f"the task {self.kind!r} cannot be put so: {error}") from None
+        try:
+            checked = self._arguments.model_validate(bound)
+            return checked.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        except (ValidationError, PydanticSerializationError) as error:
+            raise PayloadError(
+                f"the arguments of the task {self.kind!r} do not fit: {problems_of(error)}"
+            ) from None
+
+    def arguments(self, payload: Any, job: Job, context: Any) -> dict[str, Any]:
+        """The arguments of a run, from its payload; a PayloadError if it no longer fits."""
+        try:
+            checked = self._arguments.model_validate(payload)
+        except ValidationError as error:
+            raise PayloadError(
+                f"the payload does not fit the task {self.kind!r}: {problems_of(error)}"
+            ) from None
+        arguments = {self._fields[own]: getattr(checked, own) for own in checked.model_fields_set}
+        arguments.update(dict.fromkeys(self.job_names, job))
+        arguments.update(dict.fromkeys(self.context_names, context))
+        return arguments
+
+    def result_out(self, value: Any) -> Any:
+        """What a run returned, as JSON; a PayloadError if it is not what the function promises."""
+        try:
+            return self._result.dump_python(self._result.validate_python(value), mode="json")
+        except (ValidationError, PydanticSerializationError) as error:
+            raise PayloadError(
+                f"the result of the task {self.kind!r} does not fit: {problems_of(error)}"
+            ) from None
+
+    def result_in(self, value: Any) -> Any:
+        """A stored result, as the type that the function returns."""
+        try:
+            return self._result.validate_python(value)
+        except ValidationError as error:
+            raise PayloadError(
+                f"the stored result does not fit the task {self.kind!r}: {problems_of(error)}"
+            ) from None
+
+    @property
+    def _own(self) -> inspect.Signature:
+        """The signature without what the worker fills in."""
+        filled = {*self.job_names, *self.context_names}
+        kept = [each for name, each in self._signature.parameters.items() if name not in filled]
+        return self._signature.replace(parameters=kept)
+
+
+def problems_of(error: Exception) -> str:
+    """What pydantic found wrong, in one line, without the values: they may be secrets."""
+    if not isinstance(error, ValidationError):
+        return str(error).splitlines()[0]
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    said = [
+        f"{'.'.join(map(str, each['loc'])) or 'the value'}: {each['msg']}"
+        for each in found[:PROBLEMS_SHOWN]
+    ]
+    more = len(found) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+def _hints_of(kind: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise HandlerError(
+            f"the annotations of the task {kind!r} cannot be read: {error}. Import the types also "
+            "when the program runs, not only for type checking"
+        ) from None
+
+
+@contextmanager
+def _explained(kind: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except PydanticUserError as error:
+        raise HandlerError(
+            f"the {what} of the task {kind!r} cannot be JSON: {error.message.splitlines()[0]}"
+        ) from None

@@ -1,0 +1,177 @@
+"""Tasks: functions that are put as jobs, with arguments and a result that are checked.
+
+@worker.task(retry=Retry.exponential("5s", attempts=8))
+async def resize(image: int, width: int = 800) -> Size: ...
+
+job = await resize.put(image=7)
+size = await job.result(timeout="30s")
+await resize.options(delay="10m", key="img-7").put(7)
+await resize(7)  # calls the function itself
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from pollwise.durations import Duration
+from pollwise.errors import JobError, PayloadError, Reject
+from pollwise.queues.base import Queue
+from pollwise.queues.handle import JobHandle
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.executor.handlers import is_async
+from pollwise.runtime.jobs import Job, NewJob, checked_name
+from pollwise.worker.arguments import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", covariant=True)
+
+#: How long the result of a task is kept unless it says otherwise.
+RESULT_TTL = "1h"
+
+
+class PutOptions:
+    """How a task is put: everything of a `NewJob` except its kind and payload."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+
+    def job(self, kind: str, payload: Any) -> NewJob:
+        return NewJob(kind, payload, **self.given)
+
+
+class TaskPut(Generic[P, R]):
+    """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`."""
+
+    def __init__(
+        self, signature: Signature, queue: Callable[[], Queue], options: PutOptions
+    ) -> None:
+        self._signature = signature
+        self._queue = queue
+        self._options = options
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """The job of a call, to put several at once: `queue.put([resize.job(n) for n in …])`."""
+        return self._options.job(self._signature.kind, self._signature.payload(args, kwargs))
+
+    async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
+        [job_id] = await self._queue().put(self.job(*args, **kwargs))
+        return JobHandle(job_id, self._queue, self._signature.result_in)
+
+
+class Task(TaskPut[P, R], Generic[P, R, C]):
+    """A function that is registered with `@worker.task`. Called directly, it is just the function.
+
+    kind: the kind of its jobs.
+    """
+
+    def __init__(
+        self, kind: str, function: Callable[..., C], queue: Callable[[], Queue], context: Any
+    ) -> None:
+        super().__init__(Signature(kind, function), queue, PutOptions())
+        self.kind = kind
+        self._function = function
+        self._context = context
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> C:
+        return self._function(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        delay: Duration = 0,
+        run_at: datetime | float | None = None,
+        unique: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> TaskPut[P, R]:
+        """The task with options for the jobs that are put; see `NewJob`."""
+        given = PutOptions(
+            key=key, priority=priority, delay=delay, run_at=run_at, unique=unique, headers=headers
+        )
+        return TaskPut(self._signature, self._queue, given)
+
+    def __repr__(self) -> str:
+        return f"<task {self.kind!r}>"
+
+    @property
+    def handler(self) -> Callable[[Job], Any]:
+        """What the worker calls: reads the arguments of a job, and returns the result as JSON."""
+        signature, function = self._signature, self._function
+
+        def arguments(job: Job) -> dict[str, Any]:
+            try:
+                return signature.arguments(job.payload, job, self._context())
+            except PayloadError as error:
+                raise Reject(str(error)) from None
+
+        def result(value: Any) -> Any:
+            try:
+                return signature.result_out(value)
+            except PayloadError as error:  # it ran; to run it again would not help
+                raise Reject(str(error)) from None
+
+        if is_async(function):
+
+            async def run(job: Job) -> Any:
+                return result(await cast(Any, function(**arguments(job))))
+
+            return functools.update_wrapper(run, function)
+
+        def run_plain(job: Job) -> Any:
+            return result(function(**arguments(job)))
+
+        return functools.update_wrapper(run_plain, function)
+
+
+class TaskRef:
+    """A task by its name, for a program that does not import the task's code.
+
+    Arguments are given by name, as JSON values; the worker checks them.
+    """
+
+    def __init__(self, kind: str, queue: Queue | str) -> None:
+        self.kind = checked_name(kind, "kind")
+        self._opened = open_queue(queue) if isinstance(queue, str) else queue
+        self._options = PutOptions()
+
+    def options(self, **given: Any) -> TaskRef:
+        """The same task with options for the jobs that are put; see `NewJob`."""
+        ref = TaskRef(self.kind, self._opened)
+        ref._options = PutOptions(**given)
+        return ref
+
+    def job(self, **arguments: Any) -> NewJob:
+        """The job of a call."""
+        return self._options.job(self.kind, arguments)
+
+    async def put(self, *args: Any, **arguments: Any) -> JobHandle[Any]:
+        """Put a call of the task as a job."""
+        if args:
+            raise JobError(
+                f"give the arguments of the task {self.kind!r} by name: the order is known only "
+                "where its code is"
+            )
+        [job_id] = await self._opened.put(self.job(**arguments))
+        return JobHandle(job_id, lambda: self._opened, lambda value: value)
+
+    async def close(self) -> None:
+        """Close the queue, if it was opened here."""
+        await self._opened.close()
+
+    def __repr__(self) -> str:
+        return f"<task {self.kind!r} of {self._opened.url}>"
+
+
+def task_ref(kind: str, queue: Queue | str) -> TaskRef:
+    """A task by its name, to put it where its code is not imported.
+
+    queue: the queue, or the URL of one.
+    """
+    return TaskRef(kind, queue)
