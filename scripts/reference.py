@@ -229,6 +229,8 @@ def _bullet(argument: re.Match[str]) -> str:
 
 
 def describe(thing: Callable[..., Any], name: str) -> str:
+    if not callable(thing):  # a value, explained by its class
+        return prose(type(thing))
     return f"{signature(thing, name)}\n\n{prose(thing)}"
 
 

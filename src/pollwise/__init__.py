@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pollwise.runtime.hints import Hints
     from pollwise.runtime.jobs import Job, NewJob
     from pollwise.runtime.loop import Batch, poll
-    from pollwise.worker.arguments import FROM_CONTEXT
+    from pollwise.worker.context import from_context
     from pollwise.worker.run import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
     from pollwise.worker.worker import Worker
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "FROM_CONTEXT",
     "Adaptive",
     "Agent",
     "AgentOptions",
@@ -83,6 +82,7 @@ __all__ = [
     "Worker",
     "WorkerRunOptions",
     "Worth",
+    "from_context",
     "open",
     "poll",
     "task_ref",
@@ -106,7 +106,6 @@ if not TYPE_CHECKING:
         "Controller": "pollwise.controller.controller",
         "ControllerOptions": "pollwise.controller.options",
         "Events": "pollwise.runtime.events",
-        "FROM_CONTEXT": "pollwise.worker.arguments",
         "Ewma": "pollwise.core.strategies.ewma",
         "Fixed": "pollwise.core.strategies.fixed",
         "Fleet": "pollwise.fleet.fleet",
@@ -128,6 +127,7 @@ if not TYPE_CHECKING:
         "Worker": "pollwise.worker.worker",
         "WorkerRunOptions": "pollwise.worker.run",
         "Worth": "pollwise.core.strategies.worth",
+        "from_context": "pollwise.worker.context",
         "open": "pollwise.queues.urls:open_queue",
         "poll": "pollwise.runtime.loop",
         "task_ref": "pollwise.worker.tasks",

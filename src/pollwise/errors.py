@@ -8,6 +8,7 @@
     │   └── Unsupported      this store cannot do what was asked
     ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
+    ├── JobFailed            a job whose result was waited for has none
     ├── LeaseLost            the lease is no longer ours; nothing was changed
     ├── StoreError           the store refused
     │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off

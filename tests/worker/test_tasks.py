@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from pollwise import FROM_CONTEXT, Job, Retry, Task, Worker, task_ref
+from pollwise import Job, Retry, Task, Worker, from_context, task_ref
 from pollwise.errors import HandlerError, JobError, JobFailed, PayloadError
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
@@ -226,11 +226,11 @@ def test_a_context_is_set_up_once_and_given_to_handlers() -> None:
             story.append("down")
 
         @worker.task()
-        async def add(number: int, app: dict[str, int] = FROM_CONTEXT) -> int:
+        async def add(number: int, app: dict[str, int] = from_context) -> int:
             return app["pool"] + number
 
         @worker.handle("plain")
-        def plain(job: Job, pool: dict[str, int] = FROM_CONTEXT) -> None:
+        def plain(job: Job, pool: dict[str, int] = from_context) -> None:
             story.append(f"{job.kind} {pool['pool']}")
 
         for _ in range(2):

@@ -447,8 +447,8 @@ def result_of(job_id: str, info: JobInfo | None) -> Any:
         raise JobFailed(
             job_id,
             None,
-            f"job {job_id} does not exist any more: its result was not kept, or not for so long. "
-            "Give its task a longer result_ttl, or open the queue with keep",
+            f"job {job_id} does not exist any more, nor does its result. A worker keeps results "
+            "for as long as its queue keeps finished jobs: open it with `keep`, or keep for longer",
         )
     if info.state == "done":
         return info.result

@@ -2,16 +2,15 @@
 
 A job's payload holds the arguments by name, and only those that were given: a default that changes
 later applies to jobs that wait. What the worker itself fills in is not in the payload: a parameter
-annotated with `Job`, and one whose default is `FROM_CONTEXT`.
+annotated with `Job`, and one whose default is `from_context`.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast, get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -19,45 +18,10 @@ from pydantic_core import PydanticSerializationError
 
 from pollwise.errors import HandlerError, PayloadError
 from pollwise.runtime.jobs import Job
-
-F = TypeVar("F", bound=Callable[..., Any])
+from pollwise.worker.context import from_context
 
 #: How many problems of a payload are named.
 PROBLEMS_SHOWN = 5
-
-
-class _FromContext:
-    """The default of a parameter that the worker fills in with its context."""
-
-    def __repr__(self) -> str:
-        return "FROM_CONTEXT"
-
-
-#: As the default of a handler's parameter: the worker passes what its `context` yielded.
-FROM_CONTEXT: Any = _FromContext()
-
-
-def filling_in(function: F, context: Callable[[], Any]) -> F:
-    """The function, called with the context for each parameter whose default is FROM_CONTEXT."""
-    try:
-        parameters = inspect.signature(function, follow_wrapped=False).parameters
-    except (TypeError, ValueError):  # not callable, or a builtin
-        return function
-    names = [name for name, each in parameters.items() if each.default is FROM_CONTEXT]
-    if not names:
-        return function
-
-    if inspect.iscoroutinefunction(function):
-
-        async def filled(job: Any) -> Any:
-            return await function(job, **dict.fromkeys(names, context()))
-
-        return cast(F, functools.update_wrapper(filled, function))
-
-    def filled_plain(job: Any) -> Any:
-        return function(job, **dict.fromkeys(names, context()))
-
-    return cast(F, functools.update_wrapper(filled_plain, function))
 
 
 class Signature:
@@ -80,7 +44,7 @@ class Signature:
                 )
             if hints.get(name) is Job:
                 self.job_names.append(name)
-            elif parameter.default is FROM_CONTEXT:
+            elif parameter.default is from_context:
                 self.context_names.append(name)
             else:
                 default = ... if parameter.default is parameter.empty else None

@@ -289,10 +289,10 @@ class WorkerRun:
         self._breakers.succeeded(job.kind, held.trial)
         if self._events.wants(JobDone):
             self._emit(JobDone, job, self._took(held))
-        if self._handlers[job.kind].result_ttl is None:
-            held.may_wait = job.key is None
-            return Settlement.done(held.claim)
-        return Settlement.done(held.claim, value)
+        if self._handlers[job.kind].returns and self._queue.keep is not None:
+            return Settlement.done(held.claim, value)
+        held.may_wait = job.key is None
+        return Settlement.done(held.claim)
 
     def failed(self, held: HeldJob, error: BaseException) -> Settlement:
         job = held.claim.job

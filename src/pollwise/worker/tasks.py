@@ -29,9 +29,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", covariant=True)
 
-#: How long the result of a task is kept unless it says otherwise.
-RESULT_TTL = "1h"
-
 
 class PutOptions:
     """How a task is put: everything of a `NewJob` except its kind and payload."""
@@ -68,6 +65,8 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
 
     kind: the kind of its jobs.
     """
+
+    __name__: str
 
     def __init__(
         self, kind: str, function: Callable[..., C], queue: Callable[[], Queue], context: Any

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
@@ -24,9 +24,11 @@ from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.jobs import Job, checked_name
 from pollwise.runtime.signals import stopping_on_signals
-from pollwise.worker.arguments import filling_in
+from pollwise.worker.context import filling_in
 from pollwise.worker.run import WorkerRun, WorkerRunOptions
-from pollwise.worker.tasks import RESULT_TTL, Task
+
+if TYPE_CHECKING:
+    from pollwise.worker.tasks import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -102,7 +104,6 @@ class Worker:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
-        result_ttl: Duration | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, as the handler of `kind`.
 
@@ -110,25 +111,34 @@ class Worker:
         timeout: how long a run may take. A plain function runs in a thread, which cannot be
             stopped: its job is retried, its thread runs on and keeps its place.
         breaker: stop claiming this kind while its runs keep failing; then try one job.
-        result_ttl: keep what it returns, which must be JSON, for this long; None keeps nothing.
 
-        A parameter whose default is `pollwise.FROM_CONTEXT` gets what `context` yielded.
+        A parameter whose default is `pollwise.from_context` gets what `context` yielded.
         """
         if callable(kind):  # `@worker.handle` without parentheses would register nothing
             raise HandlerError("give a kind: @worker.handle('resize')")
         checked_name(kind, "kind")
 
         def register(function: F) -> F:
-            if kind in self._handlers:
-                taken = getattr(self._handlers[kind].function, "__name__", "another function")
-                raise HandlerError(f"kind {kind!r} already has a handler: {taken}")
-            filled = filling_in(function, lambda: self._in_context)
-            self._handlers[kind] = handler_for(
-                kind, filled, retry, timeout, breaker, result_ttl=result_ttl
-            )
+            self._register(kind, function, retry, timeout, breaker)
             return function
 
         return register
+
+    def _register(
+        self,
+        kind: str,
+        function: Callable[..., Any],
+        retry: Retry | None,
+        timeout: Duration | None,
+        breaker: Breaker | None,
+        *,
+        returns: bool = False,
+    ) -> None:
+        if kind in self._handlers:
+            taken = getattr(self._handlers[kind].function, "__name__", "another function")
+            raise HandlerError(f"kind {kind!r} already has a handler: {taken}")
+        filled = filling_in(function, lambda: self._in_context)
+        self._handlers[kind] = handler_for(kind, filled, retry, timeout, breaker, returns=returns)
 
     @overload
     def task(
@@ -148,7 +158,6 @@ class Worker:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
-        result_ttl: Duration | None = RESULT_TTL,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -157,25 +166,24 @@ class Worker:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
-        result_ttl: Duration | None = RESULT_TTL,
     ) -> Any:
         """Make the decorated function a task, whose calls can be put as jobs.
 
         Arguments and result are JSON, checked by pydantic against the annotations: at the put, and
         again when the job runs. A payload that no longer fits is dead, with the reason.
 
-        kind: the kind of its jobs; by default the function's name.
-        result_ttl: how long its result is kept; None keeps none. The rest is as in `handle`.
+        kind: the kind of its jobs; by default the function's name. The rest is as in `handle`.
+
+        The result is kept for as long as the queue keeps finished jobs (`keep`).
         """
+        from pollwise.worker.tasks import Task  # it needs pydantic, which handlers do not
 
         def register(function: Callable[..., Any]) -> Any:
             name = kind if isinstance(kind, str) else getattr(function, "__name__", "")
             task: Task[..., Any, Any] = Task(
                 name, function, self.queue_for_puts, lambda: self._in_context
             )
-            self.handle(name, retry=retry, timeout=timeout, breaker=breaker, result_ttl=result_ttl)(
-                task.handler
-            )
+            self._register(name, task.handler, retry, timeout, breaker, returns=True)
             return task
 
         return register(kind) if callable(kind) else register
@@ -189,7 +197,7 @@ class Worker:
                     yield pool
 
             @worker.task()
-            async def resize(image: int, pool: Pool = FROM_CONTEXT): ...
+            async def resize(image: int, pool: Pool = from_context): ...
 
         factory: an async generator function that yields once, or a function that returns an async
             context manager. It is entered before the first poll and left after the last handler.

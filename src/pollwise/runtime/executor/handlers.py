@@ -39,7 +39,7 @@ class Handler:
 
     timeout: seconds a run may take; None uses the worker's.
     breaker: stops the kind from being claimed while its runs keep failing.
-    result_ttl: how many seconds the result is kept; None keeps none.
+    returns: what it returns is kept with the job, if the queue keeps finished jobs.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Handler:
     retry: Retry
     timeout: float | None
     breaker: Breaker | None
-    result_ttl: float | None = None
+    returns: bool = False
 
 
 def handler_for(
@@ -58,7 +58,7 @@ def handler_for(
     timeout: Duration | None,
     breaker: Breaker | None,
     item: str = "job",
-    result_ttl: Duration | None = None,
+    returns: bool = False,
 ) -> Handler:
     """Check a function as a handler of `kind`; `item` is what it is called with."""
     checked_name(kind, "kind")
@@ -74,7 +74,7 @@ def handler_for(
         retry=retry or JOB_RETRY,
         timeout=None if timeout is None else seconds(timeout, "timeout", positive=True),
         breaker=breaker,
-        result_ttl=None if result_ttl is None else seconds(result_ttl, "result_ttl", positive=True),
+        returns=returns,
     )
 
 

@@ -1,0 +1,44 @@
+"""What the handlers of a worker share: it is set up once, and passed to those that ask for it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _FromContext:
+    """The default of a parameter that the worker fills in with its context."""
+
+    def __repr__(self) -> str:
+        return "from_context"
+
+
+#: As the default of a handler's parameter: the worker passes what its `context` yielded.
+from_context: Any = _FromContext()
+
+
+def filling_in(function: F, context: Callable[[], Any]) -> F:
+    """The function, called with the context for each parameter whose default is from_context."""
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters
+    except (TypeError, ValueError):  # not callable, or a builtin
+        return function
+    names = [name for name, each in parameters.items() if each.default is from_context]
+    if not names:
+        return function
+
+    if inspect.iscoroutinefunction(function):
+
+        async def filled(job: Any) -> Any:
+            return await function(job, **dict.fromkeys(names, context()))
+
+        return cast(F, functools.update_wrapper(filled, function))
+
+    def filled_plain(job: Any) -> Any:
+        return function(job, **dict.fromkeys(names, context()))
+
+    return cast(F, functools.update_wrapper(filled_plain, function))
