@@ -646,7 +646,7 @@ def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
 # Many
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("store", [pytest.param("memory", marks=pytest.mark.soak), "sqlite"])
 def test_200_agents_race_for_1000_jobs_and_each_runs_once(tmp_path: Path, store: str) -> None:
     async def main(farm: Farm) -> None:
         token = await worker_token(farm, tmp_path)

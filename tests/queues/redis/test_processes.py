@@ -150,7 +150,7 @@ def jobs(first: int, last: int) -> list[NewJob]:
     ]
 
 
-@pytest.mark.parametrize("server", ["redis", "redis_oldest"])
+@pytest.mark.parametrize("server", ["redis", pytest.param("redis_oldest", marks=pytest.mark.soak)])
 def test_children_killed_at_random(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
