@@ -162,6 +162,7 @@ def test_sigterm_gives_back_what_takes_too_long(keeper: Keeper, tmp_path: Path) 
     controller.close()
 
 
+@pytest.mark.soak
 def test_nginx_that_blocks_upgrades_and_then_does_not(keeper: Keeper, tmp_path: Path) -> None:
     controller = serve(keeper, target_pickup="2s", max_interval="2s")
     token = controller.token("worker")
@@ -236,6 +237,7 @@ def test_tls_and_http2_by_nginx(keeper: Keeper, tmp_path: Path) -> None:
     controller.close()
 
 
+@pytest.mark.soak
 def test_two_controllers_behind_nginx_one_killed_again_and_again(
     keeper: Keeper, postgres: Postgres, tmp_path: Path
 ) -> None:
