@@ -30,21 +30,14 @@ R = TypeVar("R")
 C = TypeVar("C", covariant=True)
 
 
-class PutOptions:
-    """How a task is put: everything of a `NewJob` except its kind and payload."""
-
-    def __init__(self, **given: Any) -> None:
-        self.given = given
-
-    def job(self, kind: str, payload: Any) -> NewJob:
-        return NewJob(kind, payload, **self.given)
-
-
 class TaskPut(Generic[P, R]):
-    """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`."""
+    """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`.
+
+    options: everything of a `NewJob` except its kind and payload.
+    """
 
     def __init__(
-        self, signature: Signature, queue: Callable[[], Queue], options: PutOptions
+        self, signature: Signature, queue: Callable[[], Queue], options: Mapping[str, Any]
     ) -> None:
         self._signature = signature
         self._queue = queue
@@ -52,7 +45,8 @@ class TaskPut(Generic[P, R]):
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job of a call, to put several at once: `queue.put([resize.job(n) for n in …])`."""
-        return self._options.job(self._signature.kind, self._signature.payload(args, kwargs))
+        payload = self._signature.payload(args, kwargs)
+        return NewJob(self._signature.kind, payload, **self._options)
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
@@ -71,7 +65,7 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
     def __init__(
         self, kind: str, function: Callable[..., C], queue: Callable[[], Queue], context: Any
     ) -> None:
-        super().__init__(Signature(kind, function), queue, PutOptions())
+        super().__init__(Signature(kind, function), queue, {})
         self.kind = kind
         self._function = function
         self._context = context
@@ -91,9 +85,8 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
         headers: Mapping[str, str] | None = None,
     ) -> TaskPut[P, R]:
         """The task with options for the jobs that are put; see `NewJob`."""
-        given = PutOptions(
-            key=key, priority=priority, delay=delay, run_at=run_at, unique=unique, headers=headers
-        )
+        given: dict[str, Any] = {"key": key, "priority": priority, "delay": delay, "run_at": run_at}
+        given |= {"unique": unique, "headers": headers}
         return TaskPut(self._signature, self._queue, given)
 
     def __repr__(self) -> str:
@@ -138,17 +131,17 @@ class TaskRef:
     def __init__(self, kind: str, queue: Queue | str) -> None:
         self.kind = checked_name(kind, "kind")
         self._opened = open_queue(queue) if isinstance(queue, str) else queue
-        self._options = PutOptions()
+        self._options: dict[str, Any] = {}
 
     def options(self, **given: Any) -> TaskRef:
         """The same task with options for the jobs that are put; see `NewJob`."""
         ref = TaskRef(self.kind, self._opened)
-        ref._options = PutOptions(**given)
+        ref._options = given
         return ref
 
     def job(self, **arguments: Any) -> NewJob:
         """The job of a call."""
-        return self._options.job(self.kind, arguments)
+        return NewJob(self.kind, arguments, **self._options)
 
     async def put(self, *args: Any, **arguments: Any) -> JobHandle[Any]:
         """Put a call of the task as a job."""
