@@ -116,7 +116,7 @@ class AgentProcess:
             self.process = subprocess.Popen(
                 [
                     sys.executable, "-m", "pollwise", "agent", "--controller", url,
-                    "--token-file", str(token), "--folder", str(folder / "work"), *options,
+                    "--token-file", str(token), "--folder", str(folder / "agent"), *options,
                     "--", str(program), "{payload}",
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

@@ -46,7 +46,7 @@ class Farm:
         return self.controller.job(job)
 
     def await_removed(self, job: str) -> None:
-        jobs = self.agent.folder / "work" / "jobs"
+        jobs = self.agent.folder / "agent" / "jobs"
         wait_until(lambda: not list(jobs.glob(f"{job}.*")), "its folder is removed", 60)
 
 
@@ -200,7 +200,7 @@ def test_a_command_that_fills_the_disk_fails_alone(farm: Farm, tmp_path: Path) -
         pytest.skip("this root cannot mount")
     script = 'if [ "$(cat "$1")" = 1 ]; then cat /dev/zero > big; fi; echo 2 > $POLLWISE_RESULT'
     url, token = farm.controller.url, farm.controller.token("worker")
-    options = ("--capability", "disk=small", "--folder", str(disk / "work"))
+    options = ("--capability", "disk=small", "--folder", str(disk / "agent"))
     given: dict[str, Any] = {"attempts": 1, "requires": {"disk": "small"}}
     try:
         with AgentProcess(url, token, tmp_path / "a", script, *options) as agent:

@@ -169,7 +169,7 @@ def test_commands_run_as_another_user(controller: ServeProcess, folder: Path) ->
         assert "not a regular file" in controller.await_state(jobs["dead"], "dead")["error"]
         assert "timeout" in controller.await_state(jobs["overdue"], "dead")["error"]
         assert not lives(int(pid.read_text()))
-        left = folder / "a" / "work" / "jobs"
+        left = folder / "a" / "agent" / "jobs"
         wait_until(lambda: not list(left.iterdir()), "their folders are removed")
         assert stat.S_IMODE((left.parent / "results").stat().st_mode) == 0o700
         names = [
@@ -224,8 +224,8 @@ needs_bwrap = pytest.mark.skipif(
 ESCAPE = """
 fail() { echo "it can $1"; exit 9; }
 grep -q . {token} && fail "read the token"
-[ -z "$(ls {folder}/work/jobs 2>/dev/null | grep -v "^$POLLWISE_JOB_ID[.]")" ] || fail "see jobs"
-[ -e {folder}/work/results ] && fail "see the reports"
+[ -z "$(ls {folder}/agent/jobs 2>/dev/null | grep -v "^$POLLWISE_JOB_ID[.]")" ] || fail "see jobs"
+[ -e {folder}/agent/results ] && fail "see the reports"
 touch {folder}/x /usr/x 2>/dev/null && fail "write elsewhere"
 [ -e /proc/{agent}/environ ] && grep -q POLLWISE_AGENT /proc/{agent}/environ && fail "see the agent"
 kill -9 {agent} 2>/dev/null && [ {agent} -gt 20 ] && fail "signal the agent"
