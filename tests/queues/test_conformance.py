@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.queues.base import Capabilities, Queue
+from pollwise.queues.base import Capabilities, ClaimRequest, Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing import VirtualClock
@@ -99,15 +99,15 @@ class Unfenced(MemoryQueue):
 
 
 class LastInFirstOut(MemoryQueue):
-    async def _claim(self, *args: Any) -> Any:
-        return list(reversed(await super()._claim(*args)))
+    async def _claim(self, asked: ClaimRequest) -> Any:
+        return list(reversed(await super()._claim(asked)))
 
 
 class Greedy(MemoryQueue):
     """Takes one more than the limit."""
 
-    async def _claim(self, worker: str, limit: int, *rest: Any) -> Any:
-        return await super()._claim(worker, limit + 1, *rest)
+    async def _claim(self, asked: ClaimRequest) -> Any:
+        return await super()._claim(replace(asked, limit=asked.limit + 1))
 
 
 class HalfPut(MemoryQueue):

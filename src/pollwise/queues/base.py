@@ -11,12 +11,12 @@ first, so that every store refuses the same things with the same messages.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pollwise.core.outcome import Outcome
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, JobFailed, LeaseLost, Unsupported
@@ -33,6 +33,7 @@ from pollwise.runtime.jobs import (
     State,
     checked_name,
 )
+from pollwise.runtime.loop import poll
 from pollwise.runtime.store import (
     MAX_BATCH,
     WorkStore,
@@ -133,6 +134,18 @@ class JobFilter:
     after: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a claim asks for, checked; see `Queue.claim`. Durations are in seconds."""
+
+    worker: str
+    limit: int
+    lease: float
+    hold: float
+    kinds: Sequence[str] | None
+    ahead: bool
+
+
 class Queue(WorkStore[Claim]):
     """Jobs in a store. Open one with `pollwise.open(url)`."""
 
@@ -225,9 +238,8 @@ class Queue(WorkStore[Claim]):
                 "kinds and give back the jobs that are not for you"
             )
         limit = min(limit, MAX_BATCH)
-        claims = await self._claim_or_give_back(
-            self._claim(worker, limit, lease_s, hold_s, wanted, ahead), held=hold_s > 0
-        )
+        asked = ClaimRequest(worker, limit, lease_s, hold_s, wanted, ahead)
+        claims = await self._claim_or_give_back(self._claim(asked), held=hold_s > 0)
         if len(claims) == limit or (claims and claims[0].suspect):
             self._hints.pass_on(wanted)
         return claims
@@ -274,17 +286,24 @@ class Queue(WorkStore[Claim]):
         """
         if not self.capabilities.results:
             raise self._cannot("keep results")
-        limit = None if timeout is None else self.clock.now() + seconds(timeout, "timeout")
-        pacer = WAIT_FOR_RESULT.pacer()
-        while True:
+        state: State | None = None
+
+        async def look() -> list[JobInfo | None]:
+            nonlocal state
             info = await self.get(job_id)
-            if info is None or info.state in ENDED:
-                return result_of(job_id, info)
-            now = self.clock.now()
-            if limit is not None and now >= limit:
-                raise TimeoutError(f"job {job_id} has no result yet; it is {info.state}")
-            delay = pacer.after(Outcome(now, 0)).delay
-            await self.clock.sleep(delay if limit is None else min(delay, limit - now))
+            state = None if info is None else info.state
+            return [info] if state is None or state in ENDED else []
+
+        polls = poll(look, WAIT_FOR_RESULT, clock=self.clock, spread=False)
+        limit = asyncio.timeout(None if timeout is None else seconds(timeout, "timeout"))
+        try:
+            async with limit:
+                [info] = await anext(polls)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the store's own
+            raise TimeoutError(f"job {job_id} has no result yet; it is {state}") from None
+        return result_of(job_id, info)
 
     async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
@@ -357,15 +376,7 @@ class Queue(WorkStore[Claim]):
         """Put all or none; return the ids, and how many of the jobs are new."""
 
     @abstractmethod
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]: ...
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]: ...
 
     @abstractmethod
     async def _settle(self, settlements: list[Settlement]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pollwise.queues.base import Capabilities, JobFilter, Queue, Stats
+from pollwise.queues.base import Capabilities, ClaimRequest, JobFilter, Queue, Stats
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
@@ -137,28 +137,20 @@ class MemoryQueue(Queue):
     ) -> list[Claim]:
         return await claiming  # nothing to give back here
 
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
-        claims = self._take(worker, limit, lease, kinds, ahead)
-        if claims or not hold:
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]:
+        claims = self._take(asked)
+        if claims or not asked.hold:
             return claims
-        until = self.clock.now() + hold
+        until = self.clock.now() + asked.hold
         hint = Hint()
         self._hints.join(hint)
-        self._holding[hint] = kinds
+        self._holding[hint] = asked.kinds
         try:
             while not claims and (left := until - self.clock.now()) > 0:
                 self._hints.asleep(hint)
                 await self.clock.sleep(left, hint)
                 self._hints.awake(hint)
-                claims = self._take(worker, limit, lease, kinds, ahead)
+                claims = self._take(asked)
                 if not claims:
                     self._pass_wake_up_on()
         finally:
@@ -176,21 +168,20 @@ class MemoryQueue(Queue):
                 hint.give()
                 return
 
-    def _take(
-        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, ahead: bool
-    ) -> list[Claim]:
-        now = self._now()
+    def _take(self, asked: ClaimRequest) -> list[Claim]:
+        now, worker, limit = self._now(), asked.worker, asked.limit
+        until = now + asked.lease
         self._promote(now)
         claims: list[Claim] = []
-        while len(claims) < limit and (record := self._next_ready(kinds)):
+        while len(claims) < limit and (record := self._next_ready(asked.kinds)):
             suspect = record.suspect
             record.attempt += not (record.lapsed and record.ahead)
             record.lapses = record.lapses + 1 if record.lapsed else 0
-            record.ahead, record.lapsed = ahead and not suspect, False
+            record.ahead, record.lapsed = asked.ahead and not suspect, False
             record.token += 1
             record.worker, record.claimed_at, record.progress = worker, now, None
-            self._move(record, "leased", now + lease)
-            made = self._job(record), record.token, worker, now + lease, "", suspect
+            self._move(record, "leased", until)
+            made = self._job(record), record.token, worker, until, "", suspect
             claims.append(Claim(*made, len(record.encoded)))
             if suspect:
                 return claims

@@ -16,6 +16,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 from urllib.parse import quote, urlencode
@@ -31,7 +32,15 @@ from pollwise.errors import (
     UniqueConflict,
     Unsupported,
 )
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, JobFilter, Queue, Stats, claim_of
+from pollwise.queues.base import (
+    MAX_PAYLOAD_BYTES,
+    Capabilities,
+    ClaimRequest,
+    JobFilter,
+    Queue,
+    Stats,
+    claim_of,
+)
 from pollwise.queues.http import wire
 from pollwise.queues.http.client import (
     ControllerClient,
@@ -134,44 +143,28 @@ class HttpQueue(Queue):
 
     # Claiming
 
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
-        until = self.clock.now() + hold
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]:
+        until = self.clock.now() + asked.hold
         while True:
             began = self.clock.now()
             held = min(max(until - began, 0.0), HOLD_AT_ONCE)
-            claims = await self._claim_once(worker, limit, lease, held, kinds, ahead)
+            claims = await self._claim_once(replace(asked, hold=held))
             left = until - self.clock.now()
             if claims or left <= 0:
                 return claims
             if self.clock.now() - began < held / 2:  # it was not held: too many, or a shutdown
                 await self.clock.sleep(min(NOT_HELD, left))
 
-    async def _claim_once(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
-        nonce = secrets.token_hex(12)
-        said: dict[str, Any] = {"worker": worker, "limit": limit, "lease": lease}
+    async def _claim_once(self, asked: ClaimRequest) -> list[Claim]:
+        nonce, hold = secrets.token_hex(12), asked.hold
+        said: dict[str, Any] = {"worker": asked.worker, "limit": asked.limit, "lease": asked.lease}
         said |= {"nonce": nonce, "sends_hints": True}
         if hold:
             said["hold"] = hold
-        if ahead:
+        if asked.ahead:
             said["ahead"] = True
-        if kinds is not None:
-            said["kinds"] = list(kinds)
+        if asked.kinds is not None:
+            said["kinds"] = list(asked.kinds)
         if check := self._channel.check():
             said["check"] = check
         try:
@@ -181,7 +174,7 @@ class HttpQueue(Queue):
                 with suppress(StoreError):
                     await self._post("abandon", {"nonce": nonce})
             raise
-        claims = [wire.claim_from(each, self.name, worker) for each in answer["claims"]]
+        claims = [wire.claim_from(each, self.name, asked.worker) for each in answer["claims"]]
         due_in = answer.get("due_in")
         if due_in is not None:
             self._hints.send_at(self.clock.now() + float(due_in))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pollwise.queues.base import ClaimRequest
 from pollwise.queues.objects.body import PutBody, StoredJob
 from pollwise.queues.objects.chain import (
     ChainEntry,
@@ -105,14 +106,13 @@ class UnitClaimer:
         #: Ends jobs whose lease ended after a request to cancel; set by the queue.
         self.end_lapsed: Callable[[list[ClaimUnit], float], Awaitable[None]]
 
-    async def claim(
-        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, ahead: bool
-    ) -> tuple[list[Claim], LiveListing]:
+    async def claim(self, asked: ClaimRequest) -> tuple[list[Claim], LiveListing]:
+        limit, kinds = asked.limit, asked.kinds
         listing = self._spare_listing(limit, kinds) or await self.list_live(limit, kinds)
         clock, contention = self._core.clock, self.contention
         claims: list[Claim] = []
         if listing.suspects:
-            claims = await self._claim_suspect(listing.suspects, worker, lease, kinds)
+            claims = await self._claim_suspect(listing.suspects, asked)
             if claims:
                 return claims, listing
         units, lost_tries = listing.units, 0
@@ -123,7 +123,7 @@ class UnitClaimer:
                 break
             at_once = contention.undisputed and not (claims and contention.any)
             began = clock.now()
-            took, rests, lost = await self._take(chosen, at_once, worker, lease, kinds, ahead)
+            took, rests, lost = await self._take(chosen, at_once, asked)
             claims += took
             units = [*rests, *units]
             lost_tries += lost
@@ -146,16 +146,14 @@ class UnitClaimer:
         self._spare = None if lost_tries else (LiveListing(listing.seen_at, units), kinds)
         return sorted(self._live(claims), key=self._order), listing
 
-    async def _claim_suspect(
-        self, suspects: list[ClaimUnit], worker: str, lease: float, kinds: Sequence[str] | None
-    ) -> list[Claim]:
+    async def _claim_suspect(self, suspects: list[ClaimUnit], asked: ClaimRequest) -> list[Claim]:
         """One job whose last leases ran out, alone; an empty list if another worker was faster.
 
         With rivals any of them, so that those who claim at the same time try different ones.
         """
         suspects.sort(key=self._rank)
         first = self.contention.rng.choice(suspects) if self.contention.any else suspects[0]
-        taken, _, _ = await self._take([(first, 1)], True, worker, lease, kinds, False)
+        taken, _, _ = await self._take([(first, 1)], True, replace(asked, ahead=False))
         self._spare = None
         return self._live(taken)
 
@@ -316,13 +314,12 @@ class UnitClaimer:
     # Taking
 
     async def _take(
-        self, chosen: Chosen, at_once: bool, worker: str, lease: float,
-        kinds: Sequence[str] | None, ahead: bool,
-    ) -> tuple[list[Claim], list[ClaimUnit], bool]:  # fmt: skip
+        self, chosen: Chosen, at_once: bool, asked: ClaimRequest
+    ) -> tuple[list[Claim], list[ClaimUnit], bool]:
         """The claims, what they left of slices, and whether any race was lost."""
         core = self._core
         parts = [chosen] if at_once else [chosen[:1], chosen[1:]]
-        won, rests, lost, errors = await self._win(parts, worker, lease, ahead)
+        won, rests, lost, errors = await self._win(parts, asked)
         roots = {held.root.path: held.root for held in won}
         bodies: dict[str, PutBody | BaseException | None] = dict(
             zip(
@@ -339,11 +336,11 @@ class UnitClaimer:
             elif body is None:  # the put had ended and was deleted: remove our entry
                 core.throw_away([], [held.root.entry_name(held.start, held.top)])
                 lost += 1
-            elif kinds is not None and body[held.start].kind not in kinds:
+            elif asked.kinds is not None and body[held.start].kind not in asked.kinds:
                 await self._hand_back(held)  # two kinds share a tag
             else:
                 held.body = body
-                claims += self.register(held, worker)
+                claims += self.register(held, asked.worker)
         self.lost_races += lost
         if lost:
             self.contention.lost()
@@ -356,7 +353,7 @@ class UnitClaimer:
         return claims, rests, bool(lost or errors)
 
     async def _win(
-        self, parts: Sequence[Chosen], worker: str, lease: float, ahead: bool
+        self, parts: Sequence[Chosen], asked: ClaimRequest
     ) -> tuple[list[HeldUnit], list[ClaimUnit], int, list[BaseException]]:
         """Try one part after the other, until a race is lost.
 
@@ -368,7 +365,7 @@ class UnitClaimer:
         lost = 0
         for part in parts:
             results = await self._core.all(
-                self._take_unit(unit, count, worker, lease, ahead) for unit, count in part
+                self._take_unit(unit, count, asked) for unit, count in part
             )
             for (unit, count), result in zip(part, results, strict=True):
                 if isinstance(result, BaseException):
@@ -383,9 +380,7 @@ class UnitClaimer:
                 break
         return won, rests, lost, errors
 
-    async def _take_unit(
-        self, unit: ClaimUnit, count: int, worker: str, lease: float, ahead: bool
-    ) -> list[HeldUnit]:
+    async def _take_unit(self, unit: ClaimUnit, count: int, asked: ClaimRequest) -> list[HeldUnit]:
         """Claim a unit, or its first jobs; an empty list if another worker was faster."""
         core = self._core
         name = core.unread(unit)
@@ -395,25 +390,24 @@ class UnitClaimer:
         if left is None:
             return []
         if unit.top == 0 or count == unit.left:
-            return await self._enter(unit, left[:count], worker, lease, ahead, unit.top)
+            return await self._enter(unit, left[:count], asked, unit.top)
         # Part of a unit that was claimed before: from here each of its jobs has its own chain.
         burst = write_entry(EntryMeaning(EntryKind.BURST), {"left": left})
         if not await core.create(unit.root.entry_name(unit.start, unit.top + 1), burst):
             return []
         parts = await core.all(
-            self._enter(unit, [index], worker, lease, ahead, unit.top + 1, start=index)
-            for index in left[:count]
+            self._enter(unit, [index], asked, unit.top + 1, start=index) for index in left[:count]
         )
         return [held for part in parts if isinstance(part, list) for held in part]
 
     async def _enter(
-        self, unit: ClaimUnit, jobs: list[int], worker: str, lease: float, ahead: bool, top: int,
+        self, unit: ClaimUnit, jobs: list[int], asked: ClaimRequest, top: int,
         start: int | None = None,
     ) -> list[HeldUnit]:  # fmt: skip
         core = self._core
         start = unit.start if start is None else start
-        lease = rounded_lease(lease)
-        meaning = EntryMeaning(EntryKind.CLAIM, lease, len(jobs), ahead)
+        worker, lease = asked.worker, rounded_lease(asked.lease)
+        meaning = EntryMeaning(EntryKind.CLAIM, lease, len(jobs), asked.ahead)
         entry = write_entry(meaning, {"worker": worker})
         pending = await core.duty(unit.moving if start == unit.start else None)
         sent, claimed_at = core.clock.now(), core.time.now()

@@ -109,7 +109,14 @@ from weakref import WeakKeyDictionary
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, JobFilter, Queue, Stats
+from pollwise.queues.base import (
+    MAX_PAYLOAD_BYTES,
+    Capabilities,
+    ClaimRequest,
+    JobFilter,
+    Queue,
+    Stats,
+)
 from pollwise.queues.objects.body import read_body, write_body
 from pollwise.queues.objects.claiming import UnitClaimer
 from pollwise.queues.objects.core import ACT_WITHIN, Core
@@ -263,20 +270,12 @@ class ObjectQueue(Queue):
 
     # The rest
 
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         await self._core.ready()
-        claims, listing = await self._claiming.claim(worker, limit, lease, kinds, ahead)
+        claims, listing = await self._claiming.claim(asked)
         self._ender.sweep(listing.roots, listing.seen_at)
         alone = claims and claims[0].suspect
-        if len(claims) < limit and listing.due is not None and not alone:
+        if len(claims) < asked.limit and listing.due is not None and not alone:
             self._hint_when_due(self._core.time.local(listing.due))
         return claims
 

@@ -17,6 +17,7 @@ from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import (
     MAX_PAYLOAD_BYTES,
     Capabilities,
+    ClaimRequest,
     JobFilter,
     Queue,
     Stats,
@@ -199,31 +200,23 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             self.database.now(),
         ]
 
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         rows, last = await self._claimed(
             [
                 text(self.name),
-                text(worker),
-                number(limit),
-                number(lease),
-                None if kinds is None else texts(kinds),
+                text(asked.worker),
+                number(asked.limit),
+                number(asked.lease),
+                None if asked.kinds is None else texts(asked.kinds),
                 flag(self.keep is not None),
-                flag(ahead),
+                flag(asked.ahead),
                 text(self._transport.channel),
                 text(self._channel.check()),
                 self.database.now(),
             ],
         )
         rows.sort(key=_in_order)
-        suspect = bool(last[5])
+        worker, suspect = asked.worker, bool(last[5])
         return [
             Claim(job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]))
             for row in rows

@@ -13,7 +13,14 @@ from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, JobFilter, Queue, Stats
+from pollwise.queues.base import (
+    MAX_PAYLOAD_BYTES,
+    Capabilities,
+    ClaimRequest,
+    JobFilter,
+    Queue,
+    Stats,
+)
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
@@ -108,19 +115,9 @@ class RedisQueue(Queue):
             self._channel.send_to_others(fresh, kinds)
         return ids, fresh
 
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         check = self._channel.check()
-        claims, due = await self._store.claim(
-            worker, limit, lease, kinds, ahead, self.clock.imposed(), check
-        )
+        claims, due = await self._store.claim(asked, self.clock.imposed(), check)
         if due is not None:  # relative, so our clock may be wrong
             self._hints.send_at(self.clock.now() + due)
         return claims

@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
-from pollwise.queues.base import JobFilter, Stats, claim_of
+from pollwise.queues.base import ClaimRequest, JobFilter, Stats, claim_of
 from pollwise.queues.redis.layout import (
     claims_in,
     packed_job,
@@ -162,22 +162,16 @@ class RedisStore:
         )
 
     async def claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-        now: float | None,
-        message: str | None,
+        self, asked: ClaimRequest, now: float | None, message: str | None
     ) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, in how many seconds the next job is due."""
+        worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
             blob, until, due, alone = await self._run(
-                "claim", _time(now), worker, most, repr(lease), MOST_BYTES, MOST_DUE,
-                int(self._keep), int(ahead), int(bool(claims)), self.channel, message or "",
+                "claim", _time(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
+                int(self._keep), int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()),
             )  # fmt: skip
             message = None

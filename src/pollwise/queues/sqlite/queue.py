@@ -6,14 +6,13 @@ from other processes through a watched file.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, ClaimRequest, Queue
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -67,19 +66,8 @@ class SqliteQueue(Queue):
     def url(self) -> str:
         return f"sqlite:///{quote(str(self.path))}?queue={quote(self.name, safe='')}"
 
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
-        now = self.clock.epoch()
-        claims, due = await self._thread.call(
-            self._store.claim, worker, limit, lease, kinds, ahead, now
-        )
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]:
+        claims, due = await self._thread.call(self._store.claim, asked, self.clock.epoch())
         self._hint_when_due(due)
         return claims
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollwise.queues.base import JobFilter, Stats
+from pollwise.queues.base import ClaimRequest, JobFilter, Stats
 from pollwise.queues.record import encoded_progress, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.jobs import (
@@ -98,20 +98,13 @@ class SqliteStore(SqliteFile):
         check_twin(job, seq, kind, payload)
         return str(seq)
 
-    def claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-        now: float,
-    ) -> tuple[list[Claim], float | None]:
+    def claim(self, asked: ClaimRequest, now: float) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, when the next job is due."""
+        worker, kinds, until = asked.worker, asked.kinds, now + asked.lease
         anything, due, suspects = self._glance(kinds)
         if not anything and (due is None or due > now):
             return [], due
-        values = {"worker": worker, "now": now, "until": now + lease, "ahead": ahead}
+        values = {"worker": worker, "now": now, "until": until, "ahead": asked.ahead}
         while True:
             rows: list[tuple[Any, ...]] = []
             with transaction(self.connect()):
@@ -121,16 +114,16 @@ class SqliteStore(SqliteFile):
                     rows = self._claim_suspect(kinds, values)
                 suspect = bool(rows)
                 if not suspect:
-                    rows = self._claim(kinds, limit, values)
+                    rows = self._claim(kinds, asked.limit, values)
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 claims = [
                     Claim(
-                        job_from(row, self._queue), row[10], worker, now + lease, "", suspect,
+                        job_from(row, self._queue), row[10], worker, until, "", suspect,
                         len(row[2]),
                     )
                     for row in rows
                 ]  # fmt: skip
-                due = self._glance(kinds)[1] if len(rows) < limit and not suspect else None
+                due = self._glance(kinds)[1] if len(rows) < asked.limit and not suspect else None
             if claims or due is None or due > now:
                 return claims, due
 

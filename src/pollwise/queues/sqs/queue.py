@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, quote, urlencode
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, PayloadError, StoreError, Unsupported
-from pollwise.queues.base import Capabilities, JobFilter, Queue, Stats
+from pollwise.queues.base import Capabilities, ClaimRequest, JobFilter, Queue, Stats
 from pollwise.queues.sqs.client import (
     BATCH,
     BATCH_BYTES,
@@ -179,19 +179,11 @@ class SqsQueue(Queue):
 
     # Claiming
 
-    async def _claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-        ahead: bool,
-    ) -> list[Claim]:
-        hide = _hidden_for(lease)
+    async def _claim(self, asked: ClaimRequest) -> list[Claim]:
+        hide = _hidden_for(asked.lease)
         await self._dead.find()  # before any job can die
         unwanted = asyncio.Event()
-        looking = asyncio.ensure_future(self._receive(limit, hide, hold, unwanted))
+        looking = asyncio.ensure_future(self._receive(asked.limit, hide, asked.hold, unwanted))
         try:
             messages = await asyncio.shield(looking)
         except asyncio.CancelledError:
@@ -204,8 +196,8 @@ class SqsQueue(Queue):
             Claim(
                 job,
                 job.attempt,
-                worker,
-                now + lease,
+                asked.worker,
+                now + asked.lease,
                 message["ReceiptHandle"],
                 size=len(message["Body"]),
             )

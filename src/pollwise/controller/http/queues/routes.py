@@ -35,6 +35,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -258,7 +259,8 @@ class QueueApi:
 
         async def claim() -> tuple[bytes, Sequence[Claim]]:
             with client_sends_hints(body):
-                claims = await self._hold(queue, worker, limit, lease, hold, kinds, ahead)
+                now = partial(queue.claim, worker, limit, lease, 0, kinds, ahead=ahead)
+                claims = await self._hold(queue, now, hold, kinds)
             sends_at = queue.hints().sends_at if len(claims) < limit else None
             due_in = None if sends_at is None else max(sends_at - self._clock.now(), 0.0)
             sealed = [wire.claim_to(self._seals.seal(each, who)) for each in claims]
@@ -273,16 +275,13 @@ class QueueApi:
     async def _hold(
         self,
         queue: Queue,
-        worker: str,
-        limit: int,
-        lease: float,
+        claim_now: Callable[[], Awaitable[list[Claim]]],
         hold: float,
         kinds: Sequence[str] | None,
-        ahead: bool,
     ) -> list[Claim]:
         """Claim jobs; if there are none, wait for some."""
         if not hold:
-            return await queue.claim(worker, limit, lease, 0, kinds, ahead=ahead)
+            return await claim_now()
         hints, clock = queue.hints(), self._clock
         hint = Hint(None if kinds is None else frozenset(kinds))
         until = clock.now() + hold
@@ -292,7 +291,7 @@ class QueueApi:
             while True:
                 hint.forget()
                 hint.polling = True
-                claims = await queue.claim(worker, limit, lease, 0, kinds, ahead=ahead)
+                claims = await claim_now()
                 hint.polling = False
                 left = until - clock.now()
                 if claims or left <= 0 or self._stopping:
