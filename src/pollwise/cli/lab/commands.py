@@ -21,7 +21,7 @@ from rich.text import Text
 from pollwise import __version__
 from pollwise.cli.options import Json
 from pollwise.cli.output import err, print_json, say, visible
-from pollwise.cli.queue import with_queue
+from pollwise.cli.queue.opening import with_queue
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.lab.prices import PRICES, price_named, wait_price

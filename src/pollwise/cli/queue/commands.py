@@ -1,0 +1,164 @@
+"""The commands of `pollwise queue` for the queue as a whole: put, count and migrate."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from pollwise.cli.migrating import Sql, print_sql, tell_applied
+from pollwise.cli.options import Json
+from pollwise.cli.output import NOTHING, print_json, print_table, say
+from pollwise.cli.queue import jobs
+from pollwise.cli.queue.opening import Url, with_queue
+from pollwise.cli.queue.text import shortened
+from pollwise.durations import short
+from pollwise.errors import ConfigError, PayloadError
+from pollwise.queues.base import Stats
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.jobs import DEPTH_MAX, STATES, NewJob
+
+app = typer.Typer(
+    help="Put, list, cancel, retry and drop jobs.\n\nExample: pollwise queue stats sqlite:///jobs.db",
+    no_args_is_help=True,
+)
+
+
+@app.command("put")
+def put(
+    url: Url,
+    kind: Annotated[str, typer.Argument(help="The job's kind; it picks the handler.")],
+    payload: Annotated[str, typer.Argument(help="The payload as JSON; - reads stdin.")] = "null",
+    key: Annotated[
+        str | None, typer.Option(help="Jobs with the same key run one at a time, in order.")
+    ] = None,
+    priority: Annotated[int, typer.Option(help="Higher runs first.")] = 0,
+    delay: Annotated[
+        str, typer.Option(help="Start no earlier than after this time: 30s, 5m.")
+    ] = "0s",
+    unique: Annotated[
+        str | None, typer.Option(help="Put only if no job with this name is in the queue.")
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(help="A header of the job, as name=value; may be repeated."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put one job.
+
+    Example: pollwise queue put sqlite:///jobs.db resize '{"image": 7}' --delay 30s
+    """
+    value = _from_stdin() if payload == "-" else _decoded(payload)
+    headers = _headers(header or [])
+    job = NewJob(
+        kind, value, key=key, priority=priority, delay=delay, unique=unique, headers=headers
+    )
+    (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True)
+    print_json({"id": job_id}) if as_json else say(job_id)
+
+
+@app.command("stats")
+def stats(
+    url: Url,
+    by_kind: Annotated[bool, typer.Option("--by-kind", help="Count each kind by itself.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Count the jobs by state.
+
+    Example: pollwise queue stats sqlite:///jobs.db --by-kind
+    """
+    if by_kind:
+        _print_kinds(with_queue(url, lambda queue: queue.stats_by_kind()), as_json)
+        return
+    counts = asdict(with_queue(url, lambda queue: queue.stats()))
+    if as_json:
+        print_json(counts)
+        return
+    age = counts.pop("oldest_age")
+    rows = [(state, counts[state]) for state in STATES]
+    print_table(("state", "jobs"), rows)
+    say(f"oldest ready job: {'none' if age is None else 'waiting for ' + short(age)}")
+
+
+app.command("list")(jobs.list_jobs)
+app.command("show")(jobs.show)
+
+
+@app.command("migrate")
+def migrate(
+    url: Url,
+    sql: Sql = False,
+    as_json: Json = False,
+) -> None:
+    """Create or update the tables of a queue. Stores without tables are left as they are.
+
+    Example: pollwise queue migrate 'postgresql://app@db/jobs' --sql | psql
+    """
+    script = open_queue(url, create=False).migration()
+    if sql:
+        print_sql(script, url, as_json=as_json)
+        return
+    applied = with_queue(url, lambda queue: queue.migrate(), create=True)
+    tell_applied(applied, as_json=as_json, by_itself=script is None)
+
+
+app.command("cancel")(jobs.cancel)
+app.command("retry")(jobs.retry)
+app.command("drop")(jobs.drop)
+
+
+def _print_kinds(kinds: dict[str, Stats], as_json: bool) -> None:
+    if as_json:
+        print_json({kind: asdict(counts) for kind, counts in kinds.items()})
+        return
+    rows = [
+        (
+            kind,
+            *(getattr(counts, state) for state in STATES),
+            NOTHING if counts.oldest_age is None else short(counts.oldest_age),
+        )
+        for kind, counts in sorted(kinds.items())
+    ]
+    print_table(("kind", *STATES, "oldest waits"), rows, empty="no jobs", narrow=STATES)
+
+
+def _headers(given: Sequence[str]) -> dict[str, str]:
+    headers = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--header {text!r} must be name=value")
+        if name in headers:
+            raise ConfigError(f"--header {name!r} is given twice")
+        headers[name] = value
+    return headers
+
+
+def _from_stdin() -> Any:
+    try:
+        return _decoded(sys.stdin.buffer.read().decode())
+    except UnicodeDecodeError as error:
+        raise PayloadError(f"the payload is not JSON: {error}. JSON is UTF-8.") from None
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise PayloadError(
+            f"the payload {shortened(text)} is not JSON: {error}. "
+            "Quote it for the shell, as in '{\"image\": 7}'."
+        ) from None
+    except RecursionError:
+        raise PayloadError(
+            f"the payload {shortened(text)} nests deeper than {DEPTH_MAX} levels; make it flatter"
+        ) from None
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

@@ -1,0 +1,33 @@
+"""Open the queue that a command is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from pollwise.errors import ConfigError
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.redact import without_secrets
+
+T = TypeVar("T")
+Url = Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")]
+
+
+def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool = False) -> T:
+    """Open a queue, call `work` with it, close it and return the result."""
+
+    async def main() -> T:
+        async with open_queue(url, create=create) as queue:
+            if isinstance(queue, MemoryQueue):
+                raise ConfigError(
+                    f"{without_secrets(url)!r} is a queue in this process's memory, which no other "
+                    "process can see; name a store, such as sqlite:///jobs.db"
+                )
+            return await work(queue)
+
+    return asyncio.run(main())
