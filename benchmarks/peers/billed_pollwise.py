@@ -27,9 +27,9 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 if len(sys.argv) > 3:
-    from tests.support.fast import hurry
+    from tests.support.fast import FastTime, hurry
 
-    hurry(float(sys.argv[4]), float(sys.argv[3]))
+    hurry(FastTime(float(sys.argv[4]), speed=float(sys.argv[3])))
 
 import pollwise  # noqa: E402
 from pollwise import Job, NewJob, Worker, WorkerRunOptions  # noqa: E402

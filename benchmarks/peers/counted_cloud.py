@@ -23,9 +23,9 @@ os.environ |= {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL":
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 if len(sys.argv) > 2:
-    from tests.support.fast import hurry
+    from tests.support.fast import FastTime, hurry
 
-    hurry(float(sys.argv[3]), float(sys.argv[2]))
+    hurry(FastTime(float(sys.argv[3]), speed=float(sys.argv[2])))
 
 from hypercorn.asyncio import serve  # noqa: E402
 from hypercorn.config import Config  # noqa: E402

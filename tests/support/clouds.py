@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.daemons import HOST, Keeper, Missing, Server, free_port
+from tests.support.fast import FastTime
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What every client of the servers has in its environment.
@@ -99,19 +100,20 @@ class Cloud(Server):
 
 
 class MiniStack(Cloud):
-    """S3 and SQS. `began` is None, or where its fast time begins."""
+    """S3 and SQS. `fast` is None, or the time that it lives in."""
 
     package = "ministack"
     health = "/_ministack/ready"
 
     def __init__(self, keeper: Keeper, *, fast: bool = False, log_level: str = "WARNING") -> None:
         super().__init__(keeper, Path(sys.executable))
-        self.began = time.time() if fast else None
+        self.fast = FastTime(time.time(), self.folder / "skipped") if fast else None
         self._log_level = log_level
 
     def command(self) -> Sequence[object]:
-        fast = ["tests.support.fast", self.began] if self.began is not None else []
-        return [self.program, "-m", *fast, "ministack"]
+        fast = self.fast
+        hurried = [] if fast is None else ["tests.support.fast", fast.began, fast.file]
+        return [self.program, "-m", *hurried, "ministack"]
 
     def environment(self) -> dict[str, str]:
         return {

@@ -1,23 +1,26 @@
-"""Time that passes faster than the world's: for servers that will not be told what time it is.
+"""Time that passes faster than the world's, and that a test can skip: for servers that will not be
+told what time it is.
 
-A process that calls `hurry(began)` first lives `speed` times as fast from the moment `began`
-(seconds since 1970): its clocks, sleeps and event loops. Processes with the same two numbers
-agree on what time it is, as does a test that runs on a `FastClock`. A hold of 20 s then takes two,
-and nothing of the code under test knows. What takes CPU time takes `speed` times as long by that
-clock, so only what waits can be measured this way: counts of requests, never speeds.
+A process that calls `hurry(time)` first lives `speed` times as fast from the moment that `time`
+names: its clocks, sleeps and event loops. Processes with the same `FastTime` agree on what time it
+is, as does a test that runs on a `FastClock`. A hold of 20 s then takes two, and nothing of the
+code under test knows. What takes CPU time takes `speed` times as long by that clock, so only what
+waits can be measured this way: counts of requests, never speeds.
 
-`python -m tests.support.fast BEGAN MODULE` runs a module in such a process.
+`python -m tests.support.fast BEGAN FILE MODULE` runs a module in such a process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import runpy
 import selectors
 import sys
 import threading
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pollwise.runtime.clock import Clock
@@ -29,17 +32,44 @@ SPEED = 10.0
 _time, _monotonic, _sleep = time.time, time.monotonic, time.sleep
 
 
-class FastClock(Clock):
-    """The clock of a test whose server was started with the same `began`."""
+class FastTime:
+    """What time it is, in every process that has the same values.
 
-    def __init__(self, began: float) -> None:
-        self.began = began
+    began: when time began to pass faster, in seconds since 1970.
+    file: holds how many seconds were skipped; None if none will be.
+    """
+
+    def __init__(self, began: float, file: Path | None = None, speed: float = SPEED) -> None:
+        self.began, self.file, self.speed = began, file, speed
+        self._skipped = memoryview(bytearray(8)).cast("d")
+        if file is not None:
+            if not file.exists():
+                file.write_bytes(bytes(8))
+            with file.open("r+b") as opened:
+                self._skipped = memoryview(mmap.mmap(opened.fileno(), 8)).cast("d")
 
     def epoch(self) -> float:
-        return self.began + (_time() - self.began) * SPEED
+        return self.began + (_time() - self.began) * self.speed + self._skipped[0]
+
+    def monotonic(self) -> float:
+        return _monotonic() * self.speed + self._skipped[0]
+
+    def skip(self, seconds: float) -> None:
+        """Let time pass at once, everywhere."""
+        self._skipped[0] += seconds
+
+
+class FastClock(Clock):
+    """The clock of a test whose server was started with the same time."""
+
+    def __init__(self, fast: FastTime) -> None:
+        self.fast = fast
+
+    def epoch(self) -> float:
+        return self.fast.epoch()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        with asyncio.Runner(loop_factory=FastLoop) as runner:
+        with asyncio.Runner(loop_factory=lambda: FastLoop(self.fast)) as runner:
             return runner.run(main)
 
 
@@ -55,35 +85,34 @@ class FastSelector(selectors.DefaultSelector):
 
 
 class FastLoop(asyncio.SelectorEventLoop):
-    def __init__(self, speed: float = SPEED) -> None:
-        self._speed = speed
-        super().__init__(FastSelector(speed))
+    def __init__(self, fast: FastTime) -> None:
+        self._fast = fast
+        super().__init__(FastSelector(fast.speed))
 
     def time(self) -> float:
-        return _monotonic() * self._speed
+        return self._fast.monotonic()
 
 
-def hurry(began: float, speed: float = SPEED) -> None:
+def hurry(fast: FastTime) -> None:
     """Make this process a fast one, its event loops and threads included."""
     wait = threading.Condition.wait
 
     def fast_wait(self: threading.Condition, timeout: float | None = None) -> bool:
         # It waits in C, where the clocks below do not reach.
-        return wait(self, None if timeout is None else timeout / speed)
+        return wait(self, None if timeout is None else timeout / fast.speed)
 
     class Policy(asyncio.DefaultEventLoopPolicy):
         def new_event_loop(self) -> asyncio.AbstractEventLoop:
-            return FastLoop(speed)
+            return FastLoop(fast)
 
-    time.time = lambda: began + (_time() - began) * speed
-    time.monotonic = lambda: _monotonic() * speed
-    time.sleep = lambda seconds: _sleep(float(seconds) / speed)
+    time.time, time.monotonic = fast.epoch, fast.monotonic
+    time.sleep = lambda seconds: _sleep(float(seconds) / fast.speed)
     threading.Condition.wait = fast_wait  # type: ignore[method-assign]
     asyncio.set_event_loop_policy(Policy())
 
 
 if __name__ == "__main__":
-    start, module = float(sys.argv[1]), sys.argv[2]
-    sys.argv[:] = [module, *sys.argv[3:]]
-    hurry(start)
+    start, skipped, module = float(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    sys.argv[:] = [module, *sys.argv[4:]]
+    hurry(FastTime(start, skipped))
     runpy.run_module(module, run_name="__main__", alter_sys=True)

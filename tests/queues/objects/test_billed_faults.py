@@ -435,8 +435,8 @@ def sent(request: Request) -> set[Any]:
 
 def sqs_storm(server: MiniStack, seed: int, jobs: int, workers: int) -> HttpProxy:
     print(f"seed {seed}")
-    assert server.began is not None
-    clock = FastClock(server.began)
+    assert server.fast is not None
+    clock = FastClock(server.fast)
     name = f"storm{seed}"
 
     async def main() -> None:

@@ -32,9 +32,9 @@ class Cloud:
     """A server, its clock, and queues on it that nobody else has."""
 
     def __init__(self, server: MiniStack) -> None:
-        assert server.began is not None
+        assert server.fast is not None
         self.server = server
-        self.clock = FastClock(server.began)
+        self.clock = FastClock(server.fast)
 
     def run(self, main: Callable[[Cloud], Awaitable[None]]) -> None:
         async def body() -> None:
