@@ -444,6 +444,26 @@ def test_hints_are_coalesced() -> None:
     under(main)
 
 
+def test_a_broadcast_reaches_every_listener_once_and_wakes_nobody() -> None:
+    async def main() -> None:
+        async with processes(5) as (exchange, started):
+            heard: list[tuple[int, str]] = []
+            for n, process in enumerate(started):
+                process.channel.listen(lambda kind, n=n: heard.append((n, kind)), ["#cancel"])  # type: ignore[misc]
+            await asyncio.sleep(60)
+            began, sent = now(), len(exchange.sent)
+            for _ in range(3):  # at once: one message
+                started[0].channel.broadcast("#cancel")
+                started[1].channel.broadcast("#other")
+            await asyncio.sleep(SEND_EVERY)
+            assert sorted(set(heard)) == [(n, "#cancel") for n in range(5)]
+            assert len(heard) == 4 + 3, "once from another process, each time from the own one"
+            assert [json.loads(text)[0] for text in exchange.sent[sent:]] == ["broadcast"] * 2
+            assert not any(process.polls_since(began) for process in started)
+
+    under(main)
+
+
 def test_a_process_that_only_puts_does_not_listen() -> None:
     async def main() -> None:
         exchange = Exchange()
@@ -488,6 +508,7 @@ ANYTHING: list[Any] = [
 @example('["check","x","n",[[]]]')
 @example('["check","\\ud800","n",null]')
 @example('["hint","x","s",1,[1],0]')
+@example('["broadcast","x",7]')
 @example('["hint","x","s",1,null,300000000]')
 @example("[" * 100_000)
 def test_foreign_messages_change_nothing(text: str) -> None:

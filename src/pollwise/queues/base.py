@@ -21,6 +21,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, JobFailed, LeaseLost, Unsupported
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import CANCELS
 from pollwise.runtime.jobs import (
     ENDED,
     STATES,
@@ -308,15 +309,17 @@ class Queue(WorkStore[Claim]):
     async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
 
-        A job that waits ends at once: `cancelled`. A job that runs stays `leased`, and the worker
-        that holds it learns of it with its next renewal; it does not run again, unless it was
-        done first. An ended job stays as it is.
+        A job that waits ends at once: `cancelled`. A job that runs stays `leased`; a hint makes the
+        worker that holds it renew its lease and learn of it, else it does so with its next
+        renewal. The job does not run again, unless it was done first. An ended job stays as it is.
         """
         if not self.capabilities.cancel:
             raise self._cannot("cancel jobs")
         states = await self._cancel(distinct(ids, "ids") or [])
         if "cancelled" in states.values():
             self._hints.send()  # a job that it blocked may run now
+        if "leased" in states.values():
+            self._hints.broadcast(CANCELS)
         return states
 
     @abstractmethod

@@ -3,13 +3,16 @@
 Polling stays the truth. A hint only says that a poll may find something now; a lost hint costs
 latency, never a job. Hints are coalesced: a hint about one job ends one pause, not fifty, and a
 poller that finds more than it can take passes the hint on.
+
+A broadcast is a hint for everybody who listens to its kind, in every process. Its kind begins with
+`#`, and it is not about new work, so it ends no pause.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from pollwise.runtime.events import Events
@@ -67,6 +70,8 @@ class Hint:
 
 #: How many kinds that hints named are remembered.
 HEARD_MAX = 1000
+#: The broadcast after a job was asked to cancel while it runs.
+CANCELS = "#cancel"
 
 
 def _wake(sleeping: asyncio.Future[bool]) -> None:
@@ -82,6 +87,31 @@ def _wake(sleeping: asyncio.Future[bool]) -> None:
 def _end_pause(sleeping: asyncio.Future[bool]) -> None:
     if not sleeping.done():
         sleeping.set_result(True)
+
+
+class Listening:
+    """Calls `heard` with the kind of each broadcast, in the event loop it was made in."""
+
+    def __init__(
+        self, hints: Hints, heard: Callable[[str], None], kinds: Collection[str] | None
+    ) -> None:
+        self._hints = hints
+        self._heard = heard
+        self._kinds = kinds
+        self._loop = asyncio.get_running_loop()
+
+    def hear(self, kind: str) -> None:
+        if self._kinds is not None and kind not in self._kinds:
+            return
+        if self._loop is asyncio._get_running_loop():
+            self._heard(kind)
+        else:
+            with suppress(RuntimeError):  # that loop is closed
+                self._loop.call_soon_threadsafe(self._heard, kind)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._hints.stop_listening(self)
 
 
 class Hints:
@@ -102,6 +132,7 @@ class Hints:
         self._asleep: dict[Hint, None] = {}
         #: The kinds that hints have named, a limited number.
         self.heard: set[str] = set()
+        self._listeners: dict[Listening, None] = {}
         self._send_timer: asyncio.TimerHandle | None = None
         self._send_loop: asyncio.AbstractEventLoop | None = None
         watch_forks(self)
@@ -110,6 +141,7 @@ class Hints:
         """Nobody pauses in a forked child yet, and the timers are its parent's."""
         self._members.clear()
         self._asleep.clear()
+        self._listeners.clear()
         self._send_timer = self._send_loop = None
 
     def join(self, hint: Hint) -> None:
@@ -152,6 +184,33 @@ class Hints:
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Send hints to other processes, where the store has a channel."""
+
+    def listen(
+        self, heard: Callable[[str], None], kinds: Collection[str] | None = None
+    ) -> Listening:
+        """Call `heard` with the kind of each broadcast, until the answer is closed.
+
+        kinds: the broadcasts to listen to; None for all.
+        """
+        listening = Listening(self, heard, kinds)
+        self._listeners[listening] = None
+        return listening
+
+    def stop_listening(self, listening: Listening) -> None:
+        self._listeners.pop(listening, None)
+
+    def broadcast(self, kind: str) -> None:
+        """Send a hint to everybody who listens to its kind, here and in other processes."""
+        self._broadcast_to_others(kind)
+        self._hear(kind)
+
+    def _broadcast_to_others(self, kind: str) -> None:
+        """Send a broadcast to other processes, where the store has a channel."""
+
+    def _hear(self, kind: str) -> None:
+        """Give a broadcast to the listeners here."""
+        for listening in list(self._listeners):
+            listening.hear(kind)
 
     def pass_on(self, kinds: Iterable[str] | None = None) -> None:
         """A poll came back full: one more sleeper may find work too, of these kinds if known."""

@@ -17,20 +17,19 @@ A store brings a `HintTransport` (LISTEN/NOTIFY, pub/sub); the channel does the 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
-from typing import Any
 
 from pollwise.core.retry import Retry
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
-from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.hints import Hint, Hints, Listening
 from pollwise.runtime.home import keep_for_parent
+from pollwise.storage.messages import PASSES_MAX, message_of, parts_of
 
 #: How often a channel is checked, in seconds; and the share of that time after which a poll carries
 #: the check. Even idle workers poll once a minute, so a poll always comes in time, and no statement
@@ -45,18 +44,14 @@ GONE_AFTER = 2.4
 RIDE_EVERY = 0.1
 #: The minimum time between two hints sent separately, in seconds.
 SEND_EVERY = 0.05
-#: A busy process passes a hint on to this many times more processes, up to this many times.
+#: A busy process passes a hint on to this many times more processes, up to PASSES_MAX times.
 WIDER = 4
-PASSES_MAX = 3
 #: How long each process in turn waits for the one before to poll, in case that one died; how many
 #: processes have a turn; and how many hints wait for a turn at a time.
 TURN_AFTER = 0.25
 TURNS_MAX = 40
 WAITING_MAX = 100
-#: Limits for the content of a message, because anybody may send one.
-MESSAGE_LENGTH_MAX = 8000
-WORD_LENGTH_MAX = 64
-COUNT_MAX = 1_000_000
+#: How many other processes are remembered.
 OTHERS_MAX = 10_000
 #: The maximum length of the kinds in a message, in characters; a longer list means "any".
 KINDS_LENGTH_MAX = 2000
@@ -125,6 +120,7 @@ class Channel(Hints):
         self._rode_at = -math.inf
         self._unsent = 0
         self._unsent_kinds: set[str] | None = set()
+        self._unsent_broadcasts: set[str] = set()
         self._sending_hints: asyncio.Task[None] | None = None
         self._reports: dict[int, tuple[str, Events]] = {}
 
@@ -146,6 +142,13 @@ class Channel(Hints):
     def asleep(self, hint: Hint) -> None:
         super().asleep(hint)
         self._begin()
+
+    def listen(
+        self, heard: Callable[[str], None], kinds: Collection[str] | None = None
+    ) -> Listening:
+        listening = super().listen(heard, kinds)
+        self._begin()
+        return listening
 
     # Sending
 
@@ -172,7 +175,7 @@ class Channel(Hints):
         if listed is not None and sum(map(len, listed)) + 3 * len(listed) > KINDS_LENGTH_MAX:
             listed = None
         sender = "" if later else self._id
-        return _message("hint", sender, secrets.token_hex(4), count, listed, 0)
+        return message_of("hint", sender, secrets.token_hex(4), count, listed, 0)
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Send a hint outside any transaction, together with others that arrive meanwhile."""
@@ -184,15 +187,24 @@ class Channel(Hints):
             self._unsent_kinds = None
         else:
             self._unsent_kinds |= kinds
+        self._begin_sending()
+
+    def _broadcast_to_others(self, kind: str) -> None:
+        self._unsent_broadcasts.add(kind)
+        self._begin_sending()
+
+    def _begin_sending(self) -> None:
         if self._sending_hints is None or _dead(self._sending_hints):
             self._sending_hints = asyncio.get_running_loop().create_task(self._send_hints())
 
     async def _send_hints(self) -> None:
-        while self._unsent:
-            message = self.message(self._unsent, self._unsent_kinds)
-            self._unsent, self._unsent_kinds = 0, set()
-            with suppress(Exception):  # a lost hint costs latency, and the check will notice
-                await self._transport.send(message)
+        while self._unsent or self._unsent_broadcasts:
+            messages = [message_of("broadcast", self._id, kind) for kind in self._unsent_broadcasts]
+            if self._unsent:
+                messages.append(self.message(self._unsent, self._unsent_kinds))
+            self._unsent, self._unsent_kinds, self._unsent_broadcasts = 0, set(), set()
+            for message in messages:
+                await self._send_quietly(message)
             await self._clock.sleep(SEND_EVERY)
         self._sending_hints = None
 
@@ -237,7 +249,7 @@ class Channel(Hints):
         self._check_apart()
 
     def _received(self, text: str) -> None:
-        message = _parsed(text)
+        message = parts_of(text)
         if message is None:
             return
         word, sender, *rest = message
@@ -247,7 +259,11 @@ class Channel(Hints):
             self._others.pop(sender, None)
         elif word == "polled":
             self._received_polled(*rest)
-        elif sender != self._id:  # this process knows of its own puts
+        elif sender == self._id:  # this process knows of its own puts
+            return
+        elif word == "broadcast":
+            self._hear(*rest)
+        else:
             self._received_hint(sender, *rest)
 
     # Checking
@@ -264,7 +280,7 @@ class Channel(Hints):
         self._sent_at = self._clock.now()
         self._stand_still()
         self._set_timer(self._check_timeout, self._no_answer)
-        return _message("check", self._id, self._awaited, self._wants())
+        return message_of("check", self._id, self._awaited, self._wants())
 
     def _check_apart(self) -> None:
         """Send a check on its own: at the start, and when no poll came to carry it."""
@@ -277,7 +293,7 @@ class Channel(Hints):
         sending.add_done_callback(self._sending.discard)
 
     async def _send_quietly(self, message: str) -> None:
-        with suppress(Exception):  # then the check does not come back, which is noticed
+        with suppress(Exception):  # a lost hint costs latency, and the check will notice
             await self._transport.send(message)
 
     def _received_check(self, sender: str, nonce: str, wants: list[str] | None) -> None:
@@ -355,7 +371,7 @@ class Channel(Hints):
             able = self._able(kinds)
             self.send(math.ceil(count / min(candidates, farthest)), kinds)
             if rank == nearest and not able and farthest < candidates:
-                self._send_soon(_message("hint", sender, salt, count, kinds, passes + 1))
+                self._send_soon(message_of("hint", sender, salt, count, kinds, passes + 1))
         elif passes == 0 and rank < farthest + TURNS_MAX and len(self._turns) < WAITING_MAX:
             loop = asyncio.get_running_loop()
             delay = TURN_AFTER * (rank - farthest + 1)
@@ -366,7 +382,7 @@ class Channel(Hints):
         del self._turns[salt]
         if self._able(kinds):
             self.send(1, kinds)
-            self._send_soon(_message("polled", self._id, salt))
+            self._send_soon(message_of("polled", self._id, salt))
 
     def _received_polled(self, salt: str) -> None:
         """Another process polled, so we need not."""
@@ -427,54 +443,8 @@ class Channel(Hints):
         if listening is not None and not listening.get_loop().is_closed():
             await asyncio.gather(listening, return_exceptions=True)
         if there:
-            await self._send_quietly(_message("bye", self._id))
+            await self._send_quietly(message_of("bye", self._id))
         await self._transport.close()
-
-
-def _message(*parts: object) -> str:
-    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
-
-
-def _parsed(text: str) -> list[Any] | None:
-    """A message's parts; None for a message that is not ours, which anybody may send."""
-    if len(text) > MESSAGE_LENGTH_MAX:
-        return None
-    try:
-        parts = json.loads(text)
-        shape = _SHAPES[parts[0]]
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return None
-    fits = len(parts) == len(shape) and all(
-        fit(part) for fit, part in zip(shape, parts, strict=True)
-    )
-    return parts if fits else None
-
-
-def _word(part: object) -> bool:
-    return isinstance(part, str) and len(part) <= WORD_LENGTH_MAX and part.isascii()
-
-
-def _names(part: object) -> bool:
-    """A list of kinds, or None."""
-    if not isinstance(part, list):
-        return part is None
-    return all(isinstance(name, str) and name.isprintable() for name in part)
-
-
-def _count(part: object) -> bool:
-    return type(part) is int and 1 <= part <= COUNT_MAX
-
-
-def _passes(part: object) -> bool:
-    return type(part) is int and 0 <= part <= PASSES_MAX
-
-
-_SHAPES: dict[str, tuple[Callable[[object], bool], ...]] = {
-    "check": (_word, _word, _word, _names),
-    "hint": (_word, _word, _word, _count, _names, _passes),
-    "polled": (_word, _word, _word),
-    "bye": (_word, _word),
-}
 
 
 def _short(kind: str) -> str:

@@ -19,6 +19,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.storage.sqlite import file as sqlite_file
+from pollwise.storage.sqlite.broadcasts import SIZE_MAX
 from pollwise.storage.sqlite.watched_file import WatchedFile
 from pollwise.testing import VirtualClock
 
@@ -342,6 +343,35 @@ def test_looks_only_while_somebody_pauses(tmp_path: Path, looks: list[str]) -> N
         looks.clear()
         await queue.clock.sleep(1000)
         assert len(looks) == 0, "looks after the pauses ended"
+
+    use(tmp_path / "jobs.db", main)
+
+
+def test_broadcasts_reach_others_through_a_file_that_stays_small(
+    tmp_path: Path, looks: list[str]
+) -> None:
+    async def main(queue: SqliteQueue) -> None:
+        async with SqliteQueue(queue.path, clock=queue.clock) as other:
+            await other.stats()
+            await queue.stats()
+            heard: list[str] = []
+            listening = queue.hints().listen(heard.append)
+            for n in range(SIZE_MAX // 10):
+                other.hints().broadcast(f"#{n % 7}")
+            queue.hints().broadcast("#own")
+            while set(heard) != {f"#{n}" for n in range(7)} | {"#own"}:
+                other.hints().broadcast("#3")
+                await queue.clock.sleep(0.1)
+            assert heard.count("#own") == 1, "its own broadcast does not come back"
+            file = queue.path.with_name("jobs.db-broadcast")
+            assert file.stat().st_size <= SIZE_MAX
+            assert file.stat().st_mode & 0o777 == queue.path.stat().st_mode & 0o666
+            listening.close()
+            looks.clear()
+            other.hints().broadcast("#7")
+            await queue.clock.sleep(1000)
+            assert "#7" not in heard
+            assert len(looks) < 5, "looks after nobody listened any more"
 
     use(tmp_path / "jobs.db", main)
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.workers.others import CANCELS, EVERYBODY, OtherControllers
+from pollwise.controller.workers.others import OtherControllers
 from pollwise.controller.workers.registry import KnownWorker, WorkerRegistry
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HintPushed, PushChanged
@@ -164,7 +164,7 @@ class WorkerSockets:
         self._events.emit(PushChanged(self._source, socket.known.id, len(self._open)))
 
     def cancel(self, worker_id: str | None, job_id: str) -> None:
-        """Tell the worker of a cancelled job, whichever controller it is connected to."""
+        """Tell the worker of a cancelled job, if it is connected here."""
         known = None if worker_id is None else self._registry.remembered(worker_id)
         if known is not None:
             if job_id in known.runs:
@@ -173,8 +173,6 @@ class WorkerSockets:
                 known.waiting.give()
             if known.socket is not None:
                 known.socket.cancel(job_id)
-                return
-        self.hints.send_to_others(EVERYBODY, {CANCELS})
 
     async def ping(self) -> bool:
         """Ping the WebSockets that were silent for long; False if none is open.
@@ -189,6 +187,7 @@ class WorkerSockets:
 
     def close(self) -> None:
         """Close all, because the controller stops."""
+        self._others.close()
         for socket in list(self._open):
             socket.close_soon()
 

@@ -24,7 +24,7 @@ from pollwise.controller.state.values import Requirement, WorkerRow, WorkerSeen
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
-from pollwise.controller.workers.others import EVERYBODY, REQUIREMENTS
+from pollwise.controller.workers.others import REQUIREMENTS
 from pollwise.controller.workers.registrations import RegistrationLimit
 from pollwise.errors import JobError
 from pollwise.queues.base import Queue
@@ -373,7 +373,7 @@ class WorkerRegistry:
         """Note the requirement of a job that is put here, so that every controller knows it."""
         place = (kind, matching.hash_of(requires) if requires else "")
         if await self._state.require(*place, requires):
-            self._hints.send_to_others(EVERYBODY, {REQUIREMENTS})
+            self._hints.broadcast(REQUIREMENTS)
         if place not in self._requirements:
             self._requirements[place] = Requirement(place[1], kind, requires)
             self._renew_waiting()

@@ -396,6 +396,9 @@ class _HttpChannel(Channel):
     def proven_at(self) -> float | None:
         return super().proven_at if self._transport.proven else None
 
+    def _broadcast_to_others(self, kind: str) -> None:
+        """The controller sends it: what the broadcast is about happens there."""
+
 
 class _HttpTransport(HintTransport):
     """Messages over one WebSocket to the controller."""

@@ -12,13 +12,15 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.hints import Hint, Hints, Listening
+from pollwise.storage.sqlite.broadcasts import BroadcastFile, make_beside
 
+IN_MODIFY = 0x002
 IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
 
 
@@ -56,6 +58,24 @@ class FileHints(Hints):
 
     def asleep(self, hint: Hint) -> None:
         super().asleep(hint)
+        self._begin()
+
+    def awake(self, hint: Hint) -> None:
+        super().awake(hint)
+        self._rest()
+
+    def listen(
+        self, heard: Callable[[str], None], kinds: Collection[str] | None = None
+    ) -> Listening:
+        listening = super().listen(heard, kinds)
+        self._begin()
+        return listening
+
+    def stop_listening(self, listening: Listening) -> None:
+        super().stop_listening(listening)
+        self._rest()
+
+    def _begin(self) -> None:
         if not self._every:
             return
         loop = asyncio.get_running_loop()
@@ -68,19 +88,21 @@ class FileHints(Hints):
         self._begin_listening()
 
     def _begin_listening(self) -> None:
-        if self._loop is not None and self._asleep and self._listen():
+        if self._loop is not None and self._wanted() and self._listen():
             self._look()  # it may have changed while nobody listened
+
+    def _wanted(self) -> bool:
+        return bool(self._asleep or self._listeners)
+
+    def _rest(self) -> None:
+        if not self._wanted():
+            self._stop_reading()  # a busy process does not need hints of its own writes
 
     def after_fork(self) -> None:
         super().after_fork()
         self._loop = self._next_look = None
         self._reading = False
         self._end_watch()
-
-    def awake(self, hint: Hint) -> None:
-        super().awake(hint)
-        if not self._asleep:
-            self._stop_reading()  # a busy process does not need hints of its own writes
 
     def close(self) -> None:
         super().close()
@@ -119,7 +141,11 @@ class FileHints(Hints):
         return self._watch is not None
 
     def _existing(self) -> Sequence[Path]:
-        return [path for path in self._paths if path.exists()]
+        return [path for path in self._watchable() if path.exists()]
+
+    def _watchable(self) -> Sequence[Path]:
+        """The files that the kernel is to watch."""
+        return self._paths
 
     def _start_reading(self) -> bool:
         """Have the kernel wake the event loop; False if it already does."""
@@ -151,7 +177,7 @@ class FileHints(Hints):
     def _look_again(self) -> None:
         self._next_look = None
         self._look()
-        if self._asleep:
+        if self._wanted():
             self._listen()
 
     def _look(self) -> None:
@@ -162,7 +188,7 @@ class FileHints(Hints):
 
     def _inodes(self) -> list[int]:
         found = []
-        for path in self._paths:
+        for path in self._watchable():
             with suppress(OSError):
                 found.append(path.stat().st_ino)
         return found
@@ -177,13 +203,17 @@ class FileHints(Hints):
 
 
 class WatchedFile(FileHints):
-    """Hints to and from other processes through the file `<database>-hint`, which a put touches."""
+    """Hints to and from other processes through the file `<database>-hint`, which a put touches.
 
-    events = IN_ATTRIB
+    Broadcasts have a file of their own, because they end no pause.
+    """
+
+    events = IN_ATTRIB | IN_MODIFY
 
     def __init__(self, database: Path, every: float) -> None:
         self._database = database
         self._path = database.with_name(database.name + "-hint")
+        self._broadcasts = BroadcastFile(database)
         super().__init__([self._path], every)
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
@@ -200,15 +230,27 @@ class WatchedFile(FileHints):
             return
         self._seen = self._stamps()
 
+    def _broadcast_to_others(self, kind: str) -> None:
+        if self._every:
+            self._broadcasts.send(kind)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._broadcasts.after_fork()
+
     def _existing(self) -> Sequence[Path]:
         if not self._path.exists():
             self._make_file()
             self._seen = self._stamps()  # our own creation is not a hint
-        return self._paths
+        if self._listeners:
+            self._broadcasts.make()
+        return super()._existing()
+
+    def _watchable(self) -> Sequence[Path]:
+        return [self._path, self._broadcasts.path]
 
     def _make_file(self) -> None:
-        self._path.touch()
-        self._path.chmod(self._database.stat().st_mode & 0o666)  # for all users of the database
+        make_beside(self._database, self._path)
 
     def _read_changes(self) -> None:
         super()._read_changes()
@@ -216,6 +258,12 @@ class WatchedFile(FileHints):
             self._end_watch()
             self._listen()
         self._look()  # our own touch is not a hint
+
+    def _look(self) -> None:
+        super()._look()
+        if self._listeners:
+            for kind in self._broadcasts.unread():
+                self._hear(kind)
 
 
 def inotify(paths: Iterable[Path], events: int) -> int:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from pollwise.queues.base import Queue
+from pollwise.runtime.hints import CANCELS, Hint
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
@@ -141,6 +142,42 @@ async def check_retrying_dead_jobs_ends_a_pause(bench: Bench) -> None:
     await bench.elapse(1)
     equal(tasks[0].done(), True, "the pause is over one unit after the retry")
     await _woken(tasks)
+
+
+async def check_cancel_of_a_run_is_broadcast(bench: Bench) -> None:
+    """To cancel a job that runs gives a hint to those who hold jobs, and ends no pause."""
+    queue = await _hinted(bench)
+    await _broadcasts_cancel(bench, queue, queue)
+
+
+async def check_cancel_elsewhere_is_broadcast(bench: Bench) -> None:
+    """The hint comes from another handle, too, if hints cross processes."""
+    queue = await _hinted(bench)
+    require(queue.capabilities.hints in ("machine", "network"), "hints between processes")
+    await _broadcasts_cancel(bench, queue, await bench.queue())
+
+
+async def _broadcasts_cancel(bench: Bench, queue: Queue, other: Queue) -> None:
+    """Expect `queue` to hear of a cancel of `other`."""
+    require(queue.capabilities.cancel, "cancel")
+    [running] = await queue.put(NewJob("job"))
+    await bench.take_one(queue)
+    heard = Hint()
+
+    def note(_: str) -> None:
+        heard.give()
+
+    listening = queue.hints().listen(note, [CANCELS])
+    tasks = await _asleep(bench, queue)
+    equal(await other.cancel([running]), {running: "leased"}, "the state of a job that runs")
+    equal(await queue.clock.sleep(PAUSE * bench.unit, heard), True, "heard of the cancel")
+    equal([task.done() for task in tasks], [False], "pauses that the cancel ended")
+    tasks[0].cancel()
+    listening.close()
+    heard.forget()
+    await other.cancel([running])
+    await bench.elapse(1)
+    equal(await queue.clock.sleep(0, heard), False, "heard after it was closed")
 
 
 async def _poll_until_found(bench: Bench, queue: Queue, units: float) -> list[Claim]:

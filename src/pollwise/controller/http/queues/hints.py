@@ -22,6 +22,7 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.storage.channel import Channel
+from pollwise.storage.messages import message_of
 
 #: The most jobs in the hints of one moment; polls find the others.
 RELAYS = 32
@@ -165,6 +166,7 @@ class HintRelays:
         # A channel gives a hint to one sleeper only. Listeners of other controllers want it too, so
         # here the relays are awake, as if about to poll.
         self._sleep = not isinstance(self._hints, Channel)
+        self._listening = self._hints.listen(self._heard)
         self._relays = [_HintRelay(self) for _ in range(RELAYS)]
         for relay in self._relays:
             relay.polling = True
@@ -181,10 +183,14 @@ class HintRelays:
 
     def close(self) -> None:
         self._closed = True
+        self._listening.close()
         if self._soon is not None:
             self._soon.cancel()
         for relay in self._relays:
             self._hints.leave(relay)
+
+    def _heard(self, kind: str) -> None:
+        self._exchange.say(message_of("broadcast", "", kind))
 
     def _rest_soon(self) -> None:
         if self._soon is None and not self._closed:
@@ -219,7 +225,7 @@ def _current_task() -> object:
 
 def hint_message(count: int) -> str:
     """A message of the channel: this many jobs of any kind were put, by none of the listeners."""
-    return json.dumps(["hint", "", secrets.token_hex(4), count, None, 0], separators=(",", ":"))
+    return message_of("hint", "", secrets.token_hex(4), count, None, 0)
 
 
 def is_proven(queue: Queue) -> bool:
