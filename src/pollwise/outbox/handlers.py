@@ -12,6 +12,7 @@ from pollwise.core.retry import Retry
 from pollwise.durations import Duration
 from pollwise.errors import HandlerError
 from pollwise.outbox.records import DEFAULT_LANE, PROGRESS_BYTES_MAX, Record
+from pollwise.outbox.typed import takes_payload
 from pollwise.runtime.executor.handlers import (
     Handler,
     Proceed,
@@ -92,8 +93,9 @@ def record_handler(
 ) -> RecordHandler:
     """Check a function and make a handler of it. A publisher has a breaker of its own."""
     breaker = breaker or getattr(function, "breaker", None)
-    main = handler_for(patterns[0], function, retry or RECORD_RETRY, timeout, breaker, "record")
     called = name or getattr(function, "name", None) or getattr(function, "__name__", None)
+    call = takes_payload(str(called), function)
+    main = handler_for(patterns[0], call, retry or RECORD_RETRY, timeout, breaker, "record")
     if called is None:
         raise HandlerError(f"{function!r} has no name; give one as in handle(…, name='publish')")
     checked_name(called, "the name of a handler", HandlerError)

@@ -169,7 +169,8 @@ class Outbox:
             Django. With an async one, await the result.
             A session of SQLAlchemy is flushed first.
         record: the kind, with its `payload`, `key` and `headers`; or one or more `NewRecord`.
-        payload: a JSON value; or a function that returns one, called after the flush, for values
+        payload: a JSON value, also with models of pydantic, dataclasses, Decimal, datetime, UUID
+            and Enum in it; or a function that returns one, called after the flush, for values
             that the database makes: `lambda: {"id": order.id}`.
         delay, at: handled at the earliest after this time, or at this moment (an aware datetime or
             seconds since 1970). Until then it holds up no other record of its key.
@@ -223,6 +224,10 @@ class Outbox:
 
         A record goes to every handler that matches, in the order of registration. Each handler
         has its own progress: one that is done is not called again because another failed.
+
+        The function gets the record. A parameter that is annotated with another type, such as a
+        model of pydantic, gets the payload as that type; one that does not fit is rejected, so
+        the record is dead with the reason. `def mail(order: Order, record: Record)` gets both.
 
         patterns: kinds; `*` matches any text. "order.*" matches order.placed and
             order.line.added, "*" matches all.

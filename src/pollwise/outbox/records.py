@@ -38,7 +38,8 @@ class NewRecord:
     """A record to put: an event that handlers receive after its transaction is committed.
 
     kind: what happened, such as "order.placed"; the patterns of handlers match it.
-    payload: any JSON value. It is encoded here, so later changes to it do not reach the outbox.
+    payload: any JSON value; also with models of pydantic, dataclasses, Decimal, datetime, UUID and
+        Enum in it. It is encoded here, so later changes to it do not reach the outbox.
     key: records with the same key are handled one at a time, in order.
     headers: strings by name that travel with the record, such as a trace context or a tenant.
     delay, at: handled at the earliest after this time or at this moment (an aware datetime or

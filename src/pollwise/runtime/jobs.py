@@ -53,7 +53,8 @@ class NewJob:
     """A job to put.
 
     kind: picks the handler.
-    payload: any JSON value. It is encoded here, so later changes to it do not reach the queue.
+    payload: any JSON value; also with models of pydantic, dataclasses, Decimal, datetime, UUID and
+        Enum in it. It is encoded here, so later changes to it do not reach the queue.
     key: jobs with the same key run one at a time, in the order they were put.
     priority: higher runs first; 0 unless given.
     delay, run_at: earliest run, from now or as a moment (an aware datetime or seconds since 1970);
@@ -268,9 +269,21 @@ class Settlement:
 
 
 def encode(payload: Any, kind: str, what: str = "payload") -> str:
-    """Encode a payload or a result as JSON text, or say what in it is not JSON."""
+    """Encode a payload or a result as JSON text, or say what in it is not JSON.
+
+    Models of pydantic, dataclasses, Decimal, datetime, UUID and Enum are written as pydantic
+    writes them: a Decimal as a string.
+    """
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        try:
+            text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except TypeError:
+            from pollwise.runtime.payloads.typed import (
+                encode_typed,  # plain payloads need no pydantic
+            )
+
+            text = encode_typed(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            payload = json.loads(text)
         text.encode()  # half of a surrogate pair is text in Python and nowhere else
         if text.count("[") + text.count("{") > DEPTH_MAX and deeper_than(payload, DEPTH_MAX):
             raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
@@ -278,7 +291,8 @@ def encode(payload: Any, kind: str, what: str = "payload") -> str:
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(
             f"the {what} of kind {kind!r} is not JSON: {error}. Use only dict, list, str, int, "
-            "float (no NaN), bool and None; encode anything else yourself."
+            "float (no NaN), bool and None; models of pydantic and dataclasses; Decimal, datetime, "
+            "UUID and Enum. Encode anything else yourself."
         ) from None
 
 

@@ -8,20 +8,16 @@ annotated with `Job`, and one whose default is `from_context`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
-from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError
 
 from pollwise.errors import HandlerError, PayloadError
 from pollwise.runtime.jobs import Job
+from pollwise.runtime.payloads.typed import explained, hints_of, problems_of
 from pollwise.worker.context import from_context
-
-#: How many problems of a payload are named.
-PROBLEMS_SHOWN = 5
 
 
 class Signature:
@@ -30,7 +26,7 @@ class Signature:
     def __init__(self, kind: str, function: Callable[..., Any]) -> None:
         self.kind = kind
         self._signature = inspect.signature(function)
-        hints = _hints_of(kind, function)
+        hints = hints_of(f"the task {kind!r}", function)
         #: The names of the parameters that get the job, and of those that get the context.
         self.job_names: list[str] = []
         self.context_names: list[str] = []
@@ -52,11 +48,11 @@ class Signature:
                 fields[own] = (hints.get(name, Any), Field(default, alias=name))
                 self._fields[own] = name
         config = ConfigDict(extra="forbid", title=f"arguments of {kind}")
-        with _explained(kind, "arguments"):
+        with explained(f"the arguments of the task {kind!r}"):
             self._arguments: type[BaseModel] = create_model(
                 "Arguments", __config__=config, **fields
             )
-        with _explained(kind, "result"):
+        with explained(f"the result of the task {kind!r}"):
             self._result: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
 
     def payload(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,36 +106,3 @@ class Signature:
         filled = {*self.job_names, *self.context_names}
         kept = [each for name, each in self._signature.parameters.items() if name not in filled]
         return self._signature.replace(parameters=kept)
-
-
-def problems_of(error: Exception) -> str:
-    """What pydantic found wrong, in one line, without the values: they may be secrets."""
-    if not isinstance(error, ValidationError):
-        return str(error).splitlines()[0]
-    found = error.errors(include_url=False, include_input=False, include_context=False)
-    said = [
-        f"{'.'.join(map(str, each['loc'])) or 'the value'}: {each['msg']}"
-        for each in found[:PROBLEMS_SHOWN]
-    ]
-    more = len(found) - len(said)
-    return "; ".join(said) + (f"; and {more} more" if more else "")
-
-
-def _hints_of(kind: str, function: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except (NameError, TypeError) as error:
-        raise HandlerError(
-            f"the annotations of the task {kind!r} cannot be read: {error}. Import the types also "
-            "when the program runs, not only for type checking"
-        ) from None
-
-
-@contextmanager
-def _explained(kind: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except PydanticUserError as error:
-        raise HandlerError(
-            f"the {what} of the task {kind!r} cannot be JSON: {error.message.splitlines()[0]}"
-        ) from None

@@ -554,9 +554,9 @@ def test_what_cannot_be_put_is_told(tmp_path: Path) -> None:
     with pytest.raises(PayloadError) as refused:
         outbox.put(connection, "order.placed", {"when": {1, 2}})
     assert str(refused.value) == (
-        "the payload of kind 'order.placed' is not JSON: Object of type set is not JSON "
-        "serializable. Use only dict, list, str, int, float (no NaN), bool and None; encode "
-        "anything else yourself."
+        "the payload of kind 'order.placed' is not JSON: a value of the type set is not JSON. "
+        "Use only dict, list, str, int, float (no NaN), bool and None; models of pydantic and "
+        "dataclasses; Decimal, datetime, UUID and Enum. Encode anything else yourself."
     )
     assert not connection.in_transaction, "something was executed"
     connection.close()

@@ -125,15 +125,20 @@ def own_signature(function: Any) -> inspect.Signature:
     return inspect.signature(function, follow_wrapped=False)
 
 
-def takes(function: Any, count: int) -> bool:
-    """True if a function can be called with `count` arguments.
+def signature_of(function: Any) -> inspect.Signature:
+    """The signature by which arguments are chosen.
 
-    A decorator with `*args` passes on what it receives, so what it wraps counts too.
+    A decorator with `*args` passes on what it receives, so what it wraps counts.
     """
     own = own_signature(function)
     passes_on = any(each.kind is each.VAR_POSITIONAL for each in own.parameters.values())
+    return inspect.signature(function) if passes_on else own
+
+
+def takes(function: Any, count: int) -> bool:
+    """True if a function can be called with `count` arguments."""
     try:
-        (inspect.signature(function) if passes_on else own).bind(*range(count))
+        signature_of(function).bind(*range(count))
     except TypeError:
         return False
     return True

@@ -1,0 +1,1 @@
+"""Payloads and results on their way to JSON and back: typed values, compression, encryption."""
