@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pollwise.outbox.records import NewRecord, Record
     from pollwise.outbox.relay import OutboxRunOptions
     from pollwise.queues.base import Queue
+    from pollwise.queues.sync import SyncQueue, open_sync
     from pollwise.queues.urls import open_queue as open
     from pollwise.runtime.clock import Clock
     from pollwise.runtime.events import Events
@@ -77,6 +78,7 @@ __all__ = [
     "Retry",
     "Snooze",
     "Strategy",
+    "SyncQueue",
     "Target",
     "Task",
     "Worker",
@@ -84,6 +86,7 @@ __all__ = [
     "Worth",
     "from_context",
     "open",
+    "open_sync",
     "poll",
     "task_ref",
 ]
@@ -122,6 +125,7 @@ if not TYPE_CHECKING:
         "Record": "pollwise.outbox.records",
         "Retry": "pollwise.core.retry",
         "Strategy": "pollwise.core.strategies.base",
+        "SyncQueue": "pollwise.queues.sync",
         "Target": "pollwise.fleet.targets",
         "Task": "pollwise.worker.tasks",
         "Worker": "pollwise.worker.worker",
@@ -129,6 +133,7 @@ if not TYPE_CHECKING:
         "Worth": "pollwise.core.strategies.worth",
         "from_context": "pollwise.worker.context",
         "open": "pollwise.queues.urls:open_queue",
+        "open_sync": "pollwise.queues.sync",
         "poll": "pollwise.runtime.loop",
         "task_ref": "pollwise.worker.tasks",
     }

@@ -156,6 +156,8 @@ class Queue(WorkStore[Claim]):
     _hints_of_puts: ClassVar[bool] = False
     #: The kind under which a claim delivers messages in the store that are not Pollwise jobs.
     foreign_kind: ClassVar[str | None] = None
+    #: Its connections tie it to one event loop at a time.
+    one_loop: ClassVar[bool] = True
     #: How long a worker gathers settlements for one call, in seconds, and how many at most. Only
     #: stores that bill each call gather.
     gather: ClassVar[float] = 0.0
@@ -321,6 +323,9 @@ class Queue(WorkStore[Claim]):
         if "leased" in states.values():
             self._hints.broadcast(CANCELS)
         return states
+
+    def leave_loop(self) -> None:
+        """Another event loop may use the queue next, if `one_loop` is False."""
 
     @abstractmethod
     async def stats(self) -> Stats:

@@ -71,6 +71,7 @@ class MemoryQueue(Queue):
     """Jobs in memory: everything a queue can do, but nothing survives the process."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True)
+    one_loop = False
 
     @property
     def url(self) -> str:
@@ -86,6 +87,9 @@ class MemoryQueue(Queue):
         self._keys: dict[str, deque[int]] = {}  # live jobs of a key; the first is not blocked
         self._unique: dict[str, _MemoryJob] = {}
         self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
+
+    def leave_loop(self) -> None:
+        self._home.leave()
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         now = self._now()

@@ -3,16 +3,26 @@
 Connections belong to one event loop. A handle may be used by one loop after the other, but not by
 the loops of two threads at once. A forked child inherits handles: it must never use, close or
 collect the connections in them, because they are still its parent's.
+
+Callers without an event loop share one, in a background thread of the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
+import threading
 import weakref
-from typing import Any, Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
 
 from pollwise.errors import StoreError
+
+T = TypeVar("T")
+
+#: How often a caller that waits checks that the event loop still exists, in seconds.
+CHECK_LOOP_EVERY = 1.0
 
 
 class ForkAware(Protocol):
@@ -75,6 +85,10 @@ class Home:
         self._loop = loop
         return True
 
+    def leave(self) -> None:
+        """Another event loop may use the handle next, even while this one runs."""
+        self._loop = None
+
     @property
     def known(self) -> bool:
         """True if an event loop has used the handle."""
@@ -86,3 +100,82 @@ class Home:
 
     def after_fork(self) -> None:
         self._of_parent, self._loop = self._loop or self._of_parent, None
+
+
+class LoopThread:
+    """An event loop in a background thread, for callers that have none.
+
+    It is started when it is first needed, and a forked child starts its own. The thread is a
+    daemon: it never keeps a program from ending.
+    """
+
+    def __init__(self) -> None:
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        watch_forks(self)
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            with self._starting:
+                if self._loop is None:
+                    self._loop = self._start()
+        return self._loop
+
+    @staticmethod
+    def _start() -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        running = threading.Event()
+        loop.call_soon(running.set)
+        threading.Thread(target=loop.run_forever, name="pollwise-loop", daemon=True).start()
+        running.wait()
+        return loop
+
+    def after_fork(self) -> None:
+        keep_for_parent(self._loop)
+        self._starting, self._loop = threading.Lock(), None
+
+
+_thread = LoopThread()
+
+
+def background_loop() -> asyncio.AbstractEventLoop:
+    """The running event loop of this process's background thread."""
+    return _thread.loop()
+
+
+def run_in(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in the event loop of another thread, and wait for its result.
+
+    The coroutine is cancelled if the wait is interrupted, for example by Ctrl+C.
+    """
+    if loop is asyncio._get_running_loop():
+        coroutine.close()
+        raise StoreError(
+            "a call that blocks was made in the event loop that would have to answer it; here, "
+            "await the async call instead"
+        )
+    try:
+        answer = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    except RuntimeError:
+        coroutine.close()
+        raise _loop_ended() from None
+    try:
+        while True:
+            try:
+                return answer.result(CHECK_LOOP_EVERY)
+            except TimeoutError:
+                if answer.done():
+                    return answer.result()  # or raise the coroutine's own error
+                if loop.is_closed():
+                    raise _loop_ended() from None
+    except concurrent.futures.CancelledError:
+        raise _loop_ended() from None
+    except BaseException:
+        answer.cancel()
+        raise
+
+
+def _loop_ended() -> StoreError:
+    return StoreError(
+        "the event loop ended before the answer came, so the call may or may not be carried out"
+    )

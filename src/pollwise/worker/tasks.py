@@ -6,20 +6,23 @@ async def resize(image: int, width: int = 800) -> Size: ...
 job = await resize.put(image=7)
 size = await job.result(timeout="30s")
 await resize.options(delay="10m", key="img-7").put(7)
+job = resize.put_sync(7)  # from code without an event loop
 await resize(7)  # calls the function itself
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from pollwise.durations import Duration
 from pollwise.errors import JobError, PayloadError, Reject
 from pollwise.queues.base import Queue
-from pollwise.queues.handle import JobHandle
+from pollwise.queues.handle import JobHandle, SyncJobHandle
+from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
@@ -30,17 +33,22 @@ R = TypeVar("R")
 C = TypeVar("C", covariant=True)
 
 
+class PutTarget(Protocol):
+    """Where the jobs of tasks are put: a worker."""
+
+    def queue_for_puts(self) -> Queue: ...
+    def sync_queue(self) -> SyncQueue: ...
+
+
 class TaskPut(Generic[P, R]):
     """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`.
 
     options: everything of a `NewJob` except its kind and payload.
     """
 
-    def __init__(
-        self, signature: Signature, queue: Callable[[], Queue], options: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, signature: Signature, target: PutTarget, options: Mapping[str, Any]) -> None:
         self._signature = signature
-        self._queue = queue
+        self._target = target
         self._options = options
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
@@ -50,8 +58,15 @@ class TaskPut(Generic[P, R]):
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
-        [job_id] = await self._queue().put(self.job(*args, **kwargs))
-        return JobHandle(job_id, self._queue, self._signature.result_in)
+        queue = self._target.queue_for_puts
+        [job_id] = await queue().put(self.job(*args, **kwargs))
+        return JobHandle(job_id, queue, self._signature.result_in)
+
+    def put_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
+        """As `put`, from code without an event loop: blocks until the job is stored."""
+        queue = self._target.sync_queue
+        [job_id] = queue().put(self.job(*args, **kwargs))
+        return SyncJobHandle(job_id, queue, self._signature.result_in)
 
 
 class Task(TaskPut[P, R], Generic[P, R, C]):
@@ -63,9 +78,9 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
     __name__: str
 
     def __init__(
-        self, kind: str, function: Callable[..., C], queue: Callable[[], Queue], context: Any
+        self, kind: str, function: Callable[..., C], target: PutTarget, context: Any
     ) -> None:
-        super().__init__(Signature(kind, function), queue, {})
+        super().__init__(Signature(kind, function), target, {})
         self.kind = kind
         self._function = function
         self._context = context
@@ -87,7 +102,7 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
         """The task with options for the jobs that are put; see `NewJob`."""
         given: dict[str, Any] = {"key": key, "priority": priority, "delay": delay, "run_at": run_at}
         given |= {"unique": unique, "headers": headers}
-        return TaskPut(self._signature, self._queue, given)
+        return TaskPut(self._signature, self._target, given)
 
     def __repr__(self) -> str:
         return f"<task {self.kind!r}>"
@@ -130,12 +145,13 @@ class TaskRef:
 
     def __init__(self, kind: str, queue: Queue | str) -> None:
         self.kind = checked_name(kind, "kind")
+        self._queue = queue
         self._opened = open_queue(queue) if isinstance(queue, str) else queue
         self._options: dict[str, Any] = {}
 
     def options(self, **given: Any) -> TaskRef:
         """The same task with options for the jobs that are put; see `NewJob`."""
-        ref = TaskRef(self.kind, self._opened)
+        ref = copy.copy(self)
         ref._options = given
         return ref
 
@@ -145,13 +161,26 @@ class TaskRef:
 
     async def put(self, *args: Any, **arguments: Any) -> JobHandle[Any]:
         """Put a call of the task as a job."""
+        self._refuse_unnamed(args)
+        [job_id] = await self._opened.put(self.job(**arguments))
+        return JobHandle(job_id, lambda: self._opened, lambda value: value)
+
+    def put_sync(self, *args: Any, **arguments: Any) -> SyncJobHandle[Any]:
+        """As `put`, from code without an event loop: blocks until the job is stored."""
+        self._refuse_unnamed(args)
+        [job_id] = self.sync_queue().put(self.job(**arguments))
+        return SyncJobHandle(job_id, self.sync_queue, lambda value: value)
+
+    def sync_queue(self) -> SyncQueue:
+        """The queue for code without an event loop; shared by all that have its URL."""
+        return sync_queue_for(self._queue, lambda: self._opened)
+
+    def _refuse_unnamed(self, args: tuple[Any, ...]) -> None:
         if args:
             raise JobError(
                 f"give the arguments of the task {self.kind!r} by name: the order is known only "
                 "where its code is"
             )
-        [job_id] = await self._opened.put(self.job(**arguments))
-        return JobHandle(job_id, lambda: self._opened, lambda value: value)
 
     async def close(self) -> None:
         """Close the queue, if it was opened here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.queues.base import Queue
+from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
@@ -90,6 +92,8 @@ class Worker:
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
         self._opened: Queue | None = None
+        self._opening = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
         self._context: Callable[[], AbstractAsyncContextManager[Any]] | None = None
         self._in_context: Any = None
         self._run: WorkerRun | None = None
@@ -180,9 +184,7 @@ class Worker:
 
         def register(function: Callable[..., Any]) -> Any:
             name = kind if isinstance(kind, str) else getattr(function, "__name__", "")
-            task: Task[..., Any, Any] = Task(
-                name, function, self.queue_for_puts, lambda: self._in_context
-            )
+            task: Task[..., Any, Any] = Task(name, function, self, lambda: self._in_context)
             self._register(name, task.handler, retry, timeout, breaker, returns=True)
             return task
 
@@ -216,9 +218,20 @@ class Worker:
         """
         if isinstance(self.queue, Queue):
             return self.queue
-        if self._opened is None:
-            self._opened = open_queue(self.queue, clock=self.clock)
-        return self._opened
+        with self._opening:
+            if self._opened is None:
+                self._opened = open_queue(self.queue, clock=self.clock)
+            return self._opened
+
+    def sync_queue(self) -> SyncQueue:
+        """The worker's queue for code without an event loop: its calls block.
+
+        A queue given as a URL is opened again for that, once in a process; its connections are
+        kept until the process ends. A queue in memory, or given as an object, is the worker's own:
+        while the worker runs, calls are made in its event loop, so only other threads may make
+        them.
+        """
+        return sync_queue_for(self.queue, self.queue_for_puts, lambda: self._loop)
 
     async def close(self) -> None:
         """Close the queue that puts of tasks opened. The next put opens it again."""
@@ -268,6 +281,7 @@ class Worker:
         check_memory_limit(chosen.max_memory)
         queue = self.queue_for_puts()
         entered = AsyncExitStack()
+        self._loop = asyncio.get_running_loop()
         try:
             self._check_hold(chosen.polling, queue)
             if self._context is not None:
@@ -292,6 +306,7 @@ class Worker:
             run, self._run = self._run, None
             self.recycled = "" if run is None else run.recycled
             self._stop_asked = False
+            self._loop = None
             if isinstance(self.queue, str):
                 self._opened = None
                 await (queue.close() if run is None else run.close_queue())

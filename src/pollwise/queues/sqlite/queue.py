@@ -36,6 +36,7 @@ class SqliteQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="machine")
+    one_loop = False
 
     def __init__(
         self,

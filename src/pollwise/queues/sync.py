@@ -1,0 +1,218 @@
+"""Queues for code without an event loop: web applications, scripts, notebooks.
+
+    with pollwise.open_sync("sqlite:///jobs.db") as queue:
+        [job_id] = queue.put(NewJob("resize", {"image": 7}))
+        queue.result(job_id, timeout="30s")
+
+A call blocks until the store has answered. All calls of a process run in the one event loop of a
+background thread, over the connections of the async queue, so any thread may call. After a fork,
+parent and child have connections of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from urllib.parse import urlsplit
+
+from pollwise.errors import ConfigError, StoreError
+from pollwise.queues.base import Queue
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks
+from pollwise.runtime.jobs import NewJob
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: How long the end of the program waits for queues to close, in seconds. Closing sends the hints
+#: that are still to be sent.
+CLOSE_AT_EXIT = 5.0
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncQueue, P], T]:
+    """An async method of a queue as a method that blocks."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        queue = self._queue_here()
+        answer: T = self._run(queue, getattr(queue, name)(*args, **kwargs))
+        return answer
+
+    return call
+
+
+class SyncQueue:
+    """A queue whose calls block. Open one with `pollwise.open_sync(url)`.
+
+    Threads may share one. A program that forks may open it before or after that. It takes what
+    `Queue` takes, and raises the same errors.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
+        self._open: Callable[[], Queue] = partial(open_queue, url, clock=clock, create=create)
+        self._queue: Queue | None = self._open()  # a wrong URL is refused now
+        #: Where the queue is, without credentials.
+        self.url = self._queue.url
+        self._changing = threading.Lock()
+        self._closed = False
+        watch_forks(self)
+        _OPEN.add(self)
+
+    def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
+        """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
+        queue = self._queue_here()
+        return self._run(queue, queue.put(jobs))
+
+    get = blocking(Queue.get)
+    result = blocking(Queue.result)
+    cancel = blocking(Queue.cancel)
+    jobs = blocking(Queue.jobs)
+    stats = blocking(Queue.stats)
+    stats_by_kind = blocking(Queue.stats_by_kind)
+    retry = blocking(Queue.retry)
+    drop = blocking(Queue.drop)
+    migrate = blocking(Queue.migrate)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Close the connections. A closed queue cannot be used again."""
+        with self._changing:
+            queue, self._queue, self._closed = self._queue, None, True
+        if queue is not None:
+            run_in(background_loop(), queue.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<sync queue {self.url}>"
+
+    def _queue_here(self) -> Queue:
+        """The queue; opened again in a forked child."""
+        queue = self._queue
+        if queue is None:
+            with self._changing:
+                if self._closed:
+                    raise StoreError(f"{self.url} is closed; open it again")
+                queue = self._queue = self._queue or self._open()
+        return queue
+
+    def _run(self, queue: Queue, call: Coroutine[Any, Any, T]) -> T:
+        return run_in(background_loop(), call)
+
+    def after_fork(self) -> None:
+        self._changing = threading.Lock()
+        if self._queue is not None:
+            keep_for_parent(self._queue)
+            self._queue = None
+
+
+class BorrowedSyncQueue(SyncQueue):
+    """Blocking calls to a queue that async code uses in this process.
+
+    queue: returns it. user: the event loop that uses it now, if one does; calls are made there.
+    """
+
+    def __init__(
+        self,
+        queue: Callable[[], Queue],
+        user: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None,
+    ) -> None:
+        self._borrow = queue
+        self._user = user
+
+    @property
+    def url(self) -> str:  # type: ignore[override]
+        return self._borrow().url
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Does nothing: the owner closes the queue."""
+
+    def _queue_here(self) -> Queue:
+        return self._borrow()
+
+    def _run(self, queue: Queue, call: Coroutine[Any, Any, T]) -> T:
+        loop = self._user()
+        if loop is not None:
+            return run_in(loop, call)
+        if queue.one_loop:
+            call.close()
+            raise ConfigError(
+                f"{queue.url} was given as an object, whose connections belong to one event loop; "
+                "for calls without an event loop, give its URL instead"
+            )
+        return run_in(background_loop(), _visit(queue, call))
+
+
+async def _visit(queue: Queue, call: Coroutine[Any, Any, T]) -> T:
+    try:
+        return await call
+    finally:
+        queue.leave_loop()
+
+
+def open_sync(url: str, *, clock: Clock | None = None, create: bool = True) -> SyncQueue:
+    """Open the queue at `url` for code without an event loop: its calls block.
+
+    Takes every URL that `pollwise.open` takes. Keep it open and use it for all calls; threads may
+    share it. The store is first contacted at the first call.
+
+    create: create a missing store (a database file); if False, a missing one is an error.
+    """
+    return SyncQueue(url, clock=clock, create=create)
+
+
+def sync_queue_for(
+    queue: Queue | str,
+    opened: Callable[[], Queue],
+    user: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None,
+) -> SyncQueue:
+    """The sync queue for a queue or its URL; those of one URL share one in a process.
+
+    opened: returns the queue that async code uses. It is used if it is in memory, or was given as
+    an object: a second one would not hold the same jobs.
+    user: the event loop that uses it now, if one does.
+    """
+    if isinstance(queue, Queue) or urlsplit(queue).scheme == "memory":
+        return BorrowedSyncQueue(opened, user)
+    if queue in _shared and _shared[queue].closed:
+        _shared.pop(queue, None)
+    return _shared.get(queue) or _shared.setdefault(queue, SyncQueue(queue))
+
+
+_shared: dict[str, SyncQueue] = {}
+_OPEN: weakref.WeakSet[SyncQueue] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what is open, so that no hint is lost; a store that does not answer is left alone."""
+    queues = [each._queue for each in list(_OPEN) if each._queue is not None]
+
+    async def close() -> None:
+        async with asyncio.timeout(CLOSE_AT_EXIT):
+            await asyncio.gather(*(queue.close() for queue in queues), return_exceptions=True)
+
+    if queues:
+        with suppress(Exception):
+            asyncio.run_coroutine_threadsafe(close(), background_loop()).result(CLOSE_AT_EXIT + 1)
