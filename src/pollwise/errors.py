@@ -14,6 +14,7 @@
     │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off
     │   └── SchemaError        its tables are not Pollwise's, or newer than this code
     ├── HandlerTimeout       a handler ran longer than its timeout
+    ├── HandlerCrashed       the process of a handler died
     ├── ProbeError           a poll of a target failed; it may work later
     │   ├── ProbeTimeout     it ran longer than the target's timeout
     │   └── ProbeRefused     it will never work: not allowed, not found, not understood
@@ -124,6 +125,10 @@ class SchemaError(StoreError):
 
 class HandlerTimeout(PollwiseError, TimeoutError):
     """A handler ran longer than its `timeout`."""
+
+
+class HandlerCrashed(PollwiseError):
+    """The process that ran a handler (`process=True`) died: a signal, out of memory, `os._exit`."""
 
 
 class ProbeError(PollwiseError):

@@ -43,6 +43,10 @@ def worker(
     ] = None,
     max_memory: MaxMemory = None,
     recycle_when_full: RecycleWhenFull = None,
+    cpu_processes: Annotated[
+        int | None,
+        typer.Option(help="How many processes run handlers with process=True; else one per CPU."),
+    ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -54,6 +58,7 @@ def worker(
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
+    flags |= {"cpu_processes": cpu_processes}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
     own = settings.worker
     cost = _price(price, settings)

@@ -156,6 +156,9 @@ class WorkerSettings(Section):
     )
     max_memory: MaxMemory = None
     recycle_when_full: RecycleWhenFull = False
+    cpu_processes: Annotated[int | None, OptionalReader(IntegerReader(1, MAX_CONCURRENCY))] = (
+        setting(None, "How many processes run CPU-bound handlers; none for one of each CPU.")
+    )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"

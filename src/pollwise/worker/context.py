@@ -21,13 +21,18 @@ class _FromContext:
 from_context: Any = _FromContext()
 
 
-def filling_in(function: F, context: Callable[[], Any]) -> F:
-    """The function, called with the context for each parameter whose default is from_context."""
+def context_names(function: Callable[..., Any]) -> list[str]:
+    """The parameters that get the context."""
     try:
         parameters = inspect.signature(function, follow_wrapped=False).parameters
     except (TypeError, ValueError):  # not callable, or a builtin
-        return function
-    names = [name for name, each in parameters.items() if each.default is from_context]
+        return []
+    return [name for name, each in parameters.items() if each.default is from_context]
+
+
+def filling_in(function: F, context: Callable[[], Any]) -> F:
+    """The function, called with the context for each parameter whose default is from_context."""
+    names = context_names(function)
     if not names:
         return function
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
@@ -53,6 +54,9 @@ from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import Batch
 from pollwise.worker.unhandled import UnhandledKinds
 
+if TYPE_CHECKING:
+    from pollwise.worker.processes.pool import ProcessPool
+
 #: Delay of a job that has no handler here, in seconds, doubled each time: others may claim it.
 DELAY_FIRST, DELAY_MAX = 1.0, 60.0
 #: How many jobs that blocked the event loop are remembered.
@@ -88,6 +92,8 @@ class WorkerRunOptions(RunOptions):
     max_jobs, max_memory: stop after this many runs of handlers, or when the process uses more than
         this many bytes, so that a fresh process takes over; `Worker.recycled` says why.
     recycle_when_full: the same when threads of handlers that timed out occupy all places.
+    cpu_processes: how many processes run handlers with `process=True`; None: one for each CPU. A
+        process that uses more than `max_memory` after a job is replaced as well.
     """
 
     polling: Strategy = field(default_factory=Adaptive)
@@ -95,6 +101,7 @@ class WorkerRunOptions(RunOptions):
     prefetch: int | None = None
     prefetch_bytes: int = PREFETCH_BYTES
     max_jobs: int | None = None
+    cpu_processes: int | None = None
     lease: Duration = "60s"
     poll_interval: InitVar[Duration | None] = None
 
@@ -115,6 +122,8 @@ class WorkerRunOptions(RunOptions):
         check_whole(self.prefetch_bytes, "prefetch_bytes", 0, MAX_MEMORY)
         if self.max_jobs is not None:
             check_whole(self.max_jobs, "max_jobs", 1, MAX_JOBS)
+        if self.cpu_processes is not None:
+            check_whole(self.cpu_processes, "cpu_processes", 1, MAX_CONCURRENCY)
 
 
 @dataclass(slots=True, eq=False)
@@ -142,6 +151,7 @@ class WorkerRun:
         middleware: Sequence[Middleware],
         clock: Clock,
         events: Events,
+        processes: ProcessPool | None = None,
     ) -> None:
         polling = options.polling.for_source(queue.capabilities.long_poll)
         options = replace(options, polling=polling)
@@ -166,9 +176,20 @@ class WorkerRun:
         )
         timeout = None if options.timeout is None else seconds(options.timeout, "timeout")
         self._calls: dict[str, Proceed] = {
-            kind: call_of(handler, self._executor.threads, timeout, middleware)
+            kind: call_of(
+                handler,
+                self._executor.threads,
+                timeout,
+                middleware,
+                partial(processes.place, kind, handler.returns)
+                if processes is not None and handler.process
+                else None,
+            )
             for kind, handler in handlers.items()
         }
+        self._processes = processes
+        if processes is not None:
+            processes.on_free = self._executor.polls.hint
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._unhandled = UnhandledKinds(queue, name, handlers, clock, events)
@@ -198,6 +219,8 @@ class WorkerRun:
                     await self._look_for_unhandled(bool(claims))
                     await executor.room_for_a_claim()
         finally:
+            if self._processes is not None:
+                await self._processes.close()
             self._events.emit(WorkerStopped(self.source, self._name, self._given_back))
 
     async def _look_for_unhandled(self, found: bool) -> None:
@@ -218,22 +241,27 @@ class WorkerRun:
             self._executor.polls.poll_by(next_trial)
         self._trials = set(trials)
         calls: list[tuple[list[str] | None, int, float]] = [([kind], 1, 0.0) for kind in trials]
-        if kinds:
-            calls.append((kinds, limit, hold))
+        calls += self._divided(kinds, limit, hold)
         if calls and not self._queue.capabilities.kinds:
             calls = [(None, limit, hold)]
         claims: list[Claim] = []
+        empty: set[str] = set()  # the kinds of which no more are ready
         try:
             for wanted, most, held in calls:
                 most = min(most, limit - len(claims))
                 suspect = any(claim.suspect for claim in claims)
+                if wanted is not None and empty.issuperset(wanted):
+                    continue
                 if most > 0 and not suspect and not self._executor.stopping:
                     held = 0.0 if claims else held
                     ahead = len(claims) + most > self._executor.free()
                     call = self._queue.claim(
                         self._name, most, self._executor.lease, held, wanted, ahead=ahead
                     )
-                    claims += await (self._executor.unless_stopped(call) if held else call)
+                    found = await (self._executor.unless_stopped(call) if held else call)
+                    claims += found
+                    if len(found) < most:
+                        empty.update(wanted or ())
         except BaseException:  # what was claimed before the failure must not get lost
             self._executor.take([self._held(claim) for claim in claims])
             raise
@@ -242,6 +270,22 @@ class WorkerRun:
         # After one that runs alone there may be more, however many fitted.
         alone = any(claim.suspect for claim in claims)
         return Batch(claims, len(claims) if alone else self._executor.ahead.full_at(limit), waits)
+
+    def _divided(
+        self, kinds: list[str], limit: int, hold: float
+    ) -> list[tuple[list[str] | None, int, float]]:
+        """The calls that claim these kinds.
+
+        Where some handlers run in processes and others do not, no more jobs are claimed for the
+        processes than there are free ones: they would wait here and occupy places of the others.
+        """
+        pool = self._processes
+        others = kinds if pool is None else [kind for kind in kinds if kind not in pool.kinds]
+        if pool is None or pool.free >= limit or not others or len(others) == len(kinds):
+            return [(kinds, limit, hold)] if kinds else []
+        if not pool.free:
+            return [(others, limit, 0.0)]  # a free process ends a pause, but not a hold
+        return [(kinds, pool.free, hold), (others, limit, 0.0)]
 
     def _held(self, claim: Claim) -> HeldJob:
         """A claim to hold; with its settlement, if it is not to be run."""

@@ -137,6 +137,13 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
         return functools.update_wrapper(run_plain, function)
 
 
+def handler_of_task(
+    kind: str, function: Callable[..., Any], context: Callable[[], Any]
+) -> Callable[[Job], Any]:
+    """The handler of a task where it is not put: in a process that runs it for the worker."""
+    return Task(kind, function, cast(PutTarget, None), context).handler
+
+
 class TaskRef:
     """A task by its name, for a program that does not import the task's code.
 

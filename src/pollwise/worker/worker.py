@@ -27,9 +27,11 @@ from pollwise.runtime.executor.starting import checked_options, own_name, refuse
 from pollwise.runtime.jobs import Job, checked_name
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.context import filling_in
+from pollwise.worker.processes.places import ProcessCall, process_call
 from pollwise.worker.run import WorkerRun, WorkerRunOptions
 
 if TYPE_CHECKING:
+    from pollwise.worker.processes.pool import ProcessPool
     from pollwise.worker.tasks import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,10 +93,12 @@ class Worker:
         self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
+        self._in_processes: dict[str, ProcessCall] = {}
         self._opened: Queue | None = None
         self._opening = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
         self._context: Callable[[], AbstractAsyncContextManager[Any]] | None = None
+        self._context_factory: Callable[[], Any] | None = None
         self._in_context: Any = None
         self._run: WorkerRun | None = None
         self._stop_asked = False
@@ -108,6 +112,7 @@ class Worker:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
+        process: bool = False,
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, as the handler of `kind`.
 
@@ -115,6 +120,9 @@ class Worker:
         timeout: how long a run may take. A plain function runs in a thread, which cannot be
             stopped: its job is retried, its thread runs on and keeps its place.
         breaker: stop claiming this kind while its runs keep failing; then try one job.
+        process: run it in a process of its own, for work that keeps a CPU busy. The function is
+            imported there by its name, so it must be at the top level of a module. At a timeout or
+            a cancel the process is killed. `WorkerRunOptions(cpu_processes=...)` has how many.
 
         A parameter whose default is `pollwise.from_context` gets what `context` yielded.
         """
@@ -123,7 +131,9 @@ class Worker:
         checked_name(kind, "kind")
 
         def register(function: F) -> F:
-            self._register(kind, function, retry, timeout, breaker)
+            if process:
+                self._in_processes[kind] = process_call(kind, function, task=False)
+            self._register(kind, function, retry, timeout, breaker, process=process)
             return function
 
         return register
@@ -137,12 +147,15 @@ class Worker:
         breaker: Breaker | None,
         *,
         returns: bool = False,
+        process: bool = False,
     ) -> None:
         if kind in self._handlers:
             taken = getattr(self._handlers[kind].function, "__name__", "another function")
             raise HandlerError(f"kind {kind!r} already has a handler: {taken}")
         filled = filling_in(function, lambda: self._in_context)
-        self._handlers[kind] = handler_for(kind, filled, retry, timeout, breaker, returns=returns)
+        self._handlers[kind] = handler_for(
+            kind, filled, retry, timeout, breaker, returns=returns, process=process
+        )
 
     @overload
     def task(
@@ -162,6 +175,7 @@ class Worker:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
+        process: bool = False,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -170,6 +184,7 @@ class Worker:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
+        process: bool = False,
     ) -> Any:
         """Make the decorated function a task, whose calls can be put as jobs.
 
@@ -185,7 +200,11 @@ class Worker:
         def register(function: Callable[..., Any]) -> Any:
             name = kind if isinstance(kind, str) else getattr(function, "__name__", "")
             task: Task[..., Any, Any] = Task(name, function, self, lambda: self._in_context)
-            self._register(name, task.handler, retry, timeout, breaker, returns=True)
+            if process:
+                self._in_processes[name] = process_call(name, function, task=True)
+            self._register(
+                name, task.handler, retry, timeout, breaker, returns=True, process=process
+            )
             return task
 
         return register(kind) if callable(kind) else register
@@ -203,9 +222,11 @@ class Worker:
 
         factory: an async generator function that yields once, or a function that returns an async
             context manager. It is entered before the first poll and left after the last handler.
+            Each process of handlers with `process=True` that ask for it enters one of its own.
         """
         if self._context is not None:
             raise HandlerError("the worker already has a context; yield several things from it")
+        self._context_factory = factory
         self._context = (
             asynccontextmanager(factory) if inspect.isasyncgenfunction(factory) else factory
         )
@@ -284,6 +305,10 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         try:
             self._check_hold(chosen.polling, queue)
+            processes = self._pool(chosen)
+            if processes is not None and processes.kinds == set(self._handlers):
+                limit = min(chosen.concurrency, processes.limit)
+                chosen = replace(chosen, concurrency=limit)
             if self._context is not None:
                 self._in_context = await entered.enter_async_context(self._context())
             self._run = WorkerRun(
@@ -294,6 +319,7 @@ class Worker:
                 self._middleware,
                 self.clock,
                 self.events,
+                processes,
             )
             if self._stop_asked:
                 self._run.stop()
@@ -312,6 +338,20 @@ class Worker:
                 await (queue.close() if run is None else run.close_queue())
             self._in_context = None
             await entered.aclose()
+
+    def _pool(self, options: WorkerRunOptions) -> ProcessPool | None:
+        """The processes of the handlers that run in one."""
+        if not self._in_processes:
+            return None
+        from pollwise.worker.processes.pool import ProcessPool, cpu_count
+
+        return ProcessPool(
+            options.cpu_processes or cpu_count(),
+            self._in_processes,
+            self._context_factory,
+            options.max_memory,
+            self.clock,
+        )
 
     def stop(self) -> None:
         """Claim no more, finish within the grace, give the rest back. Again: without grace.

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Handler:
     timeout: seconds a run may take; None uses the worker's.
     breaker: stops the kind from being claimed while its runs keep failing.
     returns: what it returns is kept with the job, if the queue keeps finished jobs.
+    process: it runs in a process of its own.
     """
 
     kind: str
@@ -49,6 +51,7 @@ class Handler:
     timeout: float | None
     breaker: Breaker | None
     returns: bool = False
+    process: bool = False
 
 
 def handler_for(
@@ -59,6 +62,7 @@ def handler_for(
     breaker: Breaker | None,
     item: str = "job",
     returns: bool = False,
+    process: bool = False,
 ) -> Handler:
     """Check a function as a handler of `kind`; `item` is what it is called with."""
     checked_name(kind, "kind")
@@ -75,6 +79,7 @@ def handler_for(
         timeout=None if timeout is None else seconds(timeout, "timeout", positive=True),
         breaker=breaker,
         returns=returns,
+        process=process,
     )
 
 
@@ -158,20 +163,30 @@ def call_of(
     threads: HandlerThreads,
     timeout: float | None,
     middleware: Sequence[Middleware] = (),
+    place: Callable[[], AbstractAsyncContextManager[Proceed]] | None = None,
 ) -> Proceed:
     """The handler as one awaitable call, inside its middleware and within its time limit.
 
     timeout: the limit of a handler that has none of its own.
+    place: a place in a process, for a handler that runs in one; it yields the call.
     """
-    call: Proceed = (
-        _in_thread(closing_old(handler.function), threads)
-        if handler.plain
-        else closing_lost(handler.function)
-    )
-    for layer in reversed(middleware):  # the first one is outermost
-        call = _around(layer, call)
     limit = timeout if handler.timeout is None else handler.timeout
-    return call if limit is None else _within(call, limit, handler.plain)
+
+    def wrapped(call: Proceed) -> Proceed:
+        for layer in reversed(middleware):  # the first one is outermost
+            call = _around(layer, call)
+        return call if limit is None else _within(call, limit, handler)
+
+    if place is not None:  # waiting for a place is not part of the run
+
+        async def in_process(job: Any) -> Any:
+            async with place() as call:
+                return await wrapped(call)(job)
+
+        return in_process
+    if handler.plain:
+        return wrapped(_in_thread(closing_old(handler.function), threads))
+    return wrapped(closing_lost(handler.function))
 
 
 def _in_thread(function: Callable[[Any], Any], threads: HandlerThreads) -> Proceed:
@@ -190,8 +205,11 @@ def _around(layer: Middleware, inner: Proceed) -> Proceed:
     return outer
 
 
-def _within(call: Proceed, limit: float, plain: bool) -> Proceed:
+def _within(call: Proceed, limit: float, handler: Handler) -> Proceed:
     """Limit how long a call may take. A thread cannot be stopped; it is abandoned."""
+    what = "its thread runs on and keeps its place until it returns" if handler.plain else "stopped"
+    if handler.process:
+        what = "its process was killed"
 
     async def limited(job: Any) -> Any:
         timer = asyncio.timeout(limit)
@@ -201,7 +219,6 @@ def _within(call: Proceed, limit: float, plain: bool) -> Proceed:
         except TimeoutError as error:
             if not timer.expired():
                 raise  # the handler's own
-            what = "its thread runs on and keeps its place until it returns" if plain else "stopped"
             raise HandlerTimeout(
                 f"the handler of kind {job.kind!r} ran longer than its timeout of {limit:g} s; "
                 f"{what}"
@@ -257,7 +274,10 @@ def is_ours(frame: traceback.FrameSummary) -> bool:
 
 
 def _frames_of(error: BaseException) -> list[str]:
-    """The innermost frames of an error, as text."""
+    """The innermost frames of an error, as text; of one from another process, as it told them."""
+    remote = getattr(error, "remote_traceback", "")
+    if isinstance(remote, str) and remote:
+        return remote.splitlines()
     try:
         stack = traceback.extract_tb(error.__traceback__)
     except Exception:

@@ -1,0 +1,269 @@
+"""The script that a process of the pool runs.
+
+    python -P child.py FD
+
+FD: a socket to the worker. A message is its length, as eight bytes, and JSON. The first one has
+what the process needs before it imports anything of the program. Then each `load` makes a handler
+ready, and each `run` runs a job. When the socket closes, the worker has stopped or died: the
+process ends, and with it the processes that it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import faulthandler
+import inspect
+import json
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from contextlib import AsyncExitStack
+
+#: How long the context may take to be torn down, in seconds.
+CLOSE_WITHIN = 5.0
+#: The largest message, in bytes.
+MESSAGE_MAX = 256 * 1024 * 1024
+#: The length of a message is written in this many bytes.
+HEAD = 8
+# What the worker learns of a log record.
+_RECORD_FIELDS = (
+    "name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName",
+    "created", "msecs", "process", "processName", "threadName",
+)  # fmt: skip
+# From <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+# The kernel kills this process before the worker when memory runs out.
+_OOM_SCORE = "500"
+# The signals that stop a worker; it then decides about its processes.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class ParentSocket:
+    """Messages to and from the worker. Any thread may send."""
+
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
+        self._socket.set_inheritable(False)
+        self._lock = threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        data = framed(message)
+        with self._lock, contextlib.suppress(OSError):  # the worker is gone; so are we soon
+            self._socket.sendall(data)
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None at the end."""
+        head = self._read(HEAD)
+        data = head and self._read(int.from_bytes(head))
+        return json.loads(data) if data else None
+
+    def _read(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                piece = self._socket.recv(min(size - len(data), 1 << 20))
+            except OSError:
+                return None
+            if not piece:
+                return None
+            data += piece
+        return bytes(data)
+
+
+def framed(message: dict[str, Any]) -> bytes:
+    """A message as bytes."""
+    data = json.dumps(message).encode()
+    return len(data).to_bytes(HEAD) + data
+
+
+class LogForwarder(logging.Handler):
+    """Passes log records to the worker, which formats and filters them."""
+
+    def __init__(self, channel: ParentSocket) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = record.getMessage()
+            trace = record.exc_info and logging.Formatter().formatException(record.exc_info)
+        except Exception:
+            self.handleError(record)
+            return
+        values = {name: getattr(record, name) for name in _RECORD_FIELDS}
+        self._channel.send({"log": values | {"msg": text, "exc_text": trace or None}})
+
+
+class LoadedHandlers:
+    """The handlers of this process, by kind."""
+
+    def __init__(self, main: list[str]) -> None:
+        self._main = main
+        self._calls: dict[str, Callable[[Any], Any]] = {}
+        self._runner: asyncio.Runner | None = None
+        self._entered: AsyncExitStack | None = None
+        self._context: Any = None
+
+    def load(self, message: dict[str, Any]) -> None:
+        """Import a handler, and set up the context if it asks for it."""
+        from pollwise.runtime.executor.django import closing_old
+        from pollwise.worker.context import filling_in
+        from pollwise.worker.processes.places import FunctionPlace, found_at
+
+        kind = message["kind"]
+        if kind in self._calls:
+            return
+        function = found_at(FunctionPlace(*message["target"]), self._main)
+        if message["context"] is not None and self._entered is None:
+            self._enter(found_at(FunctionPlace(*message["context"]), self._main))
+        if message["task"]:
+            from pollwise.worker.tasks import handler_of_task
+
+            call = handler_of_task(kind, function, lambda: self._context)
+        else:
+            call = filling_in(function, lambda: self._context)
+        self._calls[kind] = closing_old(call)
+
+    def run(self, message: dict[str, Any]) -> Any:
+        """Run a job; what its handler returned."""
+        from pollwise.runtime.jobs import Job
+
+        job = Job(**message["job"])
+        value = self._calls[job.kind](job)
+        if inspect.isawaitable(value):
+            value = self._run(value)
+        return value if message["returns"] else None
+
+    def close(self) -> None:
+        """Tear down the context."""
+        if self._entered is not None:
+            self._run(self._entered.aclose())
+        if self._runner is not None:
+            self._runner.close()
+
+    def _enter(self, factory: Callable[[], Any]) -> None:
+        entered = contextlib.AsyncExitStack()
+        manager = (
+            contextlib.asynccontextmanager(factory)()
+            if inspect.isasyncgenfunction(factory)
+            else factory()
+        )
+        self._context = self._run(entered.enter_async_context(manager))
+        self._entered = entered
+
+    def _run(self, awaitable: Any) -> Any:
+        """Async handlers and the context share one event loop, which runs only for them."""
+
+        async def awaited() -> Any:
+            return await awaitable
+
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        return self._runner.run(awaited())
+
+
+def main(fd: int) -> None:
+    channel = ParentSocket(fd)
+    first = channel.receive()
+    if first is None or not _die_with(first["parent"]):
+        return
+    _leave_signals_to_the_worker()
+    faulthandler.enable()
+    sys.path[:], sys.argv[:] = first["path"], first["argv"]
+    logging.getLogger().addHandler(LogForwarder(channel))
+    logging.getLogger().setLevel(first["log_level"])
+    todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    idle = threading.Event()
+    threading.Thread(target=_receive, args=(channel, todo, idle), daemon=True).start()
+    handlers = LoadedHandlers(first["main"])
+    while (message := _next(todo, idle)) is not None:
+        channel.send(_answer(handlers, message))
+        del message  # do not hold a payload while idle
+    with contextlib.suppress(Exception):
+        handlers.close()
+    logging.shutdown()
+
+
+def _next(
+    todo: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event
+) -> dict[str, Any] | None:
+    idle.set()
+    message = todo.get()
+    if message is not None:
+        idle.clear()
+    return message
+
+
+def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]:
+    """Do what a message asks for."""
+    from pollwise.runtime.executor.recycling import resident_bytes
+    from pollwise.runtime.jobs import encode
+    from pollwise.worker.processes.failures import failure_of
+
+    try:
+        if message["do"] == "load":
+            handlers.load(message)
+            return {"value": None}
+        value = handlers.run(message)
+        text = encode(value, message["job"]["kind"], "result")
+        if len(text) > MESSAGE_MAX // 8:
+            raise ValueError(f"the result has {len(text)} characters of JSON, which is too much")
+        return {"value": text, "memory": resident_bytes()}
+    except BaseException as error:  # SystemExit too concerns only its job
+        return {"failed": failure_of(error), "memory": resident_bytes()}
+
+
+def _receive(
+    channel: ParentSocket, todo: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event
+) -> None:
+    """The thread that reads; at the end of the socket it makes sure that the process ends."""
+    while (message := channel.receive()) is not None:
+        todo.put(message)
+    todo.put(None)
+    if idle.is_set():
+        threading.Event().wait(CLOSE_WITHIN)
+    _kill_all()
+
+
+def _kill_all() -> None:
+    """End this process and those that it started."""
+    os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _die_with(parent: int) -> bool:
+    """Die when the worker dies, even if it is killed; False if it is dead already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+            file.write(_OOM_SCORE)
+    return os.getppid() == parent
+
+
+def _leave_signals_to_the_worker() -> None:
+    """Do nothing on the signals that stop a worker: a service manager may send them to all.
+
+    Not SIG_IGN, which programs that a handler starts would inherit. Forks get the defaults.
+    """
+    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+
+    def put_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    os.register_at_fork(after_in_child=put_back)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,120 @@
+"""Handlers for a process pool, and a worker with them. Marks are files in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollwise import Job, Reject, Retry, Snooze, Worker, WorkerRunOptions, from_context
+
+#: Ends a handler that waits for what never comes.
+PATIENCE = 240.0
+worker = Worker(os.environ.get("QUEUE_URL", "memory://"))
+
+
+class Own(Exception):
+    """An error of the program."""
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
+
+@worker.context
+async def shared() -> AsyncIterator[dict[str, int]]:
+    yield {"process": os.getpid()}
+    if "LEFT" in os.environ:
+        Path(os.environ["LEFT"], str(os.getpid())).touch()
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while not path.exists():
+        if time.monotonic() > until:
+            raise TimeoutError(path)
+        time.sleep(0.01)  # real time: another process decides
+
+
+@worker.task(process=True)
+def add(first: Point, second: Point) -> Point:
+    return Point(first.x + second.x, first.y + second.y)
+
+
+@worker.task(process=True)
+async def where(job: Job, context: dict[str, int] = from_context) -> list[int]:
+    await asyncio.sleep(0)
+    return [os.getpid(), context["process"], job.attempt]
+
+
+@worker.task(process=True)
+def meet(folder: str, name: str, others: int) -> int:
+    """Ends when others run at the same time."""
+    Path(folder, name).write_text(str(os.getpid()))
+    until = time.monotonic() + PATIENCE
+    while len(list(Path(folder).iterdir())) < others:
+        if time.monotonic() > until:
+            raise TimeoutError(name)
+    return os.getpid()
+
+
+@worker.task(process=True, retry=Retry.fixed("10ms", attempts=2))
+def die(job: Job, how: str) -> int:
+    """Kills its process at the first attempt."""
+    if job.attempt == 1:
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), getattr(signal, how))
+        time.sleep(PATIENCE)  # real time: the signal ends it
+    return job.attempt
+
+
+@worker.task(process=True, retry=Retry.fixed("10ms", attempts=3, exclude=Own))
+def fail(how: str) -> None:
+    if how == "own":
+        raise Own("of the program")
+    if how == "reject":
+        raise Reject("never")
+    if how == "exit":
+        sys.exit(4)
+    if how == "snooze":
+        raise Snooze("1h")
+    logging.getLogger("cpu").warning("about to fail: %s", how)
+    raise OSError(5, how)
+
+
+@worker.task(process=True, timeout="1s", retry=Retry.never())
+def hang(folder: str) -> None:
+    """Hangs together with a process that it started."""
+    with subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({PATIENCE})"]) as child:
+        Path(folder, "begun.part").write_text(f"{os.getpid()} {child.pid}")
+        Path(folder, "begun.part").rename(Path(folder, "begun"))
+        child.wait()
+
+
+@worker.handle("slow", process=True)
+def slow(job: Job) -> None:
+    """Ends when the file `go` is there."""
+    folder = Path(job.payload)
+    (folder / "begun.part").write_text(str(os.getpid()))
+    (folder / "begun.part").rename(folder / "begun")
+    wait_for(folder / "go")
+    (folder / "ended").touch()
+
+
+@worker.task
+def thread() -> int:
+    return os.getpid()
+
+
+if __name__ == "__main__":
+    asyncio.run(worker.run(WorkerRunOptions(cpu_processes=2, lease="2s", grace="60s")))
