@@ -228,3 +228,31 @@ def test_metrics_without_the_extra_say_what_to_install(
     assert result.err == (
         "error: exporting metrics needs an extra: pip install 'pollwise[metrics]'\n"
     )
+
+
+ONCE = """
+import pollwise
+worker = pollwise.Worker("sqlite:///jobs.db")
+
+@worker.handle("greet", retry=pollwise.Retry.fixed("1h"))
+async def greet(job):
+    print("hello", job.payload)
+    if job.payload == "nobody":
+        raise ValueError("nobody is there")
+"""
+
+
+def test_once_runs_what_is_ready_and_tells_whether_it_failed(folder: Path) -> None:
+    (folder / "shop.py").write_text(ONCE)
+    good("queue", "put", "sqlite:///jobs.db", "greet", '"Ann"')
+    good("queue", "put", "sqlite:///jobs.db", "greet", '"Ben"', "--delay", "1h")
+    done = pollwise("worker", "shop:worker", "--once")
+    assert (done.code, done.out) == (0, "hello Ann\n")
+    assert "all ready jobs ran: 1 done, 0 retried" in done.err
+    good("queue", "put", "sqlite:///jobs.db", "greet", '"nobody"')
+    failed = pollwise("worker", "shop:worker", "--once")
+    assert (failed.code, failed.out) == (1, "hello nobody\n")
+    assert pollwise("worker", "shop:worker", "--once").code == 0  # both are delayed
+    refused = pollwise("worker", "shop:worker", "--once", "--processes", "2")
+    assert refused.code == 2
+    assert "--once runs one process, not --processes 2" in refused.err

@@ -80,8 +80,12 @@ def run_in_processes(
     section: str,
     processes: int,
     cost: Price | None = None,
-) -> None:
-    """Run a worker or a relay until it stops, in this process or in several supervised ones."""
+    run: Callable[[Any], Coroutine[Any, Any, T]] | None = None,
+) -> T | None:
+    """Run a worker or a relay until it stops, in this process or in several supervised ones.
+
+    run: what runs it with its options, if it is not its `run`; its result is returned.
+    """
     own = getattr(settings, section)
     options = _with_settings(found.options, settings, section)
     if processes > 1:
@@ -94,16 +98,17 @@ def run_in_processes(
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
         with process_ends_on_signals():
-            asyncio.run(_run_and_end(found.run(options)))
+            result = asyncio.run(_run_and_end((run or found.run)(options)))
     finally:
         close()
     if found.recycled:
         raise typer.Exit(RECYCLED)
+    return result
 
 
-async def _run_and_end(running: Coroutine[Any, Any, None]) -> None:
+async def _run_and_end(running: Coroutine[Any, Any, T]) -> T:
     """Run to the end, and end the process if a handler goes on: `asyncio.run` would wait for it."""
-    await running
+    result = await running
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -116,6 +121,7 @@ async def _run_and_end(running: Coroutine[Any, Any, None]) -> None:
         if stuck:
             text = f"{len(stuck)} tasks of handlers do not end; the process is ended now"
             end_process(STUCK, text, tasks=len(stuck))
+    return result
 
 
 def import_from_here() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -17,7 +19,7 @@ from pollwise.cli.options import (
     overrides_of,
     set_option,
 )
-from pollwise.cli.running import found_at, run_in_processes
+from pollwise.cli.running import found_at, note, run_in_processes
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.lab.prices import Price, price_named
 from pollwise.observe import logs
@@ -47,6 +49,10 @@ def worker(
         int | None,
         typer.Option(help="How many processes run handlers with process=True; else one per CPU."),
     ] = None,
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Run the jobs that are ready, then exit; 1 if any failed."),
+    ] = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -54,6 +60,8 @@ def worker(
     """Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.
 
     Example: pollwise worker shop.jobs:worker --concurrency 16 --metrics-port 9091
+
+    With --once it exits when no job is ready and none runs: with code 0, or 1 if a run failed.
     """
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
@@ -67,7 +75,19 @@ def worker(
     logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("worker.queue") and own.queue:
         found.queue = own.queue
-    run_in_processes(found, settings, "worker", processes, cost)
+    if once:
+        _run_once(found, settings, processes, cost)
+    else:
+        run_in_processes(found, settings, "worker", processes, cost)
+
+
+def _run_once(found: Worker, settings: Settings, processes: int, cost: Price | None) -> None:
+    if processes > 1:
+        raise ConfigError(f"--once runs one process, not --processes {processes}; leave it out")
+    ran = run_in_processes(found, settings, "worker", 1, cost, found.run_once)
+    if ran is not None:
+        note(logging.INFO, "ran_once", f"all ready jobs ran: {ran}", **asdict(ran))
+        raise typer.Exit(1 if ran.failed else 0)
 
 
 def _price(text: str | None, settings: Settings) -> Price | None:

@@ -51,7 +51,8 @@ from pollwise.runtime.executor.starting import (
 )
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
-from pollwise.runtime.loop import Batch
+from pollwise.runtime.loop import POLL_RETRY, Batch
+from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.unhandled import UnhandledKinds
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class WorkerRun:
         clock: Clock,
         events: Events,
         processes: ProcessPool | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         polling = options.polling.for_source(queue.capabilities.long_poll)
         options = replace(options, polling=polling)
@@ -173,7 +176,9 @@ class WorkerRun:
             prefetch_bytes=options.prefetch_bytes,
             max_runs=options.max_jobs,
             wants=frozenset(handlers),
+            retry=ONCE_RETRY if once else POLL_RETRY,
         )
+        self._ending = OnceOnly(self._executor) if once else None
         timeout = None if options.timeout is None else seconds(options.timeout, "timeout")
         self._calls: dict[str, Proceed] = {
             kind: call_of(
@@ -217,6 +222,8 @@ class WorkerRun:
                     executor.take([self._held(claim) for claim in claims])
                     await executor.prune()
                     await self._look_for_unhandled(bool(claims))
+                    if self._ending is not None:
+                        await self._ending.after_poll(bool(claims))
                     await executor.room_for_a_claim()
         finally:
             if self._processes is not None:
@@ -236,6 +243,8 @@ class WorkerRun:
     async def claim(self, hold: float) -> Batch[Claim]:
         """The poll: claim as many jobs as there is room for."""
         limit = await self._executor.room()
+        if self._ending is not None:
+            hold = hold_of(self._queue.capabilities)
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
             self._executor.polls.poll_by(next_trial)

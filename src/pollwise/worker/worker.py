@@ -27,6 +27,7 @@ from pollwise.runtime.executor.starting import checked_options, own_name, refuse
 from pollwise.runtime.jobs import Job, checked_name
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.context import filling_in
+from pollwise.worker.once import COUNTED, RunSummary
 from pollwise.worker.processes.places import ProcessCall, process_call
 from pollwise.worker.run import WorkerRun, WorkerRunOptions
 
@@ -278,6 +279,21 @@ class Worker:
         """Work until stopped. A blocking program calls `asyncio.run(worker.run())`."""
         await self._main(options)
 
+    async def run_once(self, options: WorkerRunOptions | None = None) -> RunSummary:
+        """Run the jobs that are ready, and those that become ready by them; then return.
+
+        For cron, CI and serverless functions. Jobs that are due later stay, retries with a delay
+        too. A store that cannot be reached raises its error after five tries.
+        """
+        chosen = replace(checked_options(options, WorkerRunOptions) or self.options, hints=False)
+        summary = RunSummary()
+        end = self.events.subscribe(summary.count, *COUNTED)
+        try:
+            await self._main(chosen, once=True)
+        finally:
+            end()
+        return summary
+
     @asynccontextmanager
     async def running(self, options: WorkerRunOptions | None = None) -> AsyncIterator[Worker]:
         """Work in the background during the block; its end stops the worker within the grace.
@@ -294,7 +310,11 @@ class Worker:
             yield self
 
     async def _main(
-        self, options: WorkerRunOptions | None, started: asyncio.Event | None = None
+        self,
+        options: WorkerRunOptions | None,
+        started: asyncio.Event | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         refuse_if_forbidden()
         chosen = checked_options(options, WorkerRunOptions) or self.options
@@ -320,6 +340,7 @@ class Worker:
                 self.clock,
                 self.events,
                 processes,
+                once=once,
             )
             if self._stop_asked:
                 self._run.stop()

@@ -22,14 +22,11 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Literal, TypeVar
 
+from pollwise.core.retry import Retry
 from pollwise.durations import seconds
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import (
-    ChoreFailed,
-    Events,
-    HandlerStuck,
-)
+from pollwise.runtime.events import ChoreFailed, Events, HandlerStuck
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES, Ahead
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.handlers import text_of
@@ -39,7 +36,7 @@ from pollwise.runtime.executor.starting import RunOptions
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.executor.watchdog import Watchdog
 from pollwise.runtime.executor.work import Held, Work
-from pollwise.runtime.loop import LoopOptions, PollLoop
+from pollwise.runtime.loop import POLL_RETRY, LoopOptions, PollLoop
 from pollwise.runtime.store import WorkStore
 
 #: Tries to settle while stopping; after that the leases run out by themselves.
@@ -70,6 +67,7 @@ class Executor(Generic[H, C]):
     prefetch_bytes: how many bytes of payloads may wait for a free handler.
     wants: the kinds of work that are polled for; None for all.
     rounds: how many turns of the event loop a settlement waits for others.
+    retry: how a failed poll is retried.
     """
 
     def __init__(
@@ -86,6 +84,7 @@ class Executor(Generic[H, C]):
         max_runs: int | None = None,
         wants: frozenset[str] | None = None,
         rounds: int = 0,
+        retry: Retry = POLL_RETRY,
     ) -> None:
         self._work = work
         self._store = store
@@ -129,6 +128,7 @@ class Executor(Generic[H, C]):
                 long_interval=seconds(options.long_interval, "long_interval"),
                 wants=wants,
                 drain=options.drain,
+                retry=retry,
                 empty=True,
             ),
         )
@@ -137,17 +137,22 @@ class Executor(Generic[H, C]):
 
     async def room(self) -> int:
         """How much to claim now; waits until it is at least 1. Less only during a stop."""
-        await self._room_for(lambda: 1)
+        await self.until(lambda: self._room_left() >= 1)
         self._asked = self._clock.now()
         return self._room_left()
 
     async def room_for_a_claim(self) -> None:
         """Wait until a claim is worth it: half of what was claimed ahead is used up."""
         # Computed each time: as handlers take longer, less is claimed ahead.
-        await self._room_for(lambda: max(self.ahead.jobs() // 2, 1))
+        await self.until(lambda: self._room_left() >= max(self.ahead.jobs() // 2, 1))
 
-    async def _room_for(self, wanted: Callable[[], int]) -> None:
-        while self._room_left() < wanted() and not self.stopping:
+    def is_idle(self) -> bool:
+        """True if nothing is held: all that was claimed is settled."""
+        return not self._held
+
+    async def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for something that happens to held work, or for a stop."""
+        while not happened() and not self.stopping:
             self._room.clear()
             await self._room.wait()
 
@@ -392,11 +397,7 @@ class Executor(Generic[H, C]):
 
     def stop(self) -> None:
         """Claim no more and finish. A second call ends the grace. From any thread."""
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if not here:
+        if asyncio._get_running_loop() is not self._loop:
             self._loop.call_soon_threadsafe(self.stop)
             return
         if self.stopping:

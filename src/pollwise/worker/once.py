@@ -1,0 +1,92 @@
+"""Runs that end by themselves: all jobs that are ready, and those that become ready by them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pollwise.core.retry import Retry
+from pollwise.queues.base import Capabilities
+from pollwise.runtime.events import (
+    Event,
+    JobCancelled,
+    JobDead,
+    JobDone,
+    JobLost,
+    JobRetried,
+    JobSnoozed,
+)
+from pollwise.runtime.executor.executor import Executor
+
+#: How a failed poll is retried: such a run must not wait for a store for ever.
+ONCE_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5)
+#: How long a poll waits where only a long poll asks all servers of the store, in seconds.
+HOLD_TO_SEE_ALL = 1.0
+
+
+@dataclass(slots=True)
+class RunSummary:
+    """What the runs of `Worker.run_once` came to; each attempt of a job counts.
+
+    done: handlers that returned. retried: that failed, and whose job runs again later. dead: jobs
+    that went to the dead letters. snoozed, cancelled: as it says. lost: whose lease expired.
+    """
+
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    snoozed: int = 0
+    cancelled: int = 0
+    lost: int = 0
+
+    @property
+    def failed(self) -> int:
+        """How many runs failed, whether their jobs run again or not."""
+        return self.retried + self.dead + self.lost
+
+    def count(self, event: Event) -> None:
+        name = COUNTED[type(event)]
+        setattr(self, name, getattr(self, name) + 1)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{getattr(self, name)} {name}" for name in COUNTED.values())
+
+
+#: The events that are counted, and as what.
+COUNTED: dict[type[Event], str] = {
+    JobDone: "done",
+    JobRetried: "retried",
+    JobDead: "dead",
+    JobSnoozed: "snoozed",
+    JobCancelled: "cancelled",
+    JobLost: "lost",
+}
+
+
+def hold_of(capabilities: Capabilities) -> float:
+    """How long a poll may block, so that an empty one means that nothing is ready."""
+    return HOLD_TO_SEE_ALL if capabilities.long_poll and not capabilities.exact_depth else 0.0
+
+
+class OnceOnly:
+    """Polls without pauses, and stops the run after a poll that had nothing to wait for.
+
+    A poll proves nothing while handlers run: they may put jobs, or free a key.
+    """
+
+    def __init__(self, executor: Executor[Any, Any]) -> None:
+        self._executor = executor
+        self._was_idle = True  # before the last poll
+        executor.polls.hint()
+
+    async def after_poll(self, found: bool) -> None:
+        executor = self._executor
+        if executor.stopping:
+            return
+        if not found and self._was_idle:
+            executor.stop()
+            return
+        self._was_idle = not found
+        if not found:
+            await executor.until(executor.is_idle)
+        executor.polls.hint()
