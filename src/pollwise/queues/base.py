@@ -324,6 +324,12 @@ class Queue(WorkStore[Claim]):
             self._hints.broadcast(CANCELS)
         return states
 
+    def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
+        """Put checked jobs from the calling thread, blocking and quicker than in `loop`, which the
+        queue belongs to. None if the store has no such way, or not now: nothing was put.
+        """
+        return None
+
     def leave_loop(self) -> None:
         """Another event loop may use the queue next, if `one_loop` is False."""
 

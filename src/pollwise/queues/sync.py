@@ -71,7 +71,9 @@ class SyncQueue:
     def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
         queue = self._queue_here()
-        return self._run(queue, queue.put(jobs))
+        batch = queue.check_jobs(jobs)
+        ids = self._put_here(queue, batch) if batch else []
+        return self._run(queue, queue.put(batch)) if ids is None else ids
 
     get = blocking(Queue.get)
     result = blocking(Queue.result)
@@ -115,6 +117,9 @@ class SyncQueue:
 
     def _run(self, queue: Queue, call: Coroutine[Any, Any, T]) -> T:
         return run_in(background_loop(), call)
+
+    def _put_here(self, queue: Queue, jobs: list[NewJob]) -> list[str] | None:
+        return queue.put_here(jobs, background_loop())
 
     def after_fork(self) -> None:
         self._changing = threading.Lock()
@@ -162,6 +167,9 @@ class BorrowedSyncQueue(SyncQueue):
                 "for calls without an event loop, give its URL instead"
             )
         return run_in(background_loop(), _visit(queue, call))
+
+    def _put_here(self, queue: Queue, jobs: list[NewJob]) -> None:
+        return None
 
 
 async def _visit(queue: Queue, call: Coroutine[Any, Any, T]) -> T:

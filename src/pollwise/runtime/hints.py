@@ -144,6 +144,10 @@ class Hints:
         self._listeners.clear()
         self._send_timer = self._send_loop = None
 
+    @property
+    def has_members(self) -> bool:
+        return bool(self._members)
+
     def join(self, hint: Hint) -> None:
         self._members[hint] = None
 
@@ -165,6 +169,8 @@ class Hints:
             kinds = frozenset(kinds)
             if len(self.heard) < HEARD_MAX:
                 self.heard |= kinds
+        if not self._members:
+            return
         delivery = self._delivery(count, kinds)
         delivery.give_to(self._asleep, self.awake)
         if delivery:

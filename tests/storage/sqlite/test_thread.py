@@ -376,3 +376,75 @@ def test_a_killed_process_has_stored_all_it_answered(tmp_path: Path) -> None:
             return [job_id for job_id in answered if await queue.get(job_id) is None]
 
     assert asyncio.run(missing()) == []
+
+
+# Calls in the calling thread
+
+
+def test_a_call_is_made_in_the_calling_thread_if_nothing_is_in_its_way(path: Path) -> None:
+    async def main(opened: Opened) -> None:
+        here = opened.thread.call_here
+        assert here(PATIENCE, threading.get_ident) == (threading.get_ident(),)
+        assert here(PATIENCE, opened.notes.add, "here") == (1,)
+        with pytest.raises(StoreError, match="UNIQUE"):
+            here(PATIENCE, opened.notes.add, "here")
+        with opened.held_up():
+            assert here(0.0, opened.notes.add, "not now") is None
+        await opened.call(opened.notes.add, "in the thread")
+        assert await opened.call(opened.notes.read) == ["here", "in the thread"]
+
+    with_notes(path, main)
+
+
+def test_a_locked_file_is_left_to_the_thread_which_waits(path: Path) -> None:
+    async def main(opened: Opened) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert opened.thread.call_here(PATIENCE, opened.notes.add, "a") is None
+            waiting = opened.call(opened.notes.add, "b")
+            other.execute("COMMIT")
+        await waiting
+        assert await opened.call(opened.notes.read) == ["b"]
+
+    with_notes(path, main)
+
+
+def test_the_first_call_and_those_after_the_last_are_not_made_here(path: Path) -> None:
+    async def main() -> None:
+        opened = Opened(path)
+        assert opened.thread.call_here(PATIENCE, opened.notes.read) is None
+        await opened.call(opened.notes.begin)
+        assert opened.thread.call_here(PATIENCE, opened.notes.read) == ([],)
+        await opened.thread.close()
+        assert opened.thread.call_here(PATIENCE, opened.notes.read) is None
+
+    asyncio.run(main())
+
+
+def test_puts_without_fsync_need_no_thread_and_let_other_tasks_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with SqliteQueue(tmp_path / "jobs.db", synchronous="off") as queue:
+            await queue.put(NewJob("first"))  # opens the file
+            assert queue._thread.call_here(PATIENCE, lambda: True)  # the thread is idle
+            queue._in_thread_until = 0.0
+            queue._thread._calls.put = None  # type: ignore[method-assign, assignment]
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            beside = asyncio.ensure_future(other())
+            for n in range(30):
+                assert await queue.put(NewJob("job")) == [str(n + 2)]
+            beside.cancel()
+            assert turns >= 3
+            del queue._thread._calls.put
+            assert (await queue.stats()).ready == 31
+            await asyncio.gather(*(queue.put(NewJob("job")) for _ in range(500)))
+            assert queue._in_thread_until > 0, "many at once are committed together"
+            assert (await queue.stats()).ready == 531
+
+    asyncio.run(main())

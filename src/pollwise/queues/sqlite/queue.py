@@ -1,11 +1,14 @@
 """A queue in a SQLite file: durable, for several processes on one machine, without a server.
 
-Calls run in one thread with one connection. Hints inside the process come from `put` itself, hints
+Calls run in one thread with one connection; puts of a few jobs that need not wait for the disk, or
+for others, are made in the calling thread. Hints inside the process come from `put` itself, hints
 from other processes through a watched file.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
@@ -16,7 +19,7 @@ from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, ClaimRequest, 
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import Claim
+from pollwise.runtime.jobs import Claim, NewJob
 from pollwise.storage.sqlite.file import file_path
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_file import WatchedFile
@@ -24,6 +27,19 @@ from pollwise.storage.sqlite.watched_file import WatchedFile
 #: full: a put survives a power cut. normal: it survives a crash of the process, but a power cut may
 #: undo the last moments. off: as normal, but a power cut may damage the file.
 SYNCHRONOUS = ("full", "normal", "off")
+
+
+#: The maximum number of jobs, and of bytes of their payloads, that are put in the calling thread.
+HERE_JOBS = 10
+HERE_BYTES = 64 * 1024
+#: How long a blocking put waits for others before it leaves the work to the thread, in seconds.
+HERE_WITHIN = 0.01
+#: After this many puts in the event loop, other tasks get a turn.
+YIELD_EVERY = 10
+#: Puts are left to the thread for this many seconds when others use the file, or when this many
+#: tasks put at once: the thread then makes them in one transaction.
+IN_THREAD_FOR = 0.05
+PUTS_AT_ONCE = 5
 
 
 class SqliteQueue(Queue):
@@ -61,6 +77,8 @@ class SqliteQueue(Queue):
         self._store = SqliteStore(
             self.path, name, synchronous=synchronous, create=create, keep=keep is not None
         )
+        self._puts_here = 0
+        self._in_thread_until = 0.0
         self._thread = SqliteThread(self._store, store=self.url, opened=self._hints.opened)
 
     @property
@@ -72,10 +90,44 @@ class SqliteQueue(Queue):
         self._hint_when_due(due)
         return claims
 
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        # Without a wait for the disk, the way to the thread and back takes longer than the put.
+        if self.synchronous == "off" and time.monotonic() >= self._in_thread_until:
+            self._puts_here = count = self._puts_here + 1
+            if count % YIELD_EVERY == 0:
+                await asyncio.sleep(0)  # puts in a loop must not keep the event loop for themselves
+            if self._puts_here < count + PUTS_AT_ONCE:
+                made = self._put_here(jobs, 0.0)
+                if made is not None:
+                    return made
+            self._in_thread_until = time.monotonic() + IN_THREAD_FOR
+        return await self._put_in_thread(jobs)
+
+    def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
+        # Puts that wait for the disk at the same time should wait together: the thread does that.
+        made = self._put_here(jobs, 0.0 if self.synchronous == "full" else HERE_WITHIN)
+        if made is None:
+            return None
+        ids, fresh = made
+        if fresh:
+            kinds = {job.kind for job in jobs}
+            self._hints.send_to_others(fresh, kinds)
+            if self._hints.has_members:
+                loop.call_soon_threadsafe(self._hints.send, fresh, kinds)
+        return ids
+
+    def _put_here(self, jobs: list[NewJob], patience: float) -> tuple[list[str], int] | None:
+        """Put a few jobs in this thread; None if that cannot be done at once."""
+        if len(jobs) > HERE_JOBS or sum([job.size for job in jobs]) > HERE_BYTES:
+            return None
+        now = self.clock.epoch()
+        made = self._thread.call_here(patience, SqliteStore.put, self._store, now, jobs)
+        return None if made is None else made[0]
+
     get = in_thread_now(SqliteStore.get)
     stats = in_thread_now(SqliteStore.stats)
     stats_by_kind = in_thread_now(SqliteStore.stats_by_kind)
-    _put = in_thread_now(SqliteStore.put)
+    _put_in_thread = in_thread_now(SqliteStore.put)
     _settle = in_thread_now(SqliteStore.settle)
     _renew = in_thread_now(SqliteStore.renew)
     _cancel = in_thread_now(SqliteStore.cancel)

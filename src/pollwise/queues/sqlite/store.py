@@ -71,27 +71,32 @@ class SqliteStore(SqliteFile):
 
     def put(self, now: float, jobs: Sequence[NewJob]) -> tuple[list[str], int]:
         connection = self.connect()
+        if len(jobs) == 1 and jobs[0].unique is None:  # one statement is a transaction by itself
+            cursor = connection.execute(self._sql["put"], self._values(jobs[0], now))
+            return [str(cursor.lastrowid)], 1
         ids, fresh = [], 0
         with transaction(connection):
             for job in jobs:
-                values = {
-                    "queue": self._queue,
-                    "kind": job.kind,
-                    "payload": job.encoded,
-                    "priority": job.priority,
-                    "run_at": job.due_at(now),
-                    "now": now,
-                    "key": job.key,
-                    "unique": job.unique,
-                    "headers": job.encoded_headers,
-                }
-                cursor = connection.execute(self._sql["put"], values)
+                cursor = connection.execute(self._sql["put"], self._values(job, now))
                 if cursor.rowcount:
                     ids.append(str(cursor.lastrowid))
                     fresh += 1
                 else:
                     ids.append(self._twin(job))
         return ids, fresh
+
+    def _values(self, job: NewJob, now: float) -> dict[str, Any]:
+        return {
+            "queue": self._queue,
+            "kind": job.kind,
+            "payload": job.encoded,
+            "priority": job.priority,
+            "run_at": job.due_at(now),
+            "now": now,
+            "key": job.key,
+            "unique": job.unique,
+            "headers": job.encoded_headers,
+        }
 
     def _twin(self, job: NewJob) -> str:
         seq, kind, payload = self._rows("twin", unique=job.unique)[0]

@@ -51,6 +51,14 @@ class FileConnection(sqlite3.Connection):
     check_at = 0.0
 
 
+class FileBusy(Exception):
+    """Others hold the lock of the file; `error` is SQLite's. Nothing was done."""
+
+    def __init__(self, error: sqlite3.Error) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class SqliteFile:
     """One connection to one database file, used by one thread at a time.
 
@@ -209,6 +217,16 @@ class SqliteFile:
         give_up = time.monotonic() + (BUSY_TIMEOUT if self._timeout is None else self._timeout)
         while True:
             try:
+                return self.call_once(method, *args)
+            except FileBusy as busy:
+                if time.monotonic() > give_up:
+                    raise explained(busy.error, self.path) from busy.error
+                time.sleep(random.uniform(0.0, 2 * BUSY_APART))
+
+    def call_once(self, method: Callable[..., Any], *args: Any) -> Any:
+        """As `call`, but raises `FileBusy` at once if others hold the lock."""
+        while True:
+            try:
                 return method(*args)
             except sqlite3.Error as error:
                 self._end_transaction()
@@ -216,10 +234,9 @@ class SqliteFile:
                     if self.connection.text_factory is str:
                         self.connection.text_factory = lenient_text
                         continue
-                name = getattr(error, "sqlite_errorname", "")
-                if not name.startswith("SQLITE_BUSY") or time.monotonic() > give_up:
-                    raise explained(error, self.path) from error
-                time.sleep(random.uniform(0.0, 2 * BUSY_APART))
+                if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                    raise FileBusy(error) from error
+                raise explained(error, self.path) from error
             except OSError as error:
                 raise StoreError(f"{error}. Check the path and its permissions.") from error
 

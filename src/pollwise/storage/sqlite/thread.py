@@ -23,7 +23,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from pollwise.errors import StoreError
 from pollwise.runtime.clock import Clock, VirtualLoop
 from pollwise.runtime.home import keep_for_parent
-from pollwise.storage.sqlite.file import FileConnection, SqliteFile
+from pollwise.storage.sqlite.file import FileBusy, FileConnection, SqliteFile
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -74,6 +74,26 @@ class SqliteThread:
     def call_alone(self, method: Callable[[], T]) -> asyncio.Future[T]:
         """As `call`, but never in one transaction with other calls."""
         return self._call(method, alone=True)
+
+    def call_here(
+        self, patience: float, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> tuple[T] | None:
+        """Make a call in this very thread, which saves the way to the other one and back.
+
+        Returns None, and has done nothing, if it cannot be made at once: the file is not open, its
+        lock is held, or other calls run or wait. patience: how long those may take, in seconds.
+        """
+        if self.closed or not self._calls.take_turn(patience):
+            return None
+        try:
+            self.connected.check_file()
+            if self.connected.connection is None:
+                return None
+            return (self.connected.call_once(partial(method, *args, **kwargs)),)
+        except FileBusy:
+            return None
+        finally:
+            self._calls.end_turn()
 
     def _call(self, work: Callable[[], T], *, alone: bool) -> asyncio.Future[T]:
         if self.closed:
@@ -153,7 +173,7 @@ class _WaitingCalls:
     def _begin(self) -> None:
         self._waiting: deque[_WaitingCall | None] = deque()
         self._wake = threading.Lock()  # released to wake the thread
-        self._busy = threading.Lock()  # held while the thread makes calls
+        self._busy = threading.Lock()  # held while calls are made
         self._started = False
         self._changing = threading.RLock()  # reentrant: a store may be finalized within `put`
 
@@ -161,6 +181,17 @@ class _WaitingCalls:
         with self._changing:
             self._stores += 1
             self._files.append(file)
+
+    def take_turn(self, patience: float) -> bool:
+        """Keep the thread from making calls, if none waits; False if that takes too long."""
+        if self._waiting:
+            return False
+        return self._busy.acquire(blocking=False) or (
+            patience > 0 and self._busy.acquire(timeout=patience)
+        )
+
+    def end_turn(self) -> None:
+        self._busy.release()
 
     def before_fork(self) -> None:
         if self._busy.acquire(timeout=FORK_WAIT):

@@ -213,15 +213,18 @@ class WatchedFile(FileHints):
     def __init__(self, database: Path, every: float) -> None:
         self._database = database
         self._path = database.with_name(database.name + "-hint")
+        self._touched = str(self._path)  # quicker to use than a Path
         self._broadcasts = BroadcastFile(database)
         super().__init__([self._path], every)
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Touch the file. A failure only costs others latency, so it is not an error."""
+        now = time.time_ns()
         try:
-            now = time.time_ns()
             try:
-                os.utime(self._path, ns=(now, now))
+                os.utime(self._touched, ns=(now, now))
+                self._seen = [now, 0]  # what `_stamps` would return: the file is always empty
+                return
             except FileNotFoundError:
                 self._make_file()
             except PermissionError:  # another user's file: it can be touched but not dated
