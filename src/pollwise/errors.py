@@ -25,6 +25,7 @@
 
     Signal (raised by handlers, not an error)
     ├── Reject               dead now, no more attempts
+    ├── Cancelled            its job was cancelled, and it stopped
     └── Snooze               run again later; this attempt does not count
 
 A message says what was wrong, with which value, from where, and what to do.
@@ -208,6 +209,17 @@ class Reject(Signal):
     def __init__(self, reason: str = "rejected by its handler") -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class Cancelled(Signal):
+    """Settle this job as cancelled: its handler stopped because somebody asked for that.
+
+    reason: kept with the job as its error, if given.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(reason or "cancelled by its handler")
 
 
 class Snooze(Signal):

@@ -6,13 +6,14 @@ A job is one record in its queue's store. `JobInfo` shows the whole record.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, PayloadError, PollwiseError
+from pollwise.runtime.executor.control.run_control import OfRun, control_of
 
 #: The longest kind, key and unique, in characters.
 NAME_LENGTH_MAX = 200
@@ -104,8 +105,18 @@ class NewJob:
         return f"NewJob({self.kind!r}, {self.payload!r})"
 
 
+class _Reported:
+    """What `job.progress` returns, for async handlers to await. That gives other tasks a turn."""
+
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+_REPORTED = _Reported()
+
+
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(OfRun):
     """A job as its handler sees it. `attempt` is 1 on the first run. Times are since 1970.
 
     unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
@@ -124,6 +135,36 @@ class Job:
     unique: str | None
     headers: Mapping[str, str] = field(default_factory=dict)
     unreadable: str | None = None
+
+    def progress(self, fraction: float | None = None, note: str | None = None) -> Awaitable[None]:
+        """Report how far this run is: a fraction from 0 to 1, a note, or both.
+
+        In an async handler `await job.progress(0.4, "page 3 of 8")`, in a plain one the same
+        without await. It never waits for the store: the newest report is written within about a
+        second, and not more often. It does nothing for a job that is not being run by a worker.
+
+        Raises JobError for a value that is not allowed. A note is cut to NOTE_LENGTH_MAX
+        characters.
+        """
+        if note is not None and not isinstance(note, str):
+            raise JobError(f"note = {note!r} must be text, or None")
+        if fraction is None and note is None:
+            raise JobError("give a fraction, as in job.progress(0.4), a note, or both")
+        progress = Progress(fraction, note)
+        if (control := control_of(self)) is not None:
+            control.report(progress)
+        return _REPORTED
+
+    @property
+    def cancel_requested(self) -> bool:
+        """True if this run should stop: somebody asked to cancel the job, or the worker gave the
+        run up (its timeout is over, its lease is lost).
+
+        For plain handlers, which cannot be interrupted: a plain handler that has seen True and
+        returns settles its job as cancelled. An async handler gets `CancelledError`.
+        """
+        control = control_of(self)
+        return control is not None and control.should_stop()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
@@ -12,7 +13,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import Duration, seconds
-from pollwise.errors import LeaseLost, Reject, Snooze
+from pollwise.errors import Cancelled, LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -33,6 +34,7 @@ from pollwise.runtime.events import (
 )
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES
 from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.control.run_control import begin_run
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import (
     Handler,
@@ -53,6 +55,7 @@ from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
+from pollwise.worker.progress import ProgressReports
 from pollwise.worker.unhandled import UnhandledKinds
 
 if TYPE_CHECKING:
@@ -179,6 +182,11 @@ class WorkerRun:
             retry=ONCE_RETRY if once else POLL_RETRY,
         )
         self._ending = OnceOnly(self._executor) if once else None
+        if options.hints and queue.capabilities.cancel:
+            self._executor.leases.listen(queue.hints())
+        self._reports = ProgressReports(
+            queue, self._executor.lease, self._executor.leases.report_soon
+        )
         timeout = None if options.timeout is None else seconds(options.timeout, "timeout")
         self._calls: dict[str, Proceed] = {
             kind: call_of(
@@ -336,9 +344,17 @@ class WorkerRun:
         if self._events.wants(JobStarted):
             due = held.taken - max(held.claim.until - self._executor.lease - job.run_at, 0.0)
             self._emit(JobStarted, job, max(self._clock.now() - due, 0.0))
-        value = await self._calls[job.kind](job)
+        held.control = control = self._reports.control()
+        begin_run(job, control)
+        try:
+            value = await self._calls[job.kind](job)
+        finally:
+            control.over = True
+            self._reports.ended(held)
         if held.ended == "lost":  # it went on although it was cancelled
             return None
+        if control.seen and self._handlers[job.kind].plain:
+            return self.cancelled(held)  # it saw that somebody asked for it, and returned
         self._breakers.succeeded(job.kind, held.trial)
         if self._events.wants(JobDone):
             self._emit(JobDone, job, self._took(held))
@@ -354,6 +370,8 @@ class WorkerRun:
             self._breakers.inconclusive(job.kind, held.trial)
             self._emit(JobSnoozed, job, error.delay)
             return Settlement.give_back(held.claim, error.delay)
+        if isinstance(error, Cancelled):
+            return self.cancelled(held, error)
         if isinstance(error, Reject):
             self._breakers.inconclusive(job.kind, held.trial)
             return self._dead(held.claim, text_of(error, bare=True))
@@ -418,24 +436,29 @@ class WorkerRun:
     # Leases
 
     async def settle(self, settlements: list[Settlement]) -> Collection[str]:
+        await self._reports.before(settlements)
         try:
             await self._queue.settle(settlements)
         except LeaseLost as error:
             return error.lost
         return ()
 
-    async def renew(self, claims: list[Claim]) -> Renewal:
-        return await self._queue.renew(claims, self._executor.lease)
+    async def renew(self, held: Sequence[HeldJob]) -> Renewal:
+        return await self._reports.renew(held)
 
     def label(self, held: HeldJob) -> str:
         return f"job {held.claim.job.id} of kind {held.claim.job.kind}"
 
-    def cancelled(self, held: HeldJob) -> Settlement:
+    def cancelled(self, held: HeldJob, error: BaseException | None = None) -> Settlement:
         self._breakers.inconclusive(held.claim.job.kind, held.trial)
         self._emit(JobCancelled, held.claim.job)
-        return Settlement.cancelled(held.claim)
+        if error is None or isinstance(error, asyncio.CancelledError):
+            return Settlement.cancelled(held.claim)
+        reason = error.reason if isinstance(error, Cancelled) else text_of(error)
+        return Settlement.cancelled(held.claim, reason)
 
     def lost(self, held: HeldJob) -> None:
+        self._reports.forget(held)
         if held.settlement is None:
             self._breakers.inconclusive(held.claim.job.kind, held.trial)
         if held.blocked and len(self._blocked) < BLOCKED_MAX:

@@ -15,6 +15,7 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, HandlerTimeout
+from pollwise.runtime.executor.control.run_control import of_same_run
 from pollwise.runtime.executor.django import closing_lost, closing_old
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
@@ -200,7 +201,7 @@ def _in_thread(function: Callable[[Any], Any], threads: HandlerThreads) -> Proce
 
 def _around(layer: Middleware, inner: Proceed) -> Proceed:
     async def outer(job: Any) -> Any:
-        return await layer(job, inner)
+        return await layer(job, lambda passed: inner(of_same_run(job, passed)))
 
     return outer
 
