@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, JobFailed, LeaseLost, Unsupported
+from pollwise.queues.notes import NotedStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import CANCELS
 from pollwise.runtime.jobs import (
@@ -37,7 +38,6 @@ from pollwise.runtime.jobs import (
 from pollwise.runtime.loop import poll
 from pollwise.runtime.store import (
     MAX_BATCH,
-    WorkStore,
     check_page,
     checked_batch,
     checked_lease,
@@ -78,6 +78,8 @@ class Capabilities:
     headers: a job can have headers.
     results, progress, cancel: the result and the progress of a run can be stored, and a job can be
         cancelled.
+    pause: kinds, and the whole queue, can be paused.
+    presence: running workers leave a record of themselves, and their concurrency can be changed.
     """
 
     keys: bool = True
@@ -103,6 +105,8 @@ class Capabilities:
     results: bool = True
     progress: bool = True
     cancel: bool = True
+    pause: bool = True
+    presence: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class ClaimRequest:
     ahead: bool
 
 
-class Queue(WorkStore[Claim]):
+class Queue(NotedStore):
     """Jobs in a store. Open one with `pollwise.open(url)`."""
 
     _what = "queue"
@@ -429,9 +433,6 @@ class Queue(WorkStore[Claim]):
         behind = sum(s.claim.job.key is not None and not s.comes_back for s in settled)
         if behind:
             self._hints.send(behind)
-
-    def _cannot(self, what: str) -> Unsupported:
-        return Unsupported(f"{self.url} cannot {what}; choose a store that can")
 
     def _no_views(self, what: str) -> Unsupported:
         return Unsupported(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pollwise.queues.base import Capabilities, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.notes import MemoryNotes
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
@@ -67,7 +68,7 @@ class _MemoryJob:
         return self.lapsed and self.lapses + 1 >= LAPSES_ALONE
 
 
-class MemoryQueue(Queue):
+class MemoryQueue(MemoryNotes, Queue):
     """Jobs in memory: everything a queue can do, but nothing survives the process."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True)
@@ -78,7 +79,7 @@ class MemoryQueue(Queue):
         return f"memory://?queue={quote(self.name, safe='')}"
 
     def __init__(self, name: str = "default", **options: object) -> None:
-        super().__init__(name, **options)  # type: ignore[arg-type]
+        super().__init__(name, **options)
         self._home = Home()
         self._records: dict[int, _MemoryJob] = {}
         self._last = 0
@@ -223,7 +224,7 @@ class MemoryQueue(Queue):
     def _best_heap(self, kinds: Sequence[str] | None) -> list[tuple[int, float, int, int]] | None:
         """The heap whose first job comes first of all."""
         best = None
-        for kind in self._ready if kinds is None else kinds:
+        for kind in self._without_paused(self._ready if kinds is None else kinds):
             heap = self._ready.get(kind, [])
             while heap:
                 record = self._records.get(heap[0][2])

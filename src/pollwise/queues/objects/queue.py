@@ -11,6 +11,8 @@ Objects, below `<prefix>/<queue>/`:
     dead/<order>.<id>          a dead job
     ended/<order>.<id>         a done or cancelled job that is kept; an odd size means cancelled
     unique/<sha256>            a marker: which job has a `unique`; see `unique`
+    live/-pauses/…, -orders/…  what is paused, and orders to workers; see `notes`
+    workers/…                  the records of running workers; see `notes`
     check/<random>             written when a handle starts, and deleted
 
 A put's name holds its priority, due time, stamp, a tag of its kind and its count. An entry's size
@@ -117,6 +119,7 @@ from pollwise.queues.base import (
     Queue,
     Stats,
 )
+from pollwise.queues.notes import NewNote, Note, Topic, Written
 from pollwise.queues.objects.body import read_body, write_body
 from pollwise.queues.objects.claiming import UnitClaimer
 from pollwise.queues.objects.core import ACT_WITHIN, Core
@@ -314,6 +317,13 @@ class ObjectQueue(Queue):
 
     async def _prune(self, keep: float) -> int:
         return await self._whole(self._views.prune(keep))
+
+    async def _write_note(self, note: NewNote) -> Written:
+        self._claiming.relist()
+        return await self._whole(self._claiming.notes.write(note))
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        return await self._whole(self._claiming.notes.read(topics))
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that changes the store to its end, even if the caller is cancelled."""

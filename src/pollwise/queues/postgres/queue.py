@@ -23,6 +23,7 @@ from pollwise.queues.base import (
     Stats,
     claim_of,
 )
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, Topic, Written
 from pollwise.queues.record import info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
@@ -345,6 +346,26 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         return [
             info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
         ]
+
+    async def _write_note(self, note: NewNote) -> Written:
+        ttl, most = note.ttl, NOTES_MAX[note.topic]
+        params = [
+            text(self.name),
+            text(note.topic),
+            text(note.name),
+            text(note.value),
+            None if ttl is None else number(ttl),
+            number(most),
+            text(note.answer),
+            self.database.now(),
+        ]
+        # Deleting is not repeated: a second call would say that there was nothing to delete.
+        [row] = await self.database.rows("note", params, safe=note.value is not None)
+        return Written(*row)
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        params = [text(self.name), texts(topics), self.database.now()]
+        return [Note(*row) for row in await self.database.rows("read_notes", params, safe=True)]
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._count("retry", _seqs(ids), self.database.now())

@@ -79,6 +79,15 @@ WHERE ($4::smallint IS NULL OR shown = $4::smallint)
   AND ($6::text IS NULL OR worker = $6::text)
 ORDER BY seq {order} LIMIT $7::integer
 
+-- name: note
+SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: read_notes
+SELECT topic, name, value FROM {schema}.notes
+WHERE queue = $1 AND topic = ANY ($2::text[])
+  AND (until IS NULL OR until > {schema}.now_or($3::double precision))
+ORDER BY topic, name
+
 -- name: tokens
 SELECT seq, token FROM {schema}.jobs WHERE seq = ANY ($1::bigint[])
 

@@ -12,7 +12,7 @@ local KEY = {
   parts = base .. ':parts', kinds = base .. ':kinds', ready = base .. ':ready:',
   delayed = base .. ':delayed', leased = base .. ':leased', heads = base .. ':heads',
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
-  done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
+  done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages', notes = base .. ':notes:',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
@@ -341,6 +341,19 @@ end
 
 local function keep_answer(key, number, milliseconds, answer)
   redis.call('SET', key, number .. ':' .. answer, 'PX', milliseconds)
+end
+
+-- The value of a note, if it is not gone yet.
+local function note_value(bytes, now)
+  if bytes and struct.unpack('>d', bytes) > now then return string.sub(bytes, 9) end
+end
+
+local function drop_gone_notes(key, now)
+  local found, gone = redis.call('HGETALL', key), {}
+  for at = 1, #found, 2 do
+    if not note_value(found[at + 1], now) then gone[#gone + 1] = found[at] end
+  end
+  bulk('HDEL', key, gone)
 end
 
 -- Nothing after this line of a script may fail: hints are not worth a job.

@@ -21,6 +21,7 @@ from pollwise.queues.base import (
     Queue,
     Stats,
 )
+from pollwise.queues.notes import NewNote, Note, Topic, Written
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
@@ -153,6 +154,12 @@ class RedisQueue(Queue):
 
     async def _prune(self, keep: float) -> int:
         return await self._store.prune(keep, self.clock.imposed())
+
+    async def _write_note(self, note: NewNote) -> Written:
+        return await self._store.write_note(note, self.clock.imposed())
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        return await self._store.read_notes(topics, self.clock.imposed())
 
     async def close(self) -> None:
         if self._connections.closed:

@@ -21,6 +21,8 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:done       zset    number by the time it was done, for jobs that are kept
     …:cancelled  zset    number by the time it was cancelled, for jobs that are kept
     …:pages      hash    number // 1024 -> how many jobs exist, so that lists find them
+    …:notes:T    hash    the notes of a topic (pauses, workers, orders): name -> until when, as
+                         bytes, and the value
     …:answer:ID  string  the last answer to a put or settle, for a while: if it is lost, the call is
                          repeated and answered from here
     …:hints:DB   channel hints for workers
@@ -37,6 +39,7 @@ from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
 from pollwise.queues.base import ClaimRequest, JobFilter, Stats, claim_of
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, Topic, Written
 from pollwise.queues.redis.layout import (
     claims_in,
     packed_job,
@@ -328,6 +331,18 @@ class RedisStore:
     async def prune(self, keep: float, now: float | None) -> int:
         found, _ = await self._run("ended", _time(now), "prune", repr(keep), MOST_AT_ONCE)
         return int(found)
+
+    async def write_note(self, note: NewNote, now: float | None) -> Written:
+        ttl = "" if note.ttl is None else repr(note.ttl)
+        done, answer = await self._run(
+            "note", _time(now), note.topic, note.name, note.value or "", ttl,
+            NOTES_MAX[note.topic], note.answer or "",
+        )  # fmt: skip
+        return Written(bool(done), answer.decode() or None)
+
+    async def read_notes(self, topics: Sequence[Topic], now: float | None) -> list[Note]:
+        found = [part.decode() for part in await self._run("notes", _time(now), *topics)]
+        return [Note(*found[n : n + 3]) for n in range(0, len(found), 3)]
 
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
         return await self._connections.run(script(__package__, name), self.tag, *args)

@@ -135,6 +135,8 @@ class SqliteQueue(Queue):
     _retry = in_thread_now(SqliteStore.retry)
     _drop = in_thread(SqliteStore.drop)
     _prune = in_thread_now(SqliteStore.prune)
+    _write_note = in_thread_now(SqliteStore.write_note)
+    _read_notes = in_thread_now(SqliteStore.read_notes)
 
     async def close(self) -> None:
         if not self._thread.closed:

@@ -19,12 +19,13 @@ ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING;
 SELECT seq, kind, payload FROM pollwise_jobs WHERE queue = :queue AND "unique" = :unique;
 
 -- name: glance
--- Is a job ready, when does the next delay or lease end, and may there be suspects? A read without
--- the write lock.
+-- Is a job ready, when does the next delay or lease end, may there be suspects, and is anything
+-- paused? A read without the write lock.
 SELECT
     EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
-    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0);
+    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0),
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses');
 
 -- name: glance_kinds
 -- The same for some kinds: a backlog of other kinds does not take the write lock.
@@ -36,7 +37,8 @@ SELECT
         )
     ),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
-    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0);
+    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0),
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses');
 
 -- name: with_error
 -- The errors of a job, with one more and without the oldest if there are enough.
@@ -241,3 +243,29 @@ WHERE seq IN (
     ORDER BY since LIMIT :most
 )
 RETURNING seq;
+
+-- name: note
+-- Unless there are enough others.
+INSERT INTO pollwise_notes (queue, topic, name, value, until)
+SELECT :queue, :topic, :name, :value, :until
+WHERE (SELECT count(*) FROM pollwise_notes WHERE queue = :queue AND topic = :topic) < :most
+   OR EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND name = :name)
+ON CONFLICT (queue, topic, name) DO UPDATE SET value = excluded.value, until = excluded.until
+RETURNING name;
+
+-- name: delete_note
+DELETE FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND name = :name
+RETURNING name;
+
+-- name: delete_gone_notes
+DELETE FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND until <= :now;
+
+-- name: read_note
+SELECT value FROM pollwise_notes
+WHERE queue = :queue AND topic = :topic AND name = :name AND (until IS NULL OR until > :now);
+
+-- name: read_notes
+SELECT topic, name, value FROM pollwise_notes
+WHERE queue = :queue AND topic IN (SELECT value FROM json_each(:topics))
+  AND (until IS NULL OR until > :now)
+ORDER BY topic, name;

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest, JobFilter, Stats
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, Topic, Written, without_paused
 from pollwise.queues.record import encoded_progress, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.jobs import (
@@ -106,7 +107,9 @@ class SqliteStore(SqliteFile):
     def claim(self, asked: ClaimRequest, now: float) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, when the next job is due."""
         worker, kinds, until = asked.worker, asked.kinds, now + asked.lease
-        anything, due, suspects = self._glance(kinds)
+        anything, due, suspects, paused = self._glance(kinds)
+        if paused and anything:
+            anything = self._glance(self._without_paused(kinds))[0]
         if not anything and (due is None or due > now):
             return [], due
         values = {"worker": worker, "now": now, "until": until, "ahead": asked.ahead}
@@ -115,11 +118,12 @@ class SqliteStore(SqliteFile):
             with transaction(self.connect()):
                 if due is not None and due <= now:
                     suspects = self._promote(now) or suspects
+                wanted = self._without_paused(kinds) if paused else kinds
                 if suspects:
-                    rows = self._claim_suspect(kinds, values)
+                    rows = self._claim_suspect(wanted, values)
                 suspect = bool(rows)
                 if not suspect:
-                    rows = self._claim(kinds, asked.limit, values)
+                    rows = self._claim(wanted, asked.limit, values)
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 claims = [
                     Claim(
@@ -142,16 +146,25 @@ class SqliteStore(SqliteFile):
         if not self._keep and (ended := list(cancelled)):
             self._rows("forget", batch=json.dumps(ended))
 
-    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int]:
-        """True if a job is ready, when the next is due, and true if some may be suspects.
+    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int]:
+        """True if a job is ready, when the next is due, true if some may be suspects, true if
+        anything is paused.
 
         Does not take the write lock.
         """
         if kinds is None:
-            anything, due, suspects = self._rows("glance")[0]
+            anything, due, suspects, paused = self._rows("glance")[0]
         else:
-            anything, due, suspects = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
-        return anything, due, suspects
+            [row] = self._rows("glance_kinds", kinds=json.dumps(kinds))
+            anything, due, suspects, paused = row
+        return anything, due, suspects, paused
+
+    def _without_paused(self, kinds: Sequence[str] | None) -> list[str]:
+        """The kinds to claim that are not paused; without kinds, all that have ready jobs."""
+        paused = {note.name for note in self.read_notes(0.0, ["pauses"])}
+        if kinds is None:
+            kinds = [kind for (kind,) in self._rows("ready_kinds")]
+        return without_paused(kinds, paused)
 
     def _claim_suspect(
         self, kinds: Sequence[str] | None, values: dict[str, Any]
@@ -278,6 +291,24 @@ class SqliteStore(SqliteFile):
     def prune(self, now: float, keep: float) -> int:
         with transaction(self.connect()):
             return len(self._rows("prune", before=now - keep, most=MOST_AT_ONCE))
+
+    # Notes
+
+    def write_note(self, now: float, note: NewNote) -> Written:
+        values = {"topic": note.topic, "name": note.name}
+        with transaction(self.connect()):
+            self._rows("delete_gone_notes", topic=note.topic, now=now)
+            if note.value is None:
+                rows = self._rows("delete_note", **values)
+            else:
+                until = None if note.ttl is None else now + note.ttl
+                most = NOTES_MAX[note.topic]
+                rows = self._rows("note", **values, value=note.value, until=until, most=most)
+            found = self._rows("read_note", topic=note.answer, name=note.name, now=now)
+        return Written(bool(rows), found[0][0] if found else None)
+
+    def read_notes(self, now: float, topics: Sequence[Topic]) -> list[Note]:
+        return [Note(*row) for row in self._rows("read_notes", topics=json.dumps(topics), now=now)]
 
 
 def _place(claim: Claim) -> tuple[int, int]:

@@ -93,6 +93,8 @@ class SqsQueue(Queue):
         results=False,
         progress=False,
         cancel=False,
+        pause=False,
+        presence=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0

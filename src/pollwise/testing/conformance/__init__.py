@@ -37,6 +37,8 @@ from pollwise.testing.conformance import (
     dead,
     leasing,
     ordering,
+    pausing,
+    presence,
     putting,
     record,
     settling,
@@ -60,6 +62,7 @@ __all__ = [
 
 _MODULES = (
     putting, ordering, unique, leasing, suspects, settling, record, dead, views, waking, cancelling,
+    pausing, presence,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(
