@@ -127,6 +127,7 @@ def test_stats_count_by_state() -> None:
     stats = good("queue", "stats", URL, "--json").json()
     age = stats.pop("oldest_age")
     assert 0 <= age < 60
+    assert stats.pop("paused") == []
     assert stats == dict.fromkeys(STATES, 0) | {"ready": 1, "delayed": 1, "dead": 1}
     text = good("queue", "stats", URL).out
     assert [line.split() for line in text.splitlines()[1:-1]] == [
@@ -141,12 +142,15 @@ def test_stats_count_each_kind() -> None:
     bury("no", kind="a")
     kinds = good("queue", "stats", URL, "--by-kind", "--json").json()
     assert (kinds["b"].pop("oldest_age") < 60, kinds["a"].pop("oldest_age")) == (True, None)
-    assert kinds["a"] == dict.fromkeys(STATES, 0) | {"dead": 1}
-    assert kinds["b"] == dict.fromkeys(STATES, 0) | {"ready": 1, "delayed": 1}
-    header, a, b = good("queue", "stats", URL, "--by-kind").out.splitlines()
-    assert header.split() == ["kind", *STATES, "oldest", "waits"]
-    assert a.split() == ["a", *(str(kinds["a"][state]) for state in STATES), "–"]
-    assert b.split()[:-1] == ["b", *(str(kinds["b"][state]) for state in STATES)]
+    seen = {"workers": 0, "paused": False}
+    assert kinds["a"] == dict.fromkeys(STATES, 0) | {"dead": 1, "unhandled": False} | seen
+    waiting = {"ready": 1, "delayed": 1, "unhandled": True}
+    assert kinds["b"] == dict.fromkeys(STATES, 0) | waiting | seen
+    header, a, b, nobody = good("queue", "stats", URL, "--by-kind").out.splitlines()
+    assert header.split() == ["kind", *STATES, "oldest", "waits", "workers"]
+    assert a.split() == ["a", *(str(kinds["a"][state]) for state in STATES), "–", "none"]
+    assert b.split()[:-2] == ["b", *(str(kinds["b"][state]) for state in STATES)]
+    assert nobody == "no worker that is there handles: b"
     assert good("queue", "stats", f"{URL}?queue=other", "--by-kind").out == "no jobs\n"
 
 

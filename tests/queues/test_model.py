@@ -98,6 +98,8 @@ programs = st.lists(
         step("retry", picks=st.none() | picks),
         step("drop", picks=st.none() | picks),
         step("prune"),
+        step("pause", kind=st.sampled_from([None, "a", "b"])),
+        step("resume", kind=st.sampled_from([None, "a", "b"])),
     ),
     min_size=10,
     max_size=50,
@@ -184,6 +186,12 @@ class Side:
     async def _prune(self, queue: Queue) -> Any:
         return await queue.prune()
 
+    async def _pause(self, queue: Queue, kind: str | None) -> Any:
+        return await queue.pause(kind, by="ann")
+
+    async def _resume(self, queue: Queue, kind: str | None) -> Any:
+        return await queue.resume(kind)
+
     def _some_ids(self, picks: list[int] | None) -> list[str] | None:
         return None if picks is None else [i for p in picks for i in self.ids[p : p + 1]]
 
@@ -191,11 +199,11 @@ class Side:
         """The stats, and every job."""
         queue = next(self.handles)
         shown = {self.numbers[v.job.id]: self._info(v) for v in await queue.jobs(limit=1000)}
-        stats = await queue.stats()
+        stats, pauses = await queue.stats(), await queue.paused()
         kinds = await queue.stats_by_kind()
         for state in STATES:
             assert sum(getattr(each, state) for each in kinds.values()) == getattr(stats, state)
-        return (stats, kinds), shown
+        return (stats, kinds, pauses), shown
 
     def _info(self, view: JobInfo) -> dict[str, Any]:
         return self._plain(view.job) | {

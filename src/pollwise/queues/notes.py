@@ -14,6 +14,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
+from hashlib import sha256
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pollwise.errors import ConfigError, Unsupported
@@ -59,7 +60,7 @@ class NewNote(NamedTuple):
     answer: Topic | None = None
 
 
-class Written(NamedTuple):
+class NoteWritten(NamedTuple):
     """What came of a write: the answer, and whether the note was there (or there was room)."""
 
     done: bool
@@ -67,7 +68,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseInfo:
     """Who paused a kind or a queue, why, and when (seconds since 1970)."""
 
     by: str
@@ -98,7 +99,7 @@ class NotedStore(WorkStore[Claim]):
                     f"{name} must be text of at most {ERROR_LENGTH_MAX} characters, not "
                     f"{str(text)[:40]!r}"
                 )
-        await self._pause(_pause_name(kind), Pause(by, why, self.clock.epoch()))
+        await self._pause(_pause_name(kind), PauseInfo(by, why, self.clock.epoch()))
 
     async def resume(self, kind: str | None = None) -> bool:
         """End a pause; workers start at once. Returns False if there was none.
@@ -111,7 +112,7 @@ class NotedStore(WorkStore[Claim]):
             self._give_hints(EVERYBODY, None if kind is None else {kind})
         return ended
 
-    async def paused(self) -> dict[str | None, Pause]:
+    async def paused(self) -> dict[str | None, PauseInfo]:
         """The pauses by kind; None is the whole queue."""
         self._check_can_pause()
         return dict(sorted((await self._paused()).items(), key=lambda each: each[0] or ""))
@@ -137,7 +138,7 @@ class NotedStore(WorkStore[Claim]):
             raise ConfigError("concurrency = 0: to stop work, pause the queue or a kind instead")
         check_whole(concurrency, "concurrency", 1, MAX_CONCURRENCY)
         told = await self._order(worker, concurrency)
-        self._give_hints(EVERYBODY, {order_hint(worker)})
+        self._hints.broadcast(order_broadcast(worker))
         return told
 
     async def attend(self, info: WorkerInfo, ttl: float) -> int | None:
@@ -155,7 +156,7 @@ class NotedStore(WorkStore[Claim]):
 
     # What an `http://` queue does in one request each
 
-    async def _pause(self, name: str, pause: Pause) -> None:
+    async def _pause(self, name: str, pause: PauseInfo) -> None:
         value = _encoded(asdict(pause))
         written = await self._write_note(NewNote("pauses", name, value))
         if not written.done:
@@ -167,7 +168,7 @@ class NotedStore(WorkStore[Claim]):
     async def _resume(self, name: str) -> bool:
         return (await self._write_note(NewNote("pauses", name, None))).done
 
-    async def _paused(self) -> dict[str | None, Pause]:
+    async def _paused(self) -> dict[str | None, PauseInfo]:
         notes = await self._read_notes(["pauses"])
         return {note.name or None: pause_from(_decoded(note.value)) for note in notes}
 
@@ -196,7 +197,7 @@ class NotedStore(WorkStore[Claim]):
 
     # What a store implements
 
-    async def _write_note(self, note: NewNote) -> Written:
+    async def _write_note(self, note: NewNote) -> NoteWritten:
         """Write or delete a note, and delete those of its topic that are gone.
 
         Done: it was written, or it was there to delete. Not done: there are NOTES_MAX others.
@@ -227,7 +228,7 @@ class MemoryNotes(NotedStore):
         # By topic and name, the value and until when.
         self._notes: dict[str, dict[str, tuple[str, float]]] = {topic: {} for topic in TOPICS}
 
-    async def _write_note(self, note: NewNote) -> Written:
+    async def _write_note(self, note: NewNote) -> NoteWritten:
         of_topic = self._live_notes(note.topic)
         if note.value is None:
             done = of_topic.pop(note.name, None) is not None
@@ -235,7 +236,7 @@ class MemoryNotes(NotedStore):
             until = float("inf") if note.ttl is None else self._now() + note.ttl
             of_topic[note.name] = note.value, until
         answer = None if note.answer is None else self._live_notes(note.answer).get(note.name)
-        return Written(done, None if answer is None else answer[0])
+        return NoteWritten(done, None if answer is None else answer[0])
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         return [
@@ -265,9 +266,9 @@ def without_paused(kinds: Iterable[str], paused: Collection[str]) -> list[str]:
     return [] if WHOLE in paused else [kind for kind in kinds if kind not in paused]
 
 
-def order_hint(worker: str) -> str:
-    """The kind of the hint that tells a worker about an order; no job has it."""
-    return f"#order {worker}"
+def order_broadcast(worker: str) -> str:
+    """The kind of the broadcast about an order to a worker."""
+    return f"#order-{sha256(worker.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def order_from(value: str | None) -> int | None:
@@ -278,11 +279,11 @@ def order_from(value: str | None) -> int | None:
     return None
 
 
-def pause_from(value: Mapping[str, Any]) -> Pause:
+def pause_from(value: Mapping[str, Any]) -> PauseInfo:
     """A pause from its value; whatever is missing is empty."""
     at: Any = value.get("at")
     by, why = (str(value.get(name) or "")[:ERROR_LENGTH_MAX] for name in ("by", "why"))
-    return Pause(by, why, float(at) if type(at) in (int, float) else 0.0)
+    return PauseInfo(by, why, float(at) if type(at) in (int, float) else 0.0)
 
 
 def _pause_name(kind: str | None) -> str:

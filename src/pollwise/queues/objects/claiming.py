@@ -20,13 +20,13 @@ from pollwise.queues.objects.chain import (
 )
 from pollwise.queues.objects.contention import Chosen
 from pollwise.queues.objects.core import ACT_WITHIN, GRACE, TICK, Core
+from pollwise.queues.objects.markers.notes import KindChoice, ObjectNotes
 from pollwise.queues.objects.names import (
     EntryKind,
     EntryMeaning,
     rounded_lease,
     write_entry,
 )
-from pollwise.queues.objects.notes import KindChoice, ObjectNotes
 from pollwise.queues.objects.store import PAGE
 from pollwise.runtime.jobs import LAPSES_ALONE, Claim
 

@@ -119,15 +119,15 @@ from pollwise.queues.base import (
     Queue,
     Stats,
 )
-from pollwise.queues.notes import NewNote, Note, Topic, Written
+from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.queues.objects.body import read_body, write_body
 from pollwise.queues.objects.claiming import UnitClaimer
 from pollwise.queues.objects.core import ACT_WITHIN, Core
 from pollwise.queues.objects.ending import UnitEnder
+from pollwise.queues.objects.markers.unique import UniqueMarkers
 from pollwise.queues.objects.names import MIXED, SLICE, PutName, safe_name, tag_of
 from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
-from pollwise.queues.objects.unique import UniqueMarkers
 from pollwise.queues.objects.views import Views
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
@@ -318,7 +318,7 @@ class ObjectQueue(Queue):
     async def _prune(self, keep: float) -> int:
         return await self._whole(self._views.prune(keep))
 
-    async def _write_note(self, note: NewNote) -> Written:
+    async def _write_note(self, note: NewNote) -> NoteWritten:
         self._claiming.relist()
         return await self._whole(self._claiming.notes.write(note))
 

@@ -25,8 +25,8 @@ from pollwise.queues.objects.chain import (
 from pollwise.queues.objects.claiming import UnitClaimer, since_of
 from pollwise.queues.objects.core import TICK, Core
 from pollwise.queues.objects.ending import UnitEnder
+from pollwise.queues.objects.markers.unique import UniqueMarkers
 from pollwise.queues.objects.names import PutName, place_after, read_id, tag_of
-from pollwise.queues.objects.unique import UniqueMarkers
 from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
 
 #: The maximum number of finished jobs that one prune deletes, and that it examines.

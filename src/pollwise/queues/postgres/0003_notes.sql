@@ -4,8 +4,8 @@
 -- value: JSON. until: when it counts as gone; NULL: never.
 --
 -- The function `claim` of version 2 is replaced, so that workers of that version respect pauses too.
--- It reads the pauses with the rights of the table's owner: a role that was granted the tables of
--- version 2 can go on claiming.
+-- Everybody may read the names of notes, so that a role that was granted the tables of version 2 can
+-- go on claiming.
 
 CREATE TABLE {schema}.notes (
     queue text NOT NULL,
@@ -15,16 +15,7 @@ CREATE TABLE {schema}.notes (
     until double precision,
     PRIMARY KEY (queue, topic, name)
 );
-
--- The names of the paused kinds, with '' for the whole queue; NULL for none.
-CREATE FUNCTION {schema}.paused(p_queue text) RETURNS text[]
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-AS $$
-BEGIN
-    RETURN (SELECT array_agg(n.name) FROM {schema}.notes AS n
-            WHERE n.queue = p_queue AND n.topic = 'pauses');
-END
-$$;
+GRANT SELECT (queue, topic, name) ON {schema}.notes TO PUBLIC;
 
 -- Write a note, or delete it if p_value is NULL, and delete those of its topic that are gone. Returns
 -- whether it was written (there are fewer than p_most others) or was there to delete, and the value
@@ -100,7 +91,7 @@ DECLARE
     v_cancelled bigint[];
     v_again double precision;
     v_suspect boolean := false;
-    v_paused text[];
+    v_paused boolean;
 BEGIN
     IF p_message IS NOT NULL THEN
         PERFORM pg_notify(p_channel, p_message);
@@ -125,7 +116,11 @@ BEGIN
         WHERE j.seq = due.seq
         RETURNING j.seq, j.cancel
     )
-    SELECT count(*), array_agg(p.seq) FILTER (WHERE p.cancel) INTO v_promoted, v_cancelled
+    -- Whether anything is paused is read by the same statement, because each statement has a cost.
+    SELECT count(*), array_agg(p.seq) FILTER (WHERE p.cancel), EXISTS (
+        SELECT 1 FROM {schema}.notes AS n WHERE n.queue = p_queue AND n.topic = 'pauses'
+    )
+    INTO v_promoted, v_cancelled, v_paused
     FROM promoted AS p;
     IF v_cancelled IS NOT NULL THEN
         PERFORM {schema}.end_cancelled(p_queue, v_cancelled, p_keep, v_now);
@@ -146,11 +141,13 @@ BEGIN
         );
     END IF;
 
-    v_paused := {schema}.paused(p_queue);
-    IF v_paused IS NOT NULL THEN
-        v_kinds := CASE WHEN '' = ANY (v_paused) THEN '{}' ELSE ARRAY(
-            SELECT k FROM unnest(v_kinds) AS k WHERE k <> ALL (v_paused)
-        ) END;
+    IF v_paused THEN
+        v_kinds := ARRAY(
+            SELECT k FROM unnest(v_kinds) AS k WHERE NOT EXISTS (
+                SELECT 1 FROM {schema}.notes AS n
+                WHERE n.queue = p_queue AND n.topic = 'pauses' AND n.name IN ('', k)
+            )
+        );
     END IF;
 
     -- A suspect is taken alone.

@@ -23,7 +23,7 @@ from pollwise.queues.base import (
     Stats,
     claim_of,
 )
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, Topic, Written
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.record import info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
@@ -347,7 +347,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
         ]
 
-    async def _write_note(self, note: NewNote) -> Written:
+    async def _write_note(self, note: NewNote) -> NoteWritten:
         ttl, most = note.ttl, NOTES_MAX[note.topic]
         params = [
             text(self.name),
@@ -361,7 +361,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         ]
         # Deleting is not repeated: a second call would say that there was nothing to delete.
         [row] = await self.database.rows("note", params, safe=note.value is not None)
-        return Written(*row)
+        return NoteWritten(*row)
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         params = [text(self.name), texts(topics), self.database.now()]

@@ -21,7 +21,7 @@ from pollwise.queues.base import (
     Queue,
     Stats,
 )
-from pollwise.queues.notes import NewNote, Note, Topic, Written
+from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
@@ -155,7 +155,7 @@ class RedisQueue(Queue):
     async def _prune(self, keep: float) -> int:
         return await self._store.prune(keep, self.clock.imposed())
 
-    async def _write_note(self, note: NewNote) -> Written:
+    async def _write_note(self, note: NewNote) -> NoteWritten:
         return await self._store.write_note(note, self.clock.imposed())
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:

@@ -39,7 +39,7 @@ from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
 from pollwise.queues.base import ClaimRequest, JobFilter, Stats, claim_of
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, Topic, Written
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.redis.layout import (
     claims_in,
     packed_job,
@@ -64,6 +64,8 @@ from pollwise.storage.in_doubt import InDoubt
 from pollwise.storage.redis.connections import ConnectionLost, Connections
 from pollwise.storage.redis.scripts import script
 
+#: The package of the scripts.
+SCRIPTS = f"{__package__}.lua"
 #: The oldest Redis that has all commands of the scripts.
 OLDEST_REDIS = (6, 2)
 #: The version of the layout.
@@ -332,20 +334,20 @@ class RedisStore:
         found, _ = await self._run("ended", _time(now), "prune", repr(keep), MOST_AT_ONCE)
         return int(found)
 
-    async def write_note(self, note: NewNote, now: float | None) -> Written:
+    async def write_note(self, note: NewNote, now: float | None) -> NoteWritten:
         ttl = "" if note.ttl is None else repr(note.ttl)
         done, answer = await self._run(
             "note", _time(now), note.topic, note.name, note.value or "", ttl,
             NOTES_MAX[note.topic], note.answer or "",
         )  # fmt: skip
-        return Written(bool(done), answer.decode() or None)
+        return NoteWritten(bool(done), answer.decode() or None)
 
     async def read_notes(self, topics: Sequence[Topic], now: float | None) -> list[Note]:
         found = [part.decode() for part in await self._run("notes", _time(now), *topics)]
         return [Note(*found[n : n + 3]) for n in range(0, len(found), 3)]
 
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
-        return await self._connections.run(script(__package__, name), self.tag, *args)
+        return await self._connections.run(script(SCRIPTS, name), self.tag, *args)
 
     async def _kept(
         self, name: str, before: Sequence[bytes | str | int], after: Sequence[bytes | str | int]
@@ -388,7 +390,7 @@ async def check_server(connections: Connections, tag: str, *, allow_eviction: bo
             f"{policy}), and jobs with them. Set maxmemory-policy to noeviction, use another "
             "server, or accept the loss with allow_eviction=true."
         )
-    found = await connections.run_script(script(__package__, "check"), tag)
+    found = await connections.run_script(script(SCRIPTS, "check"), tag)
     if isinstance(found, list):
         key, kind = (part.decode() for part in found)
         raise SchemaError(

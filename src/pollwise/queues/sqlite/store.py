@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest, JobFilter, Stats
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, Topic, Written, without_paused
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic, without_paused
 from pollwise.queues.record import encoded_progress, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.jobs import (
@@ -294,7 +294,7 @@ class SqliteStore(SqliteFile):
 
     # Notes
 
-    def write_note(self, now: float, note: NewNote) -> Written:
+    def write_note(self, now: float, note: NewNote) -> NoteWritten:
         values = {"topic": note.topic, "name": note.name}
         with transaction(self.connect()):
             self._rows("delete_gone_notes", topic=note.topic, now=now)
@@ -305,7 +305,7 @@ class SqliteStore(SqliteFile):
                 most = NOTES_MAX[note.topic]
                 rows = self._rows("note", **values, value=note.value, until=until, most=most)
             found = self._rows("read_note", topic=note.answer, name=note.name, now=now)
-        return Written(bool(rows), found[0][0] if found else None)
+        return NoteWritten(bool(rows), found[0][0] if found else None)
 
     def read_notes(self, now: float, topics: Sequence[Topic]) -> list[Note]:
         return [Note(*row) for row in self._rows("read_notes", topics=json.dumps(topics), now=now)]

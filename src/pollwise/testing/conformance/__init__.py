@@ -37,11 +37,10 @@ from pollwise.testing.conformance import (
     dead,
     leasing,
     ordering,
-    pausing,
-    presence,
     putting,
     record,
     settling,
+    steering,
     suspects,
     unique,
     views,
@@ -62,7 +61,7 @@ __all__ = [
 
 _MODULES = (
     putting, ordering, unique, leasing, suspects, settling, record, dead, views, waking, cancelling,
-    pausing, presence,
+    steering,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(

@@ -9,14 +9,22 @@ Under /api/queue/{name}:
     POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
+    POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
+    POST …/resume       {"kind"}                                               → {"resumed"}
+    GET  …/pauses                                                              → {"pauses"}
+    GET  …/workers      those that are there                                   → {"workers"}
+    POST …/concurrency  {"worker", "concurrency"}                              → {"workers"}
+    POST …/attend       {"worker", "ttl"}: a worker's record of itself         → {"concurrency"}
+    POST …/leave        {"worker"}: it stops                                   → {}
     GET  …/stats        ?by=kind                                               → counts
     GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
-The scope `put` may put, `worker` may claim, settle and renew, `operate` may cancel, retry and drop,
-and all may read (a worker only counts); but only in the queues that the setting `controller.queues`
-names. An admin may use every queue except that of the controller's own jobs, which nobody may.
+The scope `put` may put, `worker` may claim, settle, renew and attend, `operate` may cancel, retry,
+drop, pause and change the concurrency of workers, and all may read (a worker only counts); but only
+in the queues that the setting `controller.queues` names. An admin may use every queue except that
+of the controller's own jobs, which nobody may.
 
 To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
 The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
@@ -44,6 +52,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded
+from pollwise.controller.http.queues import steering
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.bodies import (
     body_of,
@@ -136,12 +145,19 @@ class QueueApi:
             "retry": (self._retry, OPERATE),
             "drop": (self._drop, OPERATE),
             "hint": (self._hint, SIGNAL),
+            "pause": (steering.pause, OPERATE),
+            "resume": (steering.resume, OPERATE),
+            "concurrency": (steering.concurrency, OPERATE),
+            "attend": (steering.attend, WORK),
+            "leave": (steering.leave, WORK),
         }
         gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),
             "/stats": (self._stats, READ, "by"),
             "/jobs": (self._jobs, READ_JOBS, *FILTERS),
             "/jobs/{job_id:path}": (self._job, READ_JOBS),
+            "/pauses": (steering.pauses, READ),
+            "/workers": (steering.workers, READ_JOBS),
         }
         return [
             *(Route(f"{base}/{n}", self._route(*at), methods=["POST"]) for n, at in posts.items()),

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pollwise.queues.notes import NOTES_MAX, WHOLE, NewNote, Note, Topic, Written
+from pollwise.queues.notes import NOTES_MAX, WHOLE, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.objects.chain import ListedObject
 from pollwise.queues.objects.core import Core
 from pollwise.queues.objects.names import digits, safe_name, salt, tag_of
@@ -88,7 +88,7 @@ class ObjectNotes:
             return KindChoice([kind for kind in kinds if _name(kind) not in paused])
         return KindChoice(None, frozenset(paused))
 
-    async def write(self, note: NewNote) -> Written:
+    async def write(self, note: NewNote) -> NoteWritten:
         core, name = self._core, _name(note.name)
         place = note.topic, name
         now = core.time.now()
@@ -114,7 +114,7 @@ class ObjectNotes:
             self._ours.pop(place, None)
         if old and done:
             await core.delete(old)
-        return Written(done, await self._answer(note))
+        return NoteWritten(done, await self._answer(note))
 
     async def _answer(self, note: NewNote) -> str | None:
         """The note of the same name in another topic, if the newest LIST showed one.
