@@ -20,11 +20,12 @@ from pollwise.errors import ConfigError, StoreUnavailable
 from pollwise.queues.http.client import (
     CertificateNotTrusted,
     ControllerClient,
+    NoAnswer,
     RequestRefused,
     error_of,
 )
 from pollwise.runtime.clock import Clock
-from tests.support.daemons import HOST
+from tests.support.daemons import HOST, free_port
 
 Ask = Callable[[ControllerClient], Awaitable[Any]]
 
@@ -169,17 +170,30 @@ def test_a_proxy_that_says_it_speaks_tls() -> None:
     assert "TLS" not in str(error_of(httpx.Response(400, text="no"), "http://builds"))
 
 
-@pytest.mark.parametrize("base", ["http://builds", "https://builds"])
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "empty"])
 def test_an_unreadable_certificate_file_is_reported_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, content: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
     file = tmp_path / "nope.pem"
     if content is not None:
         file.write_text(content)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     with pytest.raises(ConfigError, match=f"SSL_CERT_FILE = '{file}'"):
-        ControllerClient(base, Clock())
+        ControllerClient("https://builds", Clock())
+
+
+def test_certificates_are_not_loaded_for_plain_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nope.pem"))
+
+    async def main() -> None:
+        client = ControllerClient(f"http://{HOST}:{free_port()}", Clock())
+        with pytest.raises(NoAnswer, match="cannot be reached"):
+            await ASKS["a request"](client)
+        await client.close()
+
+    asyncio.run(main())
 
 
 def test_the_environment_is_heeded(

@@ -159,7 +159,7 @@ class ControllerClient:
         self._clock = clock
         self._timeout = timeout
         self._ca_file = ca_file
-        http_tls.check(ca_file)
+        http_tls.check(self.base, ca_file)
         self._transport = transport
         self._dial = dial
         self._client: httpx.AsyncClient | None = None
@@ -243,7 +243,7 @@ class ControllerClient:
                 base_url=self.base,
                 http2=self._transport is None and self.base.startswith("https:") and HAS_HTTP2,
                 transport=self._transport,
-                verify=self._tls() or True,
+                verify=self._tls() or http_tls.trusts_nothing(),
                 limits=httpx.Limits(
                     max_connections=CONNECTIONS_MAX,
                     max_keepalive_connections=10,
