@@ -21,6 +21,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -175,3 +176,16 @@ def dsn(postgres: Postgres) -> str:
 def name() -> str:
     """The name of a queue that nobody else uses."""
     return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis", "folder"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> str:
+    """A queue of the test's own on each kind of store that processes can share."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db?queue={name}&synchronous=off"
+    if request.param == "folder":
+        (tmp_path / "bucket").mkdir()
+        return f"file://{tmp_path}/bucket?queue={name}"
+    server = request.getfixturevalue(request.param)
+    where = server.url() if request.param == "redis" else server.create_database(name)
+    return f"{where}?queue={name}"

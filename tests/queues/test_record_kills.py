@@ -28,18 +28,9 @@ KILLS = 8
 CHILD = Path(__file__).with_name("record_child.py")
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis", "folder"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    name = f"queue=kills-{time.monotonic_ns()}&keep=1h"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db?{name}&synchronous=off"
-    if request.param == "folder":
-        (tmp_path / "bucket").mkdir()
-        return f"file://{tmp_path}/bucket?{name}"
-    server = request.getfixturevalue(request.param)
-    if request.param == "redis":
-        return f"{server.url()}?{name}"
-    return f"{server.create_database('kills')}?{name}"
+@pytest.fixture
+def url(shared_url: str) -> str:
+    return f"{shared_url}&keep=1h"
 
 
 class Crew:

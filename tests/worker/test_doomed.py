@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,20 +23,6 @@ from pollwise.runtime.jobs import LAPSES_ALONE, Claim, NewJob
 from tests.support.kit import Seen
 
 CHILD = Path(__file__).parent / "children" / "doomed.py"
-
-
-@pytest.fixture(params=["sqlite", "postgres", "redis", "folder"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    name = f"queue=doomed-{time.monotonic_ns()}"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db?{name}&synchronous=off"
-    if request.param == "folder":
-        (tmp_path / "bucket").mkdir()
-        return f"file://{tmp_path}/bucket?{name}"
-    server = request.getfixturevalue(request.param)
-    if request.param == "redis":
-        return f"{server.url()}?{name}"
-    return f"{server.create_database('doomed')}?{name}"
 
 
 @contextmanager
@@ -68,18 +53,18 @@ async def only_dead_are_left(queue: Queue) -> bool:
 
 
 @pytest.mark.timeout(120)
-def test_a_job_that_kills_its_workers_dies_alone(url: str, tmp_path: Path) -> None:
+def test_a_job_that_kills_its_workers_dies_alone(shared_url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     jobs = [NewJob("poison", 0), *(NewJob("quick", n) for n in range(1, 120))]
 
     async def main() -> None:
-        async with open_queue(url) as queue:
+        async with open_queue(shared_url) as queue:
             await queue.migrate()
             await queue.put(jobs)
             deaths = 0
             while not await only_dead_are_left(queue):
-                with child(url, log, f"w{deaths}") as process:
+                with child(shared_url, log, f"w{deaths}") as process:
 
                     async def ended(process: subprocess.Popen[bytes] = process) -> bool:
                         return process.poll() is not None or await only_dead_are_left(queue)
@@ -97,18 +82,18 @@ def test_a_job_that_kills_its_workers_dies_alone(url: str, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("url", ["sqlite", "postgres", "redis"], indirect=True)
-def test_jobs_claimed_ahead_do_not_start_after_a_stall(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared_url", ["sqlite", "postgres", "redis"], indirect=True)
+def test_jobs_claimed_ahead_do_not_start_after_a_stall(shared_url: str, tmp_path: Path) -> None:
     """While a worker stands still, another runs what it had claimed, and the next of the key."""
     log, gate = tmp_path / "log", tmp_path / "gate"
     log.touch()
     ran: list[str] = []
 
     async def main() -> None:
-        async with open_queue(url) as queue:
+        async with open_queue(shared_url) as queue:
             await queue.migrate()
             await queue.put([NewJob("gate", str(gate)), NewJob("quick", "first", key="k")])
-            with child(url, log, "stalls") as process:
+            with child(shared_url, log, "stalls") as process:
                 # The keyed job is claimed with the other, and waits behind it.
                 await until(lambda: "gate" in log.read_text("utf-8"))
                 assert (await queue.stats()).leased == 2

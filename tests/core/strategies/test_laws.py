@@ -22,6 +22,7 @@ from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.ewma import NEGLIGIBLE, Ewma, decayed
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
+from tests.core.strategies.histories import capacities, gaps, histories
 from tests.core.strategies.pacing import saw, turns
 
 KINDS: list[type[Any]] = [Fixed, Adaptive, BatchFill, Ewma, Freshness]
@@ -66,25 +67,6 @@ freshness = st.builds(
 #: Those to which a failed poll is no evidence, and an empty one no reason to hurry.
 calm = fixed | adaptive | batch_fill | ewma
 recipes = calm | freshness
-
-gaps = st.just(0.0) | st.floats(0, 100) | st.floats(0, 1e300)
-capacities = st.none() | st.just(10) | st.integers(0, 100) | st.integers(0, 10**400)
-counts = st.just(0) | st.integers(0, 30) | st.integers(0, 10**400)
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> list[Outcome]:
-    """Polls of one source, in the order of time; any of them may have failed."""
-    at = draw(st.just(0.0) | st.floats(-1e300, 1e300))
-    outcomes = []
-    for gap in draw(st.lists(gaps, max_size=30)):
-        at += gap
-        failed = draw(st.sampled_from([False] * 4 + [True]))
-        found = 0 if failed else draw(counts)
-        waits = tuple(draw(st.lists(st.floats(0, 1e6), max_size=3)))
-        hinted = draw(st.booleans())
-        outcomes.append(Outcome(at, found, draw(capacities), waits, failed, hinted))
-    return outcomes
 
 
 def walk(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, Any, Any]]:
