@@ -155,7 +155,7 @@ async def left(url: str) -> int:
     return stats.ready + stats.leased + stats.waiting
 
 
-@pytest.mark.parametrize("laned", [False, True])
+@pytest.mark.parametrize("laned", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_kills_while_writers_write(url: str, tmp_path: Path, laned: bool) -> None:
     """With lanes, one of which fails now and then, each lane gets everything in order."""
     seed = random.randrange(10**6)

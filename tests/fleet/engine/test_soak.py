@@ -24,7 +24,8 @@ from tests.support.kit import virtually
 BREAKER = FailureRules().breaker
 
 
-def test_a_day_of_a_thousand_targets() -> None:
+@pytest.mark.parametrize("hours", [6, pytest.param(24, marks=pytest.mark.soak)])
+def test_hours_of_a_thousand_targets(hours: int) -> None:
     async def main(clock: VirtualClock) -> None:
         watch, random = Watch(), Random(5)
         rates = {f"t{n}": 10 ** random.uniform(-5, -1) for n in range(1000)}
@@ -36,7 +37,7 @@ def test_a_day_of_a_thousand_targets() -> None:
         fleet = fleet_for(clock, concurrency=32, strategy=Freshness("10m", "2m", "1h"))
         fleet.add(*[Target(name, watch.probe(answer, takes=0.05)) for name in rates])
         async with running(fleet):
-            await asyncio.sleep(86_400)
+            await asyncio.sleep(hours * 3600)
             whole = fleet.state()
             assert whole.states["closed"] == 1000
             assert whole.dead == whole.stale == whole.due == 0
@@ -148,8 +149,9 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_pulses_soak() -> None:
-    soak(hours=1.0, traced=True)
+@pytest.mark.parametrize("traced", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_pulses_soak(traced: bool) -> None:
+    soak(hours=1.0, traced=traced)
 
 
 @pytest.mark.soak

@@ -270,12 +270,13 @@ def test_a_race_of_sixteen_workers_loses_few_writes(
     assert lost / jobs / seeds <= most
 
 
+@pytest.mark.parametrize("jobs", [400, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("start", "limit", "put"),
     [("at once", 1, 1), *((start, 8, put) for start in STARTS for put in (1, 100))],
 )
-def test_a_race_for_a_backlog_loses_fewer(start: str, limit: int, put: int) -> None:
-    assert race(1000, limit, 1, start, put=put)["lost"] / 1000 <= 0.3
+def test_a_race_for_a_backlog_loses_fewer(start: str, limit: int, put: int, jobs: int) -> None:
+    assert race(jobs, limit, 1, start, put=put)["lost"] / jobs <= 0.3
 
 
 def test_a_worker_that_met_rivals_takes_all_there_is_once_they_are_gone() -> None:

@@ -253,7 +253,7 @@ def run_schedules(server: Postgres, count: int, steps: int) -> None:
 
 
 def test_keys_are_claimed_in_order_whatever_is_open(either: Postgres) -> None:
-    run_schedules(either, 40 if "15" in either.version else 120, 80)
+    run_schedules(either, 40, 80)
 
 
 @pytest.mark.soak
