@@ -93,8 +93,6 @@ class SqsQueue(Queue):
         results=False,
         progress=False,
         cancel=False,
-        pause=False,
-        presence=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0
@@ -355,7 +353,7 @@ class SqsQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._dead.drop(ids)
 
-    async def _prune(self, keep: float) -> int:
+    async def _prune(self, keep: float | None) -> int:
         return 0  # nothing is ever kept
 
     async def close(self) -> None:

@@ -1,8 +1,7 @@
 -- Checks that all keys under our names are ours. Returns the layout's version, or the foreign key.
 local types = {
-  hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages,
-    KEY.notes .. 'pauses', KEY.notes .. 'workers', KEY.notes .. 'orders'},
-  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled},
+  hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages},
+  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled, KEY.results},
   set = {KEY.kinds},
 }
 for wanted, keys in pairs(types) do

@@ -1,1 +1,0 @@
-"""The Lua scripts of a queue in Redis. Each begins with `common.lua`."""
