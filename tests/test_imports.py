@@ -87,6 +87,13 @@ def test_a_name_brings_what_it_needs(code: str, without: set[str], unneeded: set
     assert not tops(found) & unneeded
 
 
+def test_the_pytest_plugin_costs_every_pytest_run_nothing() -> None:
+    before = loaded("import pytest")
+    found = loaded("import pytest, pollwise.testing.plugin")
+    assert parts(found) == {"errors", "testing"}
+    assert tops(found) - tops(before) == {"pollwise"}
+
+
 COMMAND = "import sys\nsys.argv[0] = 'pollwise'\nfrom pollwise.cli import main\nmain()"
 
 

@@ -53,6 +53,23 @@ def test_exactly_as_many_runs_as_max_jobs(prefetch: int | None) -> None:
     virtually(main)
 
 
+def test_a_few_runs_that_are_left_are_still_claimed() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, seen = MemoryQueue(clock=clock), Seen()
+        worker = Worker(queue, events=seen.events)
+
+        @worker.handle("x")
+        async def handler(job: Job) -> None: ...
+
+        task = asyncio.ensure_future(worker.run(options(max_jobs=3)))
+        for count in (1, 2, 3):  # runs this short are claimed far ahead, but only three may start
+            await queue.put(NewJob("x"))
+            await until(lambda count=count: len(seen.of(JobDone)) == count)  # type: ignore[misc]
+        await task
+
+    virtually(main)
+
+
 def test_a_process_that_uses_too_much_memory() -> None:
     kept: list[bytes] = []
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
@@ -250,6 +255,25 @@ class Worker:
             if self._opened is None:
                 self._opened = open_queue(self.queue, clock=self.clock)
             return self._opened
+
+    @contextmanager
+    def using(self, queue: Queue) -> Iterator[Worker]:
+        """Use another queue inside the block: tasks are put there, and runs take jobs from there.
+
+        For tests of a program whose worker is made with the URL of a real store.
+        """
+        if self._run is not None:
+            raise ConfigError(
+                f"worker {self.name} is running; stop it before it uses another queue"
+            )
+        if not isinstance(queue, Queue):
+            raise ConfigError(f"queue = {queue!r} must be a queue, such as a MemoryQueue")
+        before = self.queue, self.clock, self._opened
+        self.queue, self.clock, self._opened = queue, queue.clock, None
+        try:
+            yield self
+        finally:
+            self.queue, self.clock, self._opened = before
 
     def sync_queue(self) -> SyncQueue:
         """The worker's queue for code without an event loop: its calls block.

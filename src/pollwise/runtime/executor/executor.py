@@ -140,7 +140,10 @@ class Executor(Generic[H, C]):
     async def room_for_a_claim(self) -> None:
         """Wait until a claim is worth it: half of what was claimed ahead is used up."""
         # Computed each time: as handlers take longer, less is claimed ahead.
-        await self.until(lambda: self._room_left() >= max(self.ahead.jobs() // 2, 1))
+        await self.until(lambda: self._room_left() >= max(self._worth_claiming(), 1))
+
+    def _worth_claiming(self) -> int:
+        return self.recycling.at_most(self.ahead.jobs() // 2, len(self._waiting))
 
     def is_idle(self) -> bool:
         """True if nothing is held: all that was claimed is settled."""
@@ -159,8 +162,7 @@ class Executor(Generic[H, C]):
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
         # Settlements under way do not delay the next claim, but they are bounded.
         room = min(limit - held, 2 * limit - held - len(self._settler))
-        may_start = self.recycling.may_start()
-        return room if may_start is None else min(room, may_start - len(self._waiting))
+        return self.recycling.at_most(room, len(self._waiting))
 
     def free(self) -> int:
         """How many claims would be started at once."""

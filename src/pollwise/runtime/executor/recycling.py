@@ -79,9 +79,11 @@ class Recycling:
         #: Why the run ended by itself, to be started again in a fresh process; else "".
         self.reason = ""
 
-    def may_start(self) -> int | None:
-        """How many more runs may start; None for no limit."""
-        return None if self._max_runs is None else self._max_runs - self._started
+    def at_most(self, claims: int, waiting: int) -> int:
+        """How many of these claims may still start, beside those that wait already."""
+        if self._max_runs is None:
+            return claims
+        return min(claims, self._max_runs - self._started - waiting)
 
     def started(self) -> None:
         self._started += 1

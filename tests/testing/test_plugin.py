@@ -1,0 +1,179 @@
+"""The pytest plugin: its fixtures are there in this run too, because Pollwise is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from pollwise import Job, NewJob, Reject, Retry, Worker, from_context
+from pollwise.errors import ConfigError
+from pollwise.testing import RecordingQueue, SteppedClock, WorkerTesters
+
+#: As programs have it: made with the URL of a store that a test cannot reach.
+worker = Worker("postgresql://nowhere.invalid/shop")
+ran: list[Any] = []
+
+
+@worker.context
+async def shared() -> AsyncIterator[str]:
+    yield "shared"
+
+
+@worker.task(retry=Retry.fixed("10m", attempts=3))
+async def charge(order: UUID, amount: int = 1, context: str = from_context) -> str:
+    ran.append((order, amount, context))
+    if amount < 0:
+        raise ValueError("negative")
+    if amount > 100:
+        raise Reject("too much")
+    await mail.put(order=order)
+    return "charged"
+
+
+@worker.task
+def mail(order: UUID) -> None:
+    ran.append(order)
+
+
+@worker.handle("again")
+async def again(job: Job) -> None:
+    await worker.queue_for_puts().put(NewJob("again", delay=job.payload or 0))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran() -> None:
+    ran.clear()
+
+
+ORDER = UUID(int=7)
+
+
+def test_a_sync_test_puts_runs_and_asserts(
+    pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters
+) -> None:
+    shop = pollwise_worker(worker)
+    job = charge.put_sync(ORDER, amount=5)
+    pollwise_queue.assert_put(charge, order=ORDER)
+    put = pollwise_queue.assert_put("charge", amount=5)
+    assert put.id == job.id
+    pollwise_queue.assert_not_put(mail)
+    assert ran == []
+    summary = shop.run_all_sync()
+    assert summary.done == 2  # the charge, and the mail that it put
+    assert ran == [(ORDER, 5, "shared"), ORDER]
+    assert job.result("1s") == "charged"
+    assert [each.job.payload for each in pollwise_queue.puts_of(mail)] == [{"order": str(ORDER)}]
+    with pytest.raises(AssertionError, match=r"no job was put as charge\(amount=6\); 2 were put: "):
+        pollwise_queue.assert_put(charge, amount=6)
+    with pytest.raises(AssertionError, match=r"a job was put as mail\(\); 2 were put"):
+        pollwise_queue.assert_not_put(mail)
+
+
+def test_a_test_with_an_event_loop_awaits(
+    pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters, virtual_clock: SteppedClock
+) -> None:
+    async def main() -> None:
+        shop = pollwise_worker(worker)
+        began = virtual_clock.epoch()
+        await charge.options(delay="2h").put(ORDER)
+        assert (await shop.run_all()).done == 0
+        assert (await shop.run_all(delayed=True)).done == 2
+        assert virtual_clock.epoch() == began + 7200
+        await virtual_clock.advance("1m")
+        assert virtual_clock.epoch() == began + 7260
+        with pytest.raises(ConfigError, match="this test has an event loop"):
+            shop.run_all_sync()
+
+    asyncio.run(main())
+
+
+def test_errors_of_handlers_are_raised_unless_they_are_expected(
+    pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters, virtual_clock: SteppedClock
+) -> None:
+    shop = pollwise_worker(worker)
+    charge.put_sync(ORDER, -1)
+    with pytest.raises(ValueError, match="negative"):
+        shop.run_all_sync()
+    assert shop.run_all_sync().failed == 0  # its retry is due in ten minutes
+    virtual_clock.skip("10m")
+    assert shop.run_all_sync(raises=False).retried == 1
+    summary = shop.run_all_sync(delayed=True, raises=False)
+    assert (summary.retried, summary.dead, len(ran)) == (0, 1, 3)
+    charge.put_sync(ORDER, 101)
+    assert shop.run_all_sync().dead == 1  # a Reject is meant
+
+
+def test_time_goes_on_from_run_to_run(
+    virtual_clock: SteppedClock, pollwise_worker: WorkerTesters
+) -> None:
+    began = virtual_clock.epoch()
+    virtual_clock.run(asyncio.sleep(60))  # real time: none passes
+    virtual_clock.skip(1)
+    virtual_clock.run(virtual_clock.advance("1m"))
+    assert virtual_clock.epoch() == began + 121
+    at = datetime.fromtimestamp(began + 200, tz=None).astimezone()
+    shop = pollwise_worker(worker)
+    mail.options(run_at=at).put_sync(ORDER)
+    assert shop.run_all_sync().done == 0
+    assert shop.run_all_sync(delayed=True).done == 1
+    assert virtual_clock.epoch() == began + 200
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+def test_jobs_that_always_come_back_fail(
+    delay: int, pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters
+) -> None:
+    shop = pollwise_worker(worker)
+    worker.sync_queue().put(NewJob("again", delay))
+    with pytest.raises(AssertionError, match=r"still .* after 1000 runs"):
+        shop.run_all_sync(delayed=True)
+
+
+def test_what_was_there_before_is_there_again(pollwise_worker: WorkerTesters) -> None:
+    before = worker.queue, worker.clock
+    pollwise_worker(worker)
+    assert worker.queue != before[0]
+    pollwise_worker.close()
+    assert (worker.queue, worker.clock) == before
+    with pytest.raises(ConfigError, match=r"give a pollwise\.Worker"):
+        pollwise_worker("shop:worker")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="must be a queue, such as a MemoryQueue"):
+        with worker.using("memory://"):  # type: ignore[arg-type]
+            pass
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "testing.md"
+FILES = re.compile(r'^```python title="([\w.]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+ASYNC = """
+import pytest
+from test_shop import charges
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_in_an_event_loop(anyio_backend, pollwise_worker):
+    await charges(pollwise_worker)
+"""
+
+
+def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
+    """In a project of its own, which is that of the page, beside another plugin for async tests."""
+    for name, text in FILES.findall(PAGE.read_text("utf-8")):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "test_async.py").write_text(ASYNC)
+    environment = {**os.environ, "PYTEST_ADDOPTS": "-p no:valkey -p no:schemathesis"}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", str(tmp_path)],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "3 passed" in run.stdout
