@@ -42,7 +42,12 @@ def test_every_public_name_is_explained(name: str) -> None:
 
 def test_the_root_has_the_base_of_errors_and_what_handlers_raise() -> None:
     at_the_root = {error for error in ERRORS if error.__name__ in pollwise.__all__}
-    assert at_the_root == {errors.PollwiseError, errors.Reject, errors.Snooze}
+    assert at_the_root == {
+        errors.Cancelled,
+        errors.PollwiseError,
+        errors.Reject,
+        errors.Snooze,
+    }
 
 
 # The tree of errors, as the docstring of the module draws it.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollwise.errors import PollwiseError, Reject, Snooze
+from pollwise.errors import Cancelled, PollwiseError, Reject, Snooze
 
 if TYPE_CHECKING:
     from pollwise.agent.agent import Agent
@@ -55,6 +55,7 @@ __all__ = [
     "Batch",
     "BatchFill",
     "Breaker",
+    "Cancelled",
     "Clock",
     "Controller",
     "ControllerOptions",

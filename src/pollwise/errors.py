@@ -25,6 +25,7 @@
 
     Signal (raised by handlers, not an error)
     ├── Reject               dead now, no more attempts
+    ├── Cancelled            its job was cancelled, and it stopped
     └── Snooze               run again later; this attempt does not count
 
 A message says what was wrong, with which value, from where, and what to do.
@@ -190,18 +191,12 @@ class JobFailed(PollwiseError):
     """A job whose result was waited for is dead, was cancelled, or does not exist any more.
 
     job_id: its id. state: "dead", "cancelled", or None if the job is gone.
-    traceback: where the error in the handler came from, as text, if it is known.
     """
 
-    def __init__(
-        self, job_id: str, state: str | None, text: str, traceback: str | None = None
-    ) -> None:
+    def __init__(self, job_id: str, state: str | None, text: str) -> None:
         self.job_id = job_id
         self.state = state
-        self.traceback = traceback
         super().__init__(text)
-        if traceback:
-            self.add_note(f"In the worker:\n{traceback}")
 
 
 class Signal(Exception):
@@ -214,6 +209,17 @@ class Reject(Signal):
     def __init__(self, reason: str = "rejected by its handler") -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class Cancelled(Signal):
+    """Settle this job as cancelled: its handler stopped because somebody asked for that.
+
+    reason: kept with the job as its error, if given.
+    """
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = reason
+        super().__init__(reason or "cancelled by its handler")
 
 
 class Snooze(Signal):

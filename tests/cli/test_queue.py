@@ -127,6 +127,7 @@ def test_stats_count_by_state() -> None:
     stats = good("queue", "stats", URL, "--json").json()
     age = stats.pop("oldest_age")
     assert 0 <= age < 60
+    assert stats.pop("paused") == []
     assert stats == dict.fromkeys(STATES, 0) | {"ready": 1, "delayed": 1, "dead": 1}
     text = good("queue", "stats", URL).out
     assert [line.split() for line in text.splitlines()[1:-1]] == [
@@ -141,12 +142,15 @@ def test_stats_count_each_kind() -> None:
     bury("no", kind="a")
     kinds = good("queue", "stats", URL, "--by-kind", "--json").json()
     assert (kinds["b"].pop("oldest_age") < 60, kinds["a"].pop("oldest_age")) == (True, None)
-    assert kinds["a"] == dict.fromkeys(STATES, 0) | {"dead": 1}
-    assert kinds["b"] == dict.fromkeys(STATES, 0) | {"ready": 1, "delayed": 1}
-    header, a, b = good("queue", "stats", URL, "--by-kind").out.splitlines()
-    assert header.split() == ["kind", *STATES, "oldest", "waits"]
-    assert a.split() == ["a", *(str(kinds["a"][state]) for state in STATES), "–"]
-    assert b.split()[:-1] == ["b", *(str(kinds["b"][state]) for state in STATES)]
+    seen = {"workers": 0, "paused": False}
+    assert kinds["a"] == dict.fromkeys(STATES, 0) | {"dead": 1, "unhandled": False} | seen
+    waiting = {"ready": 1, "delayed": 1, "unhandled": True}
+    assert kinds["b"] == dict.fromkeys(STATES, 0) | waiting | seen
+    header, a, b, nobody = good("queue", "stats", URL, "--by-kind").out.splitlines()
+    assert header.split() == ["kind", *STATES, "oldest", "waits", "workers"]
+    assert a.split() == ["a", *(str(kinds["a"][state]) for state in STATES), "–", "none"]
+    assert b.split()[:-2] == ["b", *(str(kinds["b"][state]) for state in STATES)]
+    assert nobody == "no worker that is there handles: b"
     assert good("queue", "stats", f"{URL}?queue=other", "--by-kind").out == "no jobs\n"
 
 
@@ -295,36 +299,6 @@ def test_cancel_ends_what_waits_and_asks_the_worker_of_what_runs() -> None:
     assert (refused.code, refused.json()) == (1, {dead: "dead", "3": "cancelled"})
     assert refused.err.endswith(f"had ended or do not exist: {dead}, nonsense\n")
     assert "dead; it had ended" in pollwise("queue", "cancel", url, dead).out
-
-
-def test_result_prints_json_and_tells_failures_apart() -> None:
-    async def work() -> None:
-        async with SqliteQueue("jobs.db") as queue:
-            await queue.put([NewJob("greet", n) for n in range(3)])
-            first, second, _ = await queue.claim("w", 3, "1m")
-            where = 'File "greet.py", line 7, in greet'
-            await queue.settle(
-                [
-                    Settlement.done(first, {"a": [1]}, keep="1h"),
-                    Settlement.dead(second, "ValueError: no\x1b[31m", where),
-                ]
-            )
-
-    asyncio.run(work())
-    assert good("queue", "result", URL, "1").json() == {"a": [1]}
-    dead = pollwise("queue", "result", URL, "2", "--timeout", "1m")
-    assert (dead.code, dead.out) == (1, "")
-    assert "job 2 of kind greet is dead: ValueError: no" in dead.err
-    assert "greet.py" in dead.err
-    assert "\x1b" not in dead.err
-    assert "greet.py" in good("queue", "show", URL, "2").out
-    assert good("queue", "show", URL, "2", "--json").json()["errors"][0]["traceback"]
-    late = pollwise("queue", "result", URL, "3", "--timeout", "10ms")
-    assert (late.code, late.out) == (3, "")
-    assert "job 3 has not ended within 10ms" in late.err
-    gone = pollwise("queue", "result", URL, "4")
-    assert gone.code == 1
-    assert "does not exist" in gone.err
 
 
 def test_reading_a_queue_changes_nothing(folder: Path) -> None:

@@ -45,9 +45,7 @@ jobs = st.fixed_dictionaries(
         "headers": st.sampled_from([None, None, {"a": "☃"}]),
     }
 )
-actions = st.sampled_from(
-    ["done", "done", "result", "kept", "kept", "retry", "dead", "cancelled", "give_back"]
-)
+actions = st.sampled_from(["done", "done", "result", "retry", "dead", "cancelled", "give_back"])
 
 
 def step(name: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
@@ -100,7 +98,8 @@ programs = st.lists(
         step("retry", picks=st.none() | picks),
         step("drop", picks=st.none() | picks),
         step("prune"),
-        step("endings", picks=picks),
+        step("pause", kind=st.sampled_from([None, "a", "b"])),
+        step("resume", kind=st.sampled_from([None, "a", "b"])),
     ),
     min_size=10,
     max_size=50,
@@ -151,12 +150,10 @@ class Side:
                         batch.append(Settlement.done(claim))
                     case "result":
                         batch.append(Settlement.done(claim, {"n": delay}))
-                    case "kept":
-                        batch.append(Settlement.done(claim, {"n": delay}, keep=delay or 3))
                     case "cancelled":
-                        batch.append(Settlement.cancelled(claim, "stopped", keep=delay))
+                        batch.append(Settlement.cancelled(claim, "stopped"))
                     case "dead":
-                        batch.append(Settlement.dead(claim, "broken", "where" if delay else None))
+                        batch.append(Settlement.dead(claim, "broken"))
                     case "retry":
                         batch.append(Settlement.retry(claim, delay, "again"))
                     case _:
@@ -189,9 +186,11 @@ class Side:
     async def _prune(self, queue: Queue) -> Any:
         return await queue.prune()
 
-    async def _endings(self, queue: Queue, picks: list[int]) -> Any:
-        found = await queue.endings([*(self._some_ids(picks) or []), "no-such-job"])
-        return {self.numbers.get(job_id): ending for job_id, ending in found.items()}
+    async def _pause(self, queue: Queue, kind: str | None) -> Any:
+        return await queue.pause(kind, by="ann")
+
+    async def _resume(self, queue: Queue, kind: str | None) -> Any:
+        return await queue.resume(kind)
 
     def _some_ids(self, picks: list[int] | None) -> list[str] | None:
         return None if picks is None else [i for p in picks for i in self.ids[p : p + 1]]
@@ -200,11 +199,11 @@ class Side:
         """The stats, and every job."""
         queue = next(self.handles)
         shown = {self.numbers[v.job.id]: self._info(v) for v in await queue.jobs(limit=1000)}
-        stats = await queue.stats()
+        stats, pauses = await queue.stats(), await queue.paused()
         kinds = await queue.stats_by_kind()
         for state in STATES:
             assert sum(getattr(each, state) for each in kinds.values()) == getattr(stats, state)
-        return (stats, kinds), shown
+        return (stats, kinds, pauses), shown
 
     def _info(self, view: JobInfo) -> dict[str, Any]:
         return self._plain(view.job) | {
@@ -250,8 +249,7 @@ class Promises:
                     "cancel": was in ("ready", "delayed", "blocked"),
                     "claim": cancelled,  # its lease ran out
                 }
-                # A result may have ended by itself; then it was a finished job.
-                gone = was in (None, "done", "cancelled") or rightly.get(name)
+                gone = was is None or rightly.get(name)
                 assert gone, f"job {number} was {was}, and {name} lost it"
         live: Counter[str] = Counter()
         for job in shown.values():

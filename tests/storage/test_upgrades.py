@@ -1,8 +1,9 @@
 """Migrations only add, so a worker of the version before runs on the new schema.
 
 There is one first migration per store and part; these are frozen. A later one may create tables
-and indexes, add columns that have a default or may be NULL, and add functions. Here, code of today
-works on tables that such a migration has changed, as it will while a later version is rolled out.
+and indexes, add columns that have a default or may be NULL, add functions, and grant reads. Here,
+code of today works on tables that such a migration has changed, as it will while a later version is
+rolled out.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ FROZEN = {
 #: What a migration after the first may do.
 ADDS = re.compile(
     r"CREATE (TABLE|INDEX|UNIQUE INDEX|FUNCTION|TRIGGER|VIEW)|CREATE OR REPLACE FUNCTION"
-    r"|ALTER TABLE \S+ ADD COLUMN (?!.*NOT NULL(?!.*DEFAULT))",
+    r"|ALTER TABLE \S+ ADD COLUMN (?!.*NOT NULL(?!.*DEFAULT))|GRANT SELECT ",
 )
 
 

@@ -24,6 +24,7 @@ from pollwise.errors import LeaseLost
 from pollwise.queues.base import Queue
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.redis.store import SCRIPTS
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import JobStarted, PollFailed, PollRecovered
 from pollwise.runtime.jobs import Claim, Job, NewJob, Renewal, Settlement
@@ -62,9 +63,7 @@ def address_of(server: Postgres | Redis) -> str:
 
 def request_of(store: str, call: Call) -> bytes:
     """What a call's request contains, for the proxy to know it by."""
-    return (
-        call.encode() if store == "postgres" else script("pollwise.queues.redis", call).sha.encode()
-    )
+    return call.encode() if store == "postgres" else script(SCRIPTS, call).sha.encode()
 
 
 # What happened

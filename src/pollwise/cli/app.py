@@ -42,7 +42,10 @@ COMMANDS = {
         "Check this machine, the settings and, if given, a queue or an outbox. "
         "Changes nothing there.",
     ),
-    "queue": CommandEntry("queue.commands", "Put, list, cancel, retry and drop jobs."),
+    "queue": CommandEntry(
+        "queue.commands",
+        "Put, list, cancel, retry and drop jobs; pause them, and see their workers.",
+    ),
     "outbox": CommandEntry(
         "outbox.commands",
         "The transactional outbox: run its relay, show its records, unblock keys.",

@@ -131,3 +131,17 @@ def _shows(char: str) -> bool:
 def moment(epoch: float) -> str:
     """Seconds since 1970 as date and time in UTC."""
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def rounded(seconds: float) -> str:
+    """A duration with about two significant digits."""
+    if 0 < seconds < 10 and seconds != round(seconds):
+        return f"{seconds:.1f}s"
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02}h"

@@ -219,7 +219,7 @@ class Relay:
             async with self._executor as executor:
                 async for claims in executor.polls:
                     executor.take(self._held(claims))
-                    await executor.pruning.run()
+                    await executor.prune()
                     await self._measure()
                     await self._forget_lanes()
                     await executor.room_for_a_claim()
@@ -363,7 +363,7 @@ class Relay:
         for item in records:
             if held.done and (self._hand_back_now() or self._clock.now() > settle_at):
                 break
-            if self._executor.lease_is_over(held):  # after a stall, another relay may have the key
+            if self._executor.leases.is_over(held):  # after a stall, another relay may have the key
                 break
             held.progress = RecordProgress.read(item.progress, item.retried)
             handlers = (
@@ -458,8 +458,8 @@ class Relay:
     async def settle(self, settlements: list[KeySettlement]) -> Collection[str]:
         return [claim.name for claim in await self._outbox.settle(settlements)]
 
-    async def renew(self, claims: list[KeyClaim]) -> Renewal:
-        lost = await self._outbox.renew(claims, self._executor.lease)
+    async def renew(self, held: Sequence[HeldKey]) -> Renewal:
+        lost = await self._outbox.renew([each.claim for each in held], self._executor.lease)
         return Renewal(tuple(claim.name for claim in lost))
 
     def label(self, held: HeldKey) -> str:
@@ -467,7 +467,7 @@ class Relay:
         record = claim.records[min(held.done, len(claim.records) - 1)].record
         return f"record {record.id} of kind {record.kind}"
 
-    def cancelled(self, held: HeldKey) -> KeySettlement:
+    def cancelled(self, held: HeldKey, _: BaseException | None = None) -> KeySettlement:
         return self.give_back(held, "it was cancelled")  # nobody can ask for that
 
     def lost(self, held: HeldKey) -> None:

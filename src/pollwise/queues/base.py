@@ -18,17 +18,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
-from pollwise.queues.waiting import ENDINGS, EndingWaiters
+from pollwise.errors import ConfigError, JobError, JobFailed, LeaseLost, Unsupported
+from pollwise.queues.notes import NotedStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import CANCELS
 from pollwise.runtime.jobs import (
     ENDED,
     STATES,
     Claim,
-    JobEnding,
     JobInfo,
     NewJob,
     Progress,
@@ -37,9 +35,9 @@ from pollwise.runtime.jobs import (
     State,
     checked_name,
 )
+from pollwise.runtime.loop import poll
 from pollwise.runtime.store import (
     MAX_BATCH,
-    WorkStore,
     check_page,
     checked_batch,
     checked_lease,
@@ -49,6 +47,8 @@ from pollwise.runtime.store import (
 
 #: The maximum size of a payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
+#: How often to look for a result that is waited for.
+WAIT_FOR_RESULT = Adaptive("20ms", "1s", backoff_multiplier=1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,8 @@ class Capabilities:
     headers: a job can have headers.
     results, progress, cancel: the result and the progress of a run can be stored, and a job can be
         cancelled.
+    pause: kinds, and the whole queue, can be paused.
+    presence: running workers leave a record of themselves, and their concurrency can be changed.
     """
 
     keys: bool = True
@@ -103,6 +105,8 @@ class Capabilities:
     results: bool = True
     progress: bool = True
     cancel: bool = True
+    pause: bool = True
+    presence: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class ClaimRequest:
     ahead: bool
 
 
-class Queue(WorkStore[Claim]):
+class Queue(NotedStore):
     """Jobs in a store. Open one with `pollwise.open(url)`."""
 
     _what = "queue"
@@ -162,8 +166,6 @@ class Queue(WorkStore[Claim]):
     #: stores that bill each call gather.
     gather: ClassVar[float] = 0.0
     gather_up_to: ClassVar[int] = 1
-    #: How often to look for results that are waited for.
-    wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
 
     def __init__(
         self,
@@ -185,7 +187,6 @@ class Queue(WorkStore[Claim]):
                 "them; leave `keep` out or choose a store that can"
             )
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
-        self._waiters = EndingWaiters(self)
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
@@ -259,14 +260,12 @@ class Queue(WorkStore[Claim]):
         batch = checked_batch(settlements, "settle")
         if not batch:
             return
-        if not self.capabilities.results and any(s.result is not None or s.keep for s in batch):
+        if not self.capabilities.results and any(s.result is not None for s in batch):
             raise self._cannot("keep results")
         once, again = (batch, []) if len(batch) == 1 else once_each(batch, claim_of)
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
         if any(s.action != "done" or s.claim.job.key is not None for s in batch):
             self._hint_after(batch)
-        if any(s.keep is not None or s.result is not None or s.action == "dead" for s in batch):
-            self._hints.broadcast_if_wanted(ENDINGS)
         if lost:
             raise LeaseLost(lost)
 
@@ -292,26 +291,26 @@ class Queue(WorkStore[Claim]):
 
         timeout: how long to wait; then `TimeoutError` is raised, and the job goes on.
         """
-        return await self._waiters.result(job_id, timeout)
-
-    async def wait(self, ids: Sequence[str], timeout: Duration | None = None) -> dict[str, Any]:
-        """Wait until jobs have ended; return the result of each, or its `JobFailed`, by id.
-
-        timeout: how long to wait; then those that have not ended are left out, and go on.
-        All who wait for jobs of one queue object share its polls.
-        """
-        return await self._waiters.results(distinct(ids, "ids") or [], timeout)
-
-    async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        """How jobs ended, in one call; None for those that do not exist. Others are left out."""
         if not self.capabilities.results:
             raise self._cannot("keep results")
-        wanted = checked_batch(distinct(ids, "ids") or [], "endings")
-        return await self._endings(wanted) if wanted else {}
+        state: State | None = None
 
-    async def prune(self) -> int:
-        """Delete finished jobs and results that were kept long enough, a limited number."""
-        return await self._prune(self.keep)
+        async def look() -> list[JobInfo | None]:
+            nonlocal state
+            info = await self.get(job_id)
+            state = None if info is None else info.state
+            return [info] if state is None or state in ENDED else []
+
+        polls = poll(look, WAIT_FOR_RESULT, clock=self.clock, spread=False)
+        limit = asyncio.timeout(None if timeout is None else seconds(timeout, "timeout"))
+        try:
+            async with limit:
+                [info] = await anext(polls)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the store's own
+            raise TimeoutError(f"job {job_id} has no result yet; it is {state}") from None
+        return result_of(job_id, info)
 
     async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
@@ -325,8 +324,6 @@ class Queue(WorkStore[Claim]):
         states = await self._cancel(distinct(ids, "ids") or [])
         if "cancelled" in states.values():
             self._hints.send()  # a job that it blocked may run now
-            self._waiters.cancelled(i for i, state in states.items() if state == "cancelled")
-            self._hints.broadcast_if_wanted(ENDINGS)
         if "leased" in states.values():
             self._hints.broadcast(CANCELS)
         return states
@@ -390,10 +387,6 @@ class Queue(WorkStore[Claim]):
         """Delete dead jobs permanently (None: all); return how many."""
         return await self._drop(distinct(ids, "ids"))
 
-    async def close(self) -> None:
-        self._waiters.close()
-        await super().close()
-
     # What a store implements.
 
     @abstractmethod
@@ -425,22 +418,6 @@ class Queue(WorkStore[Claim]):
     @abstractmethod
     async def _drop(self, ids: Sequence[str] | None) -> int: ...
 
-    @abstractmethod
-    async def _prune(self, keep: float | None) -> int:
-        """Delete what ended `keep` seconds ago, and results whose time is over."""
-
-    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        """How these jobs ended; None for those that do not exist. Others are left out.
-
-        A store overrides this to read all of them in one call.
-        """
-        found: dict[str, JobEnding | None] = {}
-        for job_id in ids:
-            info = await self.get(job_id)
-            if info is None or info.state in ENDED:
-                found[job_id] = None if info is None else JobEnding.of(info)
-        return found
-
     async def _give_back(self, claims: list[Claim]) -> None:
         await self.settle([Settlement.give_back(claim) for claim in claims])
 
@@ -456,9 +433,6 @@ class Queue(WorkStore[Claim]):
         behind = sum(s.claim.job.key is not None and not s.comes_back for s in settled)
         if behind:
             self._hints.send(behind)
-
-    def _cannot(self, what: str) -> Unsupported:
-        return Unsupported(f"{self.url} cannot {what}; choose a store that can")
 
     def _no_views(self, what: str) -> Unsupported:
         return Unsupported(
@@ -491,6 +465,22 @@ class Queue(WorkStore[Claim]):
                     "leave it out or choose a store that can"
                 )
         self._check_size(job.kind, job.size)
+
+
+def result_of(job_id: str, info: JobInfo | None) -> Any:
+    """The result of a job that has ended; a `JobFailed` if it has none."""
+    if info is None:
+        raise JobFailed(
+            job_id,
+            None,
+            f"job {job_id} does not exist any more, nor does its result. A worker keeps results "
+            "for as long as its queue keeps finished jobs: open it with `keep`, or keep for longer",
+        )
+    if info.state == "done":
+        return info.result
+    reason = f": {info.error}" if info.error else ""
+    text = f"job {job_id} of kind {info.job.kind} is {info.state}{reason}"
+    raise JobFailed(job_id, info.state, text)
 
 
 def claim_of(settlement: Settlement) -> tuple[str, int]:

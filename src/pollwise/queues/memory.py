@@ -6,7 +6,6 @@ It is also the model that the other stores are compared with: plain dictionaries
 from __future__ import annotations
 
 import heapq
-import math
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pollwise.queues.base import Capabilities, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.notes import MemoryNotes
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
@@ -61,7 +61,6 @@ class _MemoryJob:
     progress: Progress | None = None
     cancel: bool = False
     result: str | None = None
-    expires_at: float | None = None  # it is kept until then for its result
     version: int = field(default=0)  # distinguishes stale heap entries from the current one
 
     @property
@@ -69,7 +68,7 @@ class _MemoryJob:
         return self.lapsed and self.lapses + 1 >= LAPSES_ALONE
 
 
-class MemoryQueue(Queue):
+class MemoryQueue(MemoryNotes, Queue):
     """Jobs in memory: everything a queue can do, but nothing survives the process."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True)
@@ -80,7 +79,7 @@ class MemoryQueue(Queue):
         return f"memory://?queue={quote(self.name, safe='')}"
 
     def __init__(self, name: str = "default", **options: object) -> None:
-        super().__init__(name, **options)  # type: ignore[arg-type]
+        super().__init__(name, **options)
         self._home = Home()
         self._records: dict[int, _MemoryJob] = {}
         self._last = 0
@@ -108,10 +107,17 @@ class MemoryQueue(Queue):
             due = job.due_at(now)
             fresh.append(
                 _MemoryJob(
-                    seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due,
+                    seq,
+                    job.kind,
+                    job.encoded,
+                    job.key,
+                    job.priority,
+                    job.unique,
+                    now,
+                    due,
                     job.headers,
                 )
-            )  # fmt: skip
+            )
             ids.append(str(seq))
             if job.unique is not None:
                 in_batch[job.unique] = fresh[-1]
@@ -218,7 +224,7 @@ class MemoryQueue(Queue):
     def _best_heap(self, kinds: Sequence[str] | None) -> list[tuple[int, float, int, int]] | None:
         """The heap whose first job comes first of all."""
         best = None
-        for kind in self._ready if kinds is None else kinds:
+        for kind in self._without_paused(self._ready if kinds is None else kinds):
             heap = self._ready.get(kind, [])
             while heap:
                 record = self._records.get(heap[0][2])
@@ -280,8 +286,8 @@ class MemoryQueue(Queue):
                 continue
             record.token += 1
             record.lapsed = False
-            if settlement.failure is not None:
-                self._note_error(record, now, settlement.failure)
+            if settlement.error is not None:
+                self._note_error(record, now, settlement.error)
             if settlement.action == "give_back":
                 record.attempt -= 1
             if settlement.comes_back and not record.cancel:
@@ -290,15 +296,13 @@ class MemoryQueue(Queue):
                 self._move(record, "delayed" if settlement.delay else "ready", record.run_at)
             else:
                 record.result = settlement.result
-                if (more := settlement.outlasting(self.keep)) is not None:
-                    record.expires_at = now + more
                 ways: dict[str, State] = {"done": "done", "dead": "dead"}
                 self._end(record, ways.get(settlement.action, "cancelled"), now)
         return lost
 
     @staticmethod
     def _note_error(record: _MemoryJob, at: float, error: str) -> None:
-        failure = JobFailure.stored(at, record.attempt, error)
+        failure = JobFailure(at, record.attempt, error)
         record.errors = (*record.errors, failure)[-ERRORS_KEPT:]
 
     def _end(self, record: _MemoryJob, state: State, now: float) -> None:
@@ -310,10 +314,7 @@ class MemoryQueue(Queue):
         record.cancel = False
         self._move(record, state, now)
         if state != "dead" and self.keep is None:
-            if record.expires_at is None:
-                self._delete(record)
-            else:
-                self._free_unique(record)
+            self._delete(record)
 
     async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
         now = self._now()
@@ -338,12 +339,8 @@ class MemoryQueue(Queue):
 
     def _delete(self, record: _MemoryJob) -> None:
         del self._records[record.seq]
-        self._free_unique(record)
-
-    def _free_unique(self, record: _MemoryJob) -> None:
         if record.unique is not None:
             del self._unique[record.unique]
-            record.unique = None
 
     def _held(self, claim: Claim) -> _MemoryJob | None:
         """The job, if this claim is its newest and was not settled yet."""
@@ -399,11 +396,7 @@ class MemoryQueue(Queue):
 
     async def get(self, job_id: str) -> JobInfo | None:
         record = self._records.get(number_of(job_id))
-        return None if record is None or self._expired(record) else self._info(record)
-
-    def _expired(self, record: _MemoryJob) -> bool:
-        """True if it was kept for a result whose time is over."""
-        return record.expires_at is not None and record.expires_at <= self._now()
+        return None if record is None else self._info(record)
 
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
         page: list[JobInfo] = []
@@ -415,8 +408,7 @@ class MemoryQueue(Queue):
                 continue
             info = self._info(record)
             if (
-                not self._expired(record)
-                and chosen.state in (None, info.state)
+                chosen.state in (None, info.state)
                 and (chosen.kinds is None or record.kind in chosen.kinds)
                 and chosen.worker in (None, info.worker)
             ):
@@ -437,7 +429,6 @@ class MemoryQueue(Queue):
             record.token += 1
             record.run_at = now
             record.worker = record.progress = record.result = record.claimed_at = None
-            record.expires_at = None
             self._enter(record, now)
         return len(ended)
 
@@ -455,16 +446,12 @@ class MemoryQueue(Queue):
             if record.state in states and (wanted is None or record.seq in wanted)
         ]
 
-    async def _prune(self, keep: float | None) -> int:
-        before = -math.inf if keep is None else self._now() - keep
-        count = 0
-        for record in self._ended(None, ("done", "cancelled")):
-            if self._expired(record) or (record.expires_at is None and record.since <= before):
-                self._delete(record)
-                count += 1
-            elif record.since <= before:
-                self._free_unique(record)
-        return count
+    async def _prune(self, keep: float) -> int:
+        before = self._now() - keep
+        old = [r for r in self._ended(None, ("done", "cancelled")) if r.since <= before]
+        for record in old:
+            self._delete(record)
+        return len(old)
 
     def _now(self) -> float:
         """The time; refuses calls from a second thread, because nothing here is locked."""
@@ -474,10 +461,19 @@ class MemoryQueue(Queue):
     def _job(self, record: _MemoryJob) -> Job:
         decoded = decode_job(record.encoded)
         return Job(
-            str(record.seq), self.name, record.kind, decoded.payload, record.key, record.priority,
-            record.attempt, record.created_at, record.run_at, record.unique, record.headers,
-            decoded.unreadable,
-        )  # fmt: skip
+            id=str(record.seq),
+            queue=self.name,
+            kind=record.kind,
+            payload=decoded.payload,
+            key=record.key,
+            priority=record.priority,
+            attempt=record.attempt,
+            created_at=record.created_at,
+            run_at=record.run_at,
+            unique=record.unique,
+            headers=record.headers,
+            unreadable=decoded.unreadable,
+        )
 
     def _info(self, record: _MemoryJob) -> JobInfo:
         state, since = self._state_at(record, self._now()), record.since

@@ -6,13 +6,14 @@ A job is one record in its queue's store. `JobInfo` shows the whole record.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, PayloadError, PollwiseError
+from pollwise.runtime.executor.control.run_control import OfRun, control_of
 
 #: The longest kind, key and unique, in characters.
 NAME_LENGTH_MAX = 200
@@ -22,16 +23,12 @@ DELAY_MAX = 10 * 365 * 86400.0
 PRIORITY_MAX = 1000
 #: The longest error or reason that is kept with a job, in characters.
 ERROR_LENGTH_MAX = 2000
-#: The longest traceback that is kept with an error, in characters.
-TRACEBACK_LENGTH_MAX = 4096
 #: How many errors are kept with a job: the last ones.
 ERRORS_KEPT = 5
 #: The largest headers of a job, in bytes of JSON.
 MAX_HEADER_BYTES = 8 * 1024
 #: The largest result of a job, in bytes of JSON.
 MAX_RESULT_BYTES = 1024 * 1024
-#: How long the result of a task is kept unless it says otherwise, in seconds.
-RESULT_TTL = 3600.0
 #: The longest note of a progress report, in characters.
 NOTE_LENGTH_MAX = 500
 #: A job whose leases ran out this many times in a row is a suspect: it is claimed alone.
@@ -51,8 +48,6 @@ ENDED: tuple[State, ...] = STATES[4:]
 SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
 #: In this order, because stores are sent an action as its place here.
 ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
-#: Stands between an error and its traceback in the text that a store keeps.
-_TRACEBACK_FOLLOWS = "\n\x1e"
 
 
 class NewJob:
@@ -110,8 +105,18 @@ class NewJob:
         return f"NewJob({self.kind!r}, {self.payload!r})"
 
 
+class _Reported:
+    """What `job.progress` returns, for async handlers to await. That gives other tasks a turn."""
+
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+_REPORTED = _Reported()
+
+
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(OfRun):
     """A job as its handler sees it. `attempt` is 1 on the first run. Times are since 1970.
 
     unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
@@ -130,6 +135,36 @@ class Job:
     unique: str | None
     headers: Mapping[str, str] = field(default_factory=dict)
     unreadable: str | None = None
+
+    def progress(self, fraction: float | None = None, note: str | None = None) -> Awaitable[None]:
+        """Report how far this run is: a fraction from 0 to 1, a note, or both.
+
+        In an async handler `await job.progress(0.4, "page 3 of 8")`, in a plain one the same
+        without await. It never waits for the store: the newest report is written within about a
+        second, and not more often. It does nothing for a job that is not being run by a worker.
+
+        Raises JobError for a value that is not allowed. A note is cut to NOTE_LENGTH_MAX
+        characters.
+        """
+        if note is not None and not isinstance(note, str):
+            raise JobError(f"note = {note!r} must be text, or None")
+        if fraction is None and note is None:
+            raise JobError("give a fraction, as in job.progress(0.4), a note, or both")
+        progress = Progress(fraction, note)
+        if (control := control_of(self)) is not None:
+            control.report(progress)
+        return _REPORTED
+
+    @property
+    def cancel_requested(self) -> bool:
+        """True if this run should stop: somebody asked to cancel the job, or the worker gave the
+        run up (its timeout is over, its lease is lost).
+
+        For plain handlers, which cannot be interrupted: a plain handler that has seen True and
+        returns settles its job as cancelled. An async handler gets `CancelledError`.
+        """
+        control = control_of(self)
+        return control is not None and control.should_stop()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,21 +209,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
-    """Why an attempt of a job failed, and when.
-
-    traceback: where the error came from, if it made the job dead and is known.
-    """
+    """Why an attempt of a job failed, and when."""
 
     at: float
     attempt: int
     error: str
-    traceback: str | None = None
-
-    @classmethod
-    def stored(cls, at: float, attempt: int, text: str) -> JobFailure:
-        """From the text that a store keeps; see `Settlement.failure`."""
-        error, found, traceback = text.partition(_TRACEBACK_FOLLOWS)
-        return cls(at, attempt, error, traceback if found else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +227,7 @@ class JobInfo:
     claimed_at: when its current or last run was claimed.
     progress: of the current or last run.
     cancel: it runs, and was asked to cancel.
-    result: what the run returned, for as long as it is kept.
+    result: what the run returned, for as long as finished jobs are kept.
     claim: the claim that holds it; None unless it is leased, and over HTTP.
     """
 
@@ -222,26 +247,6 @@ class JobInfo:
         """The newest error."""
         return self.errors[-1].error if self.errors else None
 
-    @property
-    def traceback(self) -> str | None:
-        """The traceback of the newest error, if it made the job dead and is known."""
-        return self.errors[-1].traceback if self.errors else None
-
-
-@dataclass(frozen=True, slots=True)
-class JobEnding:
-    """How a job ended, for those who wait for it: its state, and its result or newest error."""
-
-    kind: str
-    state: State
-    result: Any = None
-    failure: JobFailure | None = None
-
-    @classmethod
-    def of(cls, info: JobInfo) -> JobEnding:
-        newest = info.errors[-1] if info.errors else None
-        return cls(info.job.kind, info.state, info.result, newest)
-
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
@@ -253,32 +258,19 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a claim ends. `result` is JSON text.
-
-    keep: how many seconds the record of a job that is done or cancelled is kept for those who wait
-        for its result, even if the queue keeps no finished jobs; None for no longer than these. It
-        does not prolong `unique`.
-    traceback: where the error came from; it is kept if the job is dead.
-    """
+    """How a claim ends. `result` is JSON text."""
 
     claim: Claim
     action: SettlementAction
     delay: float = 0.0
     error: str | None = None
     result: str | None = None
-    keep: float | None = None
-    traceback: str | None = None
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ConfigError(f"action = {self.action!r} must be one of {', '.join(ACTIONS)}")
         object.__setattr__(self, "delay", seconds(self.delay, "delay"))
         object.__setattr__(self, "error", storable(self.error))
-        if self.keep is not None:
-            object.__setattr__(self, "keep", _checked_keep(self.keep, self.action))
-        if self.traceback is not None:
-            text = storable(self.traceback, TRACEBACK_LENGTH_MAX)
-            object.__setattr__(self, "traceback", text or None)
         if self.result is not None and len(self.result.encode()) > MAX_RESULT_BYTES:
             raise PayloadError(
                 f"the result of job {self.claim.job.id} has more than {MAX_RESULT_BYTES} bytes of "
@@ -286,13 +278,10 @@ class Settlement:
             )
 
     @classmethod
-    def done(cls, claim: Claim, result: Any = None, *, keep: Duration | None = None) -> Settlement:
-        """The work is finished. `result` is any JSON value; None means that there is none.
-
-        keep: how long the job is kept for its result, even if the queue keeps no finished jobs.
-        """
+    def done(cls, claim: Claim, result: Any = None) -> Settlement:
+        """The work is finished. `result` is any JSON value; None means that there is none."""
         text = None if result is None else encode(result, claim.job.kind, "result")
-        return cls(claim, "done", result=text, keep=_keep_for(keep))
+        return cls(claim, "done", result=text)
 
     @classmethod
     def retry(cls, claim: Claim, delay: Duration = 0, error: str | None = None) -> Settlement:
@@ -305,34 +294,19 @@ class Settlement:
         return cls(claim, "give_back", seconds(delay, "delay"))
 
     @classmethod
-    def dead(cls, claim: Claim, error: str, traceback: str | None = None) -> Settlement:
+    def dead(cls, claim: Claim, error: str) -> Settlement:
         """It will not run again unless an operator retries it."""
-        return cls(claim, "dead", error=error, traceback=traceback)
+        return cls(claim, "dead", error=error)
 
     @classmethod
-    def cancelled(
-        cls, claim: Claim, error: str | None = None, *, keep: Duration | None = None
-    ) -> Settlement:
-        """It was stopped because somebody asked to cancel it. `keep` is as in `done`."""
-        return cls(claim, "cancelled", error=error, keep=_keep_for(keep))
+    def cancelled(cls, claim: Claim, error: str | None = None) -> Settlement:
+        """It was stopped because somebody asked to cancel it."""
+        return cls(claim, "cancelled", error=error)
 
     @property
     def comes_back(self) -> bool:
         """True if the job runs again."""
         return self.action in ("retry", "give_back")
-
-    @property
-    def failure(self) -> str | None:
-        """The text that a store keeps of the error: that of a dead job ends with its traceback."""
-        if self.traceback is None or self.error is None or self.action != "dead":
-            return self.error
-        return f"{self.error}{_TRACEBACK_FOLLOWS}{self.traceback}"
-
-    def outlasting(self, keep: float | None) -> float | None:
-        """Its `keep`, if that is longer than the one of its queue; else None."""
-        if self.keep is None or (keep is not None and self.keep <= keep):
-            return None
-        return self.keep
 
 
 def encode(payload: Any, kind: str, what: str = "payload") -> str:
@@ -433,28 +407,12 @@ def checked_moment(value: datetime | float, name: str) -> float:
     return float(value)
 
 
-def _keep_for(keep: Duration | None) -> float | None:
-    """The seconds of a `keep`; None if there is none, or no time."""
-    return None if keep is None else seconds(keep, "keep") or None
-
-
-def _checked_keep(keep: float, action: str) -> float:
-    kept = seconds(keep, "keep", positive=True)
-    if action not in ("done", "cancelled"):
-        raise ConfigError(
-            f"keep = {keep!r} is for jobs that are done or cancelled, not for {action}"
-        )
-    if kept > DELAY_MAX:
-        raise ConfigError(f"keep = {keep!r} is above the limit of ten years")
-    return kept
-
-
-def storable(error: str | None, most: int = ERROR_LENGTH_MAX) -> str | None:
+def storable(error: str | None) -> str | None:
     """Shorten and escape an error text so that every store can keep it."""
     if error is None:
         return None
-    text = str(error)[:most].replace("\0", "\\0").replace("\x1e", " ")
-    return text.encode("utf-8", "backslashreplace").decode()[:most]
+    text = str(error)[:ERROR_LENGTH_MAX].replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH_MAX]
 
 
 def deeper_than(payload: Any, levels: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
@@ -12,7 +13,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import Duration, seconds
-from pollwise.errors import LeaseLost, PayloadError, Reject, Snooze
+from pollwise.errors import Cancelled, LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -33,6 +34,7 @@ from pollwise.runtime.events import (
 )
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES
 from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.control.run_control import begin_run
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import (
     Handler,
@@ -52,8 +54,8 @@ from pollwise.runtime.executor.starting import (
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
-from pollwise.runtime.redact import without_secrets
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
+from pollwise.worker.progress import ProgressReports
 from pollwise.worker.unhandled import UnhandledKinds
 
 if TYPE_CHECKING:
@@ -180,6 +182,11 @@ class WorkerRun:
             retry=ONCE_RETRY if once else POLL_RETRY,
         )
         self._ending = OnceOnly(self._executor) if once else None
+        if options.hints and queue.capabilities.cancel:
+            self._executor.leases.listen(queue.hints())
+        self._reports = ProgressReports(
+            queue, self._executor.lease, self._executor.leases.report_soon
+        )
         timeout = None if options.timeout is None else seconds(options.timeout, "timeout")
         self._calls: dict[str, Proceed] = {
             kind: call_of(
@@ -187,7 +194,7 @@ class WorkerRun:
                 self._executor.threads,
                 timeout,
                 middleware,
-                partial(processes.place, kind, handler.result_ttl is not None)
+                partial(processes.place, kind, handler.returns)
                 if processes is not None and handler.process
                 else None,
             )
@@ -196,13 +203,6 @@ class WorkerRun:
         self._processes = processes
         if processes is not None:
             processes.on_free = self._executor.polls.hint
-        results = queue.capabilities.results
-        self._result_ttls = {
-            kind: handler.result_ttl
-            for kind, handler in handlers.items()
-            if results and handler.result_ttl is not None
-        }
-        self._executor.pruning.results = bool(self._result_ttls)
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._unhandled = UnhandledKinds(queue, name, handlers, clock, events)
@@ -228,7 +228,7 @@ class WorkerRun:
             async with self._executor as executor:
                 async for claims in executor.polls:
                     executor.take([self._held(claim) for claim in claims])
-                    await executor.pruning.run()
+                    await executor.prune()
                     await self._look_for_unhandled(bool(claims))
                     if self._ending is not None:
                         await self._ending.after_poll(bool(claims))
@@ -344,26 +344,24 @@ class WorkerRun:
         if self._events.wants(JobStarted):
             due = held.taken - max(held.claim.until - self._executor.lease - job.run_at, 0.0)
             self._emit(JobStarted, job, max(self._clock.now() - due, 0.0))
-        value = await self._calls[job.kind](job)
+        held.control = control = self._reports.control()
+        begin_run(job, control)
+        try:
+            value = await self._calls[job.kind](job)
+        finally:
+            control.over = True
+            self._reports.ended(held)
         if held.ended == "lost":  # it went on although it was cancelled
             return None
-        ttl = self._result_ttls.get(job.kind)
-        end = None if ttl is None else self._with_result(held.claim, value, ttl)
+        if control.seen and self._handlers[job.kind].plain:
+            return self.cancelled(held)  # it saw that somebody asked for it, and returned
         self._breakers.succeeded(job.kind, held.trial)
         if self._events.wants(JobDone):
             self._emit(JobDone, job, self._took(held))
-        if end is not None:
-            return end
+        if self._handlers[job.kind].returns and self._queue.keep is not None:
+            return Settlement.done(held.claim, value)
         held.may_wait = job.key is None
         return Settlement.done(held.claim)
-
-    def _with_result(self, claim: Claim, value: Any, ttl: float) -> Settlement:
-        try:
-            end = Settlement.done(claim, value, keep=ttl)
-        except PayloadError as error:  # it ran; to run it again would not help
-            raise Reject(str(error)) from None
-        self._executor.pruning.stored(ttl)
-        return end
 
     def failed(self, held: HeldJob, error: BaseException) -> Settlement:
         job = held.claim.job
@@ -372,6 +370,8 @@ class WorkerRun:
             self._breakers.inconclusive(job.kind, held.trial)
             self._emit(JobSnoozed, job, error.delay)
             return Settlement.give_back(held.claim, error.delay)
+        if isinstance(error, Cancelled):
+            return self.cancelled(held, error)
         if isinstance(error, Reject):
             self._breakers.inconclusive(job.kind, held.trial)
             return self._dead(held.claim, text_of(error, bare=True))
@@ -406,7 +406,7 @@ class WorkerRun:
 
     def _dead(self, claim: Claim, error: str, traceback: str = "") -> Settlement:
         self._emit(JobDead, claim.job, error, traceback)
-        return Settlement.dead(claim, error, _without_secrets(traceback) or None)
+        return Settlement.dead(claim, error)
 
     def _turn_away(self, claim: Claim) -> Settlement:
         """Settle a job without a handler: give it back, or bury what is not a Pollwise job.
@@ -436,24 +436,29 @@ class WorkerRun:
     # Leases
 
     async def settle(self, settlements: list[Settlement]) -> Collection[str]:
+        await self._reports.before(settlements)
         try:
             await self._queue.settle(settlements)
         except LeaseLost as error:
             return error.lost
         return ()
 
-    async def renew(self, claims: list[Claim]) -> Renewal:
-        return await self._queue.renew(claims, self._executor.lease)
+    async def renew(self, held: Sequence[HeldJob]) -> Renewal:
+        return await self._reports.renew(held)
 
     def label(self, held: HeldJob) -> str:
         return f"job {held.claim.job.id} of kind {held.claim.job.kind}"
 
-    def cancelled(self, held: HeldJob) -> Settlement:
+    def cancelled(self, held: HeldJob, error: BaseException | None = None) -> Settlement:
         self._breakers.inconclusive(held.claim.job.kind, held.trial)
         self._emit(JobCancelled, held.claim.job)
-        return Settlement.cancelled(held.claim, keep=self._result_ttls.get(held.claim.job.kind))
+        if error is None or isinstance(error, asyncio.CancelledError):
+            return Settlement.cancelled(held.claim)
+        reason = error.reason if isinstance(error, Cancelled) else text_of(error)
+        return Settlement.cancelled(held.claim, reason)
 
     def lost(self, held: HeldJob) -> None:
+        self._reports.forget(held)
         if held.settlement is None:
             self._breakers.inconclusive(held.claim.job.kind, held.trial)
         if held.blocked and len(self._blocked) < BLOCKED_MAX:
@@ -464,8 +469,3 @@ class WorkerRun:
     def _emit(self, kind: Any, job: Job, *values: Any) -> None:
         if self._events.wants(kind):
             self._events.emit(kind(self.source, self._name, job.id, job.kind, job.attempt, *values))
-
-
-def _without_secrets(traceback: str) -> str:
-    """A traceback without the passwords that its lines of code may contain."""
-    return "\n".join(without_secrets(line) for line in traceback.splitlines())

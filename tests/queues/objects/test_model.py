@@ -76,9 +76,9 @@ def comparable(mine: dict[str, Any], model: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def stats(given: Any) -> Any:
-    """The counts, and the age of the oldest job, of all and of each kind."""
-    whole, kinds = given
-    return {
+    """The pauses, the counts, and the age of the oldest job, of all and of each kind."""
+    whole, kinds, pauses = given
+    return pauses, {
         kind: {name: rounded(getattr(each, name)) for name in each.__slots__}
         for kind, each in [*kinds.items(), (None, whole)]
     }

@@ -13,6 +13,7 @@ from pollwise import Worker
 from pollwise.errors import LeaseLost, StoreUnavailable
 from pollwise.queues.base import Queue
 from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.redis.store import SCRIPTS
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Job, NewJob, Settlement
 from pollwise.storage.redis.scripts import script
@@ -33,7 +34,7 @@ def queue(redis: Redis, proxy: Proxy, name: str) -> RedisQueue:
 
 
 def call(name: str) -> bytes:
-    return script("pollwise.queues.redis", name).sha.encode()
+    return script(SCRIPTS, name).sha.encode()
 
 
 async def warm_up(queue: RedisQueue) -> None:

@@ -18,6 +18,7 @@ from pollwise.errors import (
 from pollwise.queues.base import Queue
 from pollwise.queues.redis import store as redis_store
 from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.redis.store import SCRIPTS
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from pollwise.storage.redis.scripts import script
@@ -315,8 +316,20 @@ def test_a_claim_from_before_the_data_was_lost_fits_no_job(redis: Redis, name: s
 
 
 def test_scripts_are_whole(redis: Redis) -> None:
-    names = ("cancel", "check", "claim", "ended", "renew", "page", "put", "settle", "stats")
-    for each in (script("pollwise.queues.redis", name) for name in names):
+    names = (
+        "cancel",
+        "check",
+        "claim",
+        "ended",
+        "renew",
+        "page",
+        "put",
+        "settle",
+        "stats",
+        "note",
+        "notes",
+    )
+    for each in (script(SCRIPTS, name) for name in names):
         assert redis.execute("SCRIPT", "LOAD", each.text) == each.sha
 
 

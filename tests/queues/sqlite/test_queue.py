@@ -321,7 +321,7 @@ def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
 
     monkeypatch.setattr(WatchedFile, "_stamps", counted)
     if request.param == "looking":
-        monkeypatch.setattr("pollwise.storage.sqlite.watched_file.inotify", no_watch_left)
+        monkeypatch.setattr("pollwise.storage.sqlite.file_hints.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):
         pytest.skip("only Linux tells")
     return found

@@ -12,7 +12,7 @@ import typer
 from pollwise.cli.fleet import opening
 from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.top import watch
-from pollwise.cli.fleet.views import FleetSnapshot, frame, phrase, rounded
+from pollwise.cli.fleet.views import FleetSnapshot, frame, phrase
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json, LogFormat, LogLevel, MetricsPort, overrides_of, set_option
 from pollwise.cli.output import (
@@ -23,6 +23,7 @@ from pollwise.cli.output import (
     print_json,
     print_table,
     print_wide,
+    rounded,
     say,
     visible,
     warn,

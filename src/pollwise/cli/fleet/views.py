@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pollwise.cli.output import NOTHING, visible
+from pollwise.cli.output import NOTHING, rounded, visible
 from pollwise.fleet.stores.base import FleetNode
 from pollwise.fleet.views import TargetState, last_poll, overdue, stalest_first, summary, unpolled
 
@@ -185,17 +185,3 @@ def coming(each: TargetState, now: float) -> str:
     if overdue(each, now):
         return f"late {rounded(-left)}"
     return "now" if left <= 0 else f"in {rounded(left)}"
-
-
-def rounded(seconds: float) -> str:
-    """A duration with about two significant digits."""
-    if 0 < seconds < 10 and seconds != round(seconds):
-        return f"{seconds:.1f}s"
-    whole = max(round(seconds), 0)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
-    return f"{whole // 86400}d {whole % 86400 // 3600:02}h"

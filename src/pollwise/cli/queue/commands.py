@@ -12,18 +12,24 @@ import typer
 
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json
-from pollwise.cli.output import NOTHING, print_json, print_table, say
-from pollwise.cli.queue import jobs, results
+from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
+from pollwise.cli.queue import jobs, steering
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.text import shortened
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
-from pollwise.queues.base import Stats
+from pollwise.queues.base import Queue, Stats
+from pollwise.queues.notes import PauseInfo
+from pollwise.queues.presence import WorkerInfo, unhandled
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import DEPTH_MAX, STATES, NewJob
 
+#: What is paused, by kind.
+Pauses = dict[str | None, PauseInfo]
+
 app = typer.Typer(
-    help="Put, list, cancel, retry and drop jobs.\n\nExample: pollwise queue stats sqlite:///jobs.db",
+    help="Put, list, cancel, retry and drop jobs; pause them, and see their workers.\n\n"
+    "Example: pollwise queue stats sqlite:///jobs.db",
     no_args_is_help=True,
 )
 
@@ -73,21 +79,31 @@ def stats(
     Example: pollwise queue stats sqlite:///jobs.db --by-kind
     """
     if by_kind:
-        _print_kinds(with_queue(url, lambda queue: queue.stats_by_kind()), as_json)
+        _print_kinds(*with_queue(url, _kinds_of), as_json)
         return
-    counts = asdict(with_queue(url, lambda queue: queue.stats()))
+    found, pauses = with_queue(url, _counts_of)
+    counts = asdict(found)
     if as_json:
-        print_json(counts)
+        print_json({**counts, "paused": steering.pause_facts(pauses)})
         return
     age = counts.pop("oldest_age")
     rows = [(state, counts[state]) for state in STATES]
     print_table(("state", "jobs"), rows)
     say(f"oldest ready job: {'none' if age is None else 'waiting for ' + short(age)}")
+    steering.print_pauses(pauses)
+
+
+async def _counts_of(queue: Queue) -> tuple[Stats, Pauses]:
+    return await queue.stats(), await steering.pauses_of(queue)
+
+
+async def _kinds_of(queue: Queue) -> tuple[dict[str, Stats], Pauses, list[WorkerInfo] | None]:
+    kinds, pauses = await queue.stats_by_kind(), await steering.pauses_of(queue)
+    return kinds, pauses, await steering.workers_of(queue)
 
 
 app.command("list")(jobs.list_jobs)
 app.command("show")(jobs.show)
-app.command("result")(results.result)
 
 
 @app.command("migrate")
@@ -111,21 +127,47 @@ def migrate(
 app.command("cancel")(jobs.cancel)
 app.command("retry")(jobs.retry)
 app.command("drop")(jobs.drop)
+app.command("pause")(steering.pause)
+app.command("resume")(steering.resume)
+app.command("workers")(steering.workers)
+app.command("running")(steering.running)
+app.command("set-concurrency")(steering.set_concurrency)
 
 
-def _print_kinds(kinds: dict[str, Stats], as_json: bool) -> None:
+def _print_kinds(
+    kinds: dict[str, Stats], pauses: Pauses, there: list[WorkerInfo] | None, as_json: bool
+) -> None:
+    """The counts of each kind. Kinds that wait and that no worker there handles are marked."""
+    nobody = [] if there is None else unhandled(kinds, there)
     if as_json:
-        print_json({kind: asdict(counts) for kind, counts in kinds.items()})
+        handlers = {k: None if there is None else steering.handlers_of(k, there) for k in kinds}
+        print_json(
+            {
+                kind: {
+                    **asdict(counts),
+                    "workers": handlers[kind],
+                    "unhandled": kind in nobody,
+                    "paused": None in pauses or kind in pauses,
+                }
+                for kind, counts in kinds.items()
+            }
+        )
         return
     rows = [
         (
             kind,
             *(getattr(counts, state) for state in STATES),
             NOTHING if counts.oldest_age is None else short(counts.oldest_age),
+            NOTHING if there is None else steering.handlers_of(kind, there) or "none",
         )
         for kind, counts in sorted(kinds.items())
     ]
-    print_table(("kind", *STATES, "oldest waits"), rows, empty="no jobs", narrow=STATES)
+    columns = ("kind", *STATES, "oldest waits", "workers")
+    print_table(columns, rows, empty="no jobs", narrow=(*STATES, "workers"))
+    if nobody:
+        named = visible(", ".join(nobody))
+        say((f"no worker that is there handles: {named}", "bold red"))
+    steering.print_pauses(pauses)
 
 
 def _headers(given: Sequence[str]) -> dict[str, str]:

@@ -11,10 +11,10 @@ import typer
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
 from pollwise.cli.queue.opening import Url, with_queue
-from pollwise.cli.queue.text import encoded, shortened
+from pollwise.cli.queue.text import encoded, progress_text, shortened
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
-from pollwise.runtime.jobs import ENDED, STATES, JobInfo, Progress, State
+from pollwise.runtime.jobs import ENDED, STATES, JobInfo, State
 from pollwise.runtime.redact import without_secrets
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
@@ -211,18 +211,11 @@ def _lines(info: JobInfo, name: str, value: Any) -> Iterator[str]:
     elif name == "errors" and value:
         for each in info.errors:
             yield f"{moment(each.at)}  attempt {each.attempt}  {each.error}"
-            yield from (each.traceback or "").splitlines()
     elif name == "progress" and info.progress is not None:
-        yield _progress_text(info.progress)
+        yield progress_text(info.progress)
     elif name == "cancel":
         yield "asked for" if value else NOTHING
     elif name in TIMES and value is not None:
         yield moment(value)
     else:
         yield NOTHING if value in (None, {}, []) else str(value)
-
-
-def _progress_text(progress: Progress) -> str:
-    fraction = "" if progress.fraction is None else f"{progress.fraction:.0%}"
-    parts = (fraction, progress.note or "", f"at {moment(progress.at)}")
-    return "  ".join(part for part in parts if part)

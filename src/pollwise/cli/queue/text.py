@@ -1,9 +1,12 @@
-"""Payloads as text of one line."""
+"""Payloads, progress and durations as text of one line."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
+
+from pollwise.cli.output import moment
+from pollwise.runtime.jobs import Progress
 
 
 def encoded(payload: Any) -> str:
@@ -12,3 +15,9 @@ def encoded(payload: Any) -> str:
 
 def shortened(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def progress_text(progress: Progress) -> str:
+    fraction = "" if progress.fraction is None else f"{progress.fraction:.0%}"
+    parts = (fraction, progress.note or "", f"at {moment(progress.at)}")
+    return "  ".join(part for part in parts if part)

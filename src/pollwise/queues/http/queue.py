@@ -50,18 +50,11 @@ from pollwise.queues.http.client import (
     TokenSource,
     decoded,
 )
+from pollwise.queues.notes import PauseInfo, pause_from
+from pollwise.queues.presence import WorkerInfo
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import (
-    Claim,
-    JobEnding,
-    JobInfo,
-    NewJob,
-    Progress,
-    Renewal,
-    Settlement,
-    State,
-)
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Progress, Renewal, Settlement, State
 from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
 
@@ -257,13 +250,37 @@ class HttpQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return int((await self._post("drop", {"ids": ids}))["count"])
 
-    async def _prune(self, keep: float | None) -> int:
+    async def _prune(self, keep: float) -> int:
         return int((await self._post("prune", {}))["count"])
 
-    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        said = {"ids": [*ids]}
-        answer = await self._again(lambda: self._post("endings", said))
-        return wire.endings_from(answer["endings"])
+    # Pauses and workers
+
+    async def _pause(self, name: str, pause: PauseInfo) -> None:
+        said = {"kind": name or None, "by": pause.by, "why": pause.why}
+        await self._again(lambda: self._post("pause", said))
+
+    async def _resume(self, name: str) -> bool:
+        return bool((await self._post("resume", {"kind": name or None}))["resumed"])
+
+    async def _paused(self) -> dict[str | None, PauseInfo]:
+        found = (await self._get("/pauses"))["pauses"]
+        return {each["kind"]: pause_from(each) for each in found}
+
+    async def _workers(self) -> list[WorkerInfo]:
+        found = (await self._get("/workers"))["workers"]
+        return [info for each in found if (info := WorkerInfo.from_value(each)) is not None]
+
+    async def _order(self, worker: str, concurrency: int) -> int:
+        said = {"worker": worker, "concurrency": concurrency}
+        return int((await self._again(lambda: self._post("concurrency", said)))["workers"])
+
+    async def _attend(self, info: WorkerInfo, ttl: float) -> int | None:
+        said = {"worker": info.to_value(), "ttl": ttl}
+        order: int | None = (await self._again(lambda: self._post("attend", said)))["concurrency"]
+        return order
+
+    async def _leave(self, info: WorkerInfo) -> None:
+        await self._again(lambda: self._post("leave", {"worker": info.to_value()}))
 
     async def close(self) -> None:
         if self._http.closed:

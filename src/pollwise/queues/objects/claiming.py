@@ -20,11 +20,11 @@ from pollwise.queues.objects.chain import (
 )
 from pollwise.queues.objects.contention import Chosen
 from pollwise.queues.objects.core import ACT_WITHIN, GRACE, TICK, Core
+from pollwise.queues.objects.markers.notes import KindChoice, ObjectNotes
 from pollwise.queues.objects.names import (
     EntryKind,
     EntryMeaning,
     rounded_lease,
-    tag_of,
     write_entry,
 )
 from pollwise.queues.objects.store import PAGE
@@ -93,6 +93,7 @@ class LiveListing:
     due: float | None = None
     roots: list[RootObject] = field(default_factory=list)
     lapsed: list[ClaimUnit] = field(default_factory=list)
+    choice: KindChoice = field(default_factory=lambda: KindChoice(None))
 
 
 class UnitClaimer:
@@ -102,6 +103,7 @@ class UnitClaimer:
         self.contention = core.contention
         self._hidden = 0
         self._spare: tuple[LiveListing, Sequence[str] | None] | None = None
+        self.notes = ObjectNotes(core)
         self.lost_races = 0
         #: Ends jobs whose lease ended after a request to cancel; set by the queue.
         self.end_lapsed: Callable[[list[ClaimUnit], float], Awaitable[None]]
@@ -112,7 +114,7 @@ class UnitClaimer:
         clock, contention = self._core.clock, self.contention
         claims: list[Claim] = []
         if listing.suspects:
-            claims = await self._claim_suspect(listing.suspects, asked)
+            claims = await self._claim_suspect(listing, asked)
             if claims:
                 return claims, listing
         units, lost_tries = listing.units, 0
@@ -123,7 +125,7 @@ class UnitClaimer:
                 break
             at_once = contention.undisputed and not (claims and contention.any)
             began = clock.now()
-            took, rests, lost = await self._take(chosen, at_once, asked)
+            took, rests, lost = await self._take(chosen, at_once, asked, listing.choice)
             claims += took
             units = [*rests, *units]
             lost_tries += lost
@@ -143,17 +145,19 @@ class UnitClaimer:
                 units = listing.units
         if lost_tries and units and not claims:
             listing.due = self._core.time.now() + LISTING_FRESH  # jobs are left
-        self._spare = None if lost_tries else (LiveListing(listing.seen_at, units), kinds)
+        spare = LiveListing(listing.seen_at, units, choice=listing.choice)
+        self._spare = None if lost_tries else (spare, kinds)
         return sorted(self._live(claims), key=self._order), listing
 
-    async def _claim_suspect(self, suspects: list[ClaimUnit], asked: ClaimRequest) -> list[Claim]:
+    async def _claim_suspect(self, listing: LiveListing, asked: ClaimRequest) -> list[Claim]:
         """One job whose last leases ran out, alone; an empty list if another worker was faster.
 
         With rivals any of them, so that those who claim at the same time try different ones.
         """
-        suspects.sort(key=self._rank)
+        suspects = sorted(listing.suspects, key=self._rank)
         first = self.contention.rng.choice(suspects) if self.contention.any else suspects[0]
-        taken, _, _ = await self._take([(first, 1)], True, replace(asked, ahead=False))
+        asked = replace(asked, ahead=False)
+        taken, _, _ = await self._take([(first, 1)], True, asked, listing.choice)
         self._spare = None
         return self._live(taken)
 
@@ -208,21 +212,24 @@ class UnitClaimer:
         listing = LiveListing(core.clock.now())
         begun: list[ListedObject] = []  # the last folder of a page, which may continue on the next
         async for page in core.pages("live"):
+            if not listing.roots:
+                self.notes.saw(page)
+                listing.choice = self.notes.choice(kinds)
             items = [*begun, *page]
             begun = []
             if len(page) >= PAGE:
                 last = items[-1].name.rpartition("/")[0] + "/"
                 while items and items[-1].name.startswith(last):
                     begun.insert(0, items.pop())
-            await self._read(listing, read_roots(items), kinds)
+            await self._read(listing, read_roots(items))
             if sum(unit.left for unit in listing.units) >= enough:
                 if len(page) >= PAGE:
-                    await self._read_due(listing, kinds)
+                    await self._read_due(listing)
                 break
         listing.units.sort(key=self._rank)
         return listing
 
-    async def _read_due(self, listing: LiveListing, kinds: Sequence[str] | None) -> None:
+    async def _read_due(self, listing: LiveListing) -> None:
         """List the delayed jobs now and then: a long backlog hides them, because they are listed
         after it."""
         self._hidden += 1
@@ -231,24 +238,26 @@ class UnitClaimer:
         seen = {root.path for root in listing.roots}
         async for page in self._core.pages("live", after="1"):
             roots = [root for root in read_roots(page) if root.path not in seen]
-            await self._read(listing, roots[:-1] if len(page) >= PAGE else roots, kinds)
+            await self._read(listing, roots[:-1] if len(page) >= PAGE else roots)
             break
 
-    async def _read(
-        self, listing: LiveListing, roots: list[RootObject], kinds: Sequence[str] | None
-    ) -> None:
+    async def _read(self, listing: LiveListing, roots: list[RootObject]) -> None:
         """Add the units of these roots to a listing."""
-        core = self._core
+        core, choice = self._core, listing.choice
         listing.roots += roots
-        tags = None if kinds is None else {tag_of(kind) for kind in kinds}
+        tags, unsure = choice.tags(), choice.unsure_tags()
         wanted = [
             root
             for root in roots
             if root.item is not None
             and not root.void
-            and (tags is None or root.put.mixed or root.put.tag in tags)
+            and (tags is None or (tags and root.put.mixed) or root.put.tag in tags)
         ]
-        mixed = [r for r in wanted if r.put.mixed and core.cache.body(r.path) is None]
+        mixed = [
+            root
+            for root in wanted
+            if (root.put.mixed or root.put.tag in unsure) and core.cache.body(root.path) is None
+        ]
         for done in await core.all(core.body(root) for root in mixed[:BODIES]):
             if isinstance(done, BaseException):
                 raise done
@@ -260,7 +269,7 @@ class UnitClaimer:
                         listing.lapsed.append(unit)
         for root in wanted:
             for unit in await self._units(root):
-                if unit.ended or not self._wants(unit, kinds):
+                if unit.ended or not self._wants(unit, choice, unsure):
                     continue
                 opens, over = self.opens(unit, now, surely)
                 if over and unit.asked(core.cache.content):
@@ -301,11 +310,13 @@ class UnitClaimer:
             return job.run_at if job.delayed else None
         return None if unit.root.only is not None else unit.root.put.due
 
-    def _wants(self, unit: ClaimUnit, kinds: Sequence[str] | None) -> bool:
-        if kinds is None:
+    def _wants(self, unit: ClaimUnit, choice: KindChoice, unsure: set[str]) -> bool:
+        if choice.kinds is None and not unsure:
             return True
         body = self._core.cache.body(unit.root.path)
-        return body is None or body[unit.start].kind in kinds
+        if body is None:  # the claim checks it
+            return unit.root.put.tag not in unsure
+        return choice.wants(body[unit.start].kind)
 
     def _rank(self, unit: ClaimUnit) -> tuple[Any, ...]:
         return (-priority_of(self._core, unit), since_of(self._core, unit),
@@ -314,7 +325,7 @@ class UnitClaimer:
     # Taking
 
     async def _take(
-        self, chosen: Chosen, at_once: bool, asked: ClaimRequest
+        self, chosen: Chosen, at_once: bool, asked: ClaimRequest, choice: KindChoice
     ) -> tuple[list[Claim], list[ClaimUnit], bool]:
         """The claims, what they left of slices, and whether any race was lost."""
         core = self._core
@@ -336,7 +347,7 @@ class UnitClaimer:
             elif body is None:  # the put had ended and was deleted: remove our entry
                 core.throw_away([], [held.root.entry_name(held.start, held.top)])
                 lost += 1
-            elif asked.kinds is not None and body[held.start].kind not in asked.kinds:
+            elif not choice.wants(body[held.start].kind):
                 await self._hand_back(held)  # two kinds share a tag
             else:
                 held.body = body

@@ -10,8 +10,9 @@ Objects, below `<prefix>/<queue>/`:
     live/<put>/<root>.<a>.<k>  entry k of the chain that starts at job a; see `chain`
     dead/<order>.<id>          a dead job
     ended/<order>.<id>         a done or cancelled job that is kept; an odd size means cancelled
-    results/<order>.<id>       the same, if it is kept for its result; the size says for how long
     unique/<sha256>            a marker: which job has a `unique`; see `unique`
+    live/-pauses/…, -orders/…  what is paused, and orders to workers; see `notes`
+    workers/…                  the records of running workers; see `notes`
     check/<random>             written when a handle starts, and deleted
 
 A put's name holds its priority, due time, stamp, a tag of its kind and its count. An entry's size
@@ -108,8 +109,6 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
-from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
 from pollwise.queues.base import (
@@ -120,19 +119,19 @@ from pollwise.queues.base import (
     Queue,
     Stats,
 )
+from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.queues.objects.body import read_body, write_body
 from pollwise.queues.objects.claiming import UnitClaimer
 from pollwise.queues.objects.core import ACT_WITHIN, Core
 from pollwise.queues.objects.ending import UnitEnder
+from pollwise.queues.objects.markers.unique import UniqueMarkers
 from pollwise.queues.objects.names import MIXED, SLICE, PutName, safe_name, tag_of
 from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
-from pollwise.queues.objects.unique import UniqueMarkers
 from pollwise.queues.objects.views import Views
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
     Claim,
-    JobEnding,
     JobInfo,
     NewJob,
     Progress,
@@ -162,7 +161,6 @@ class ObjectQueue(Queue):
     # Jobs claimed by one write can be settled by one write, if one call settles them.
     gather: ClassVar[float] = 0.05
     gather_up_to: ClassVar[int] = SLICE
-    wait_pace: ClassVar[Strategy] = Adaptive("200ms", "5s", backoff_multiplier=1.5)
 
     def __init__(
         self,
@@ -196,7 +194,7 @@ class ObjectQueue(Queue):
         self._claiming = UnitClaimer(self._core)
         self._uniques = UniqueMarkers(self._core)
         self._ender = UnitEnder(
-            self._core, self._claiming, self.keep, self._uniques.path,
+            self._core, self._claiming, self.keep is not None, self._uniques.path,
             self._uniques.free,
         )  # fmt: skip
         self._uniques.ender = self._ender
@@ -317,11 +315,15 @@ class ObjectQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._whole(self._views.drop(ids))
 
-    async def _prune(self, keep: float | None) -> int:
+    async def _prune(self, keep: float) -> int:
         return await self._whole(self._views.prune(keep))
 
-    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        return await self._whole(self._views.endings(ids))
+    async def _write_note(self, note: NewNote) -> NoteWritten:
+        self._claiming.relist()
+        return await self._whole(self._claiming.notes.write(note))
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        return await self._whole(self._claiming.notes.read(topics))
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that changes the store to its end, even if the caller is cancelled."""

@@ -23,7 +23,8 @@ from pollwise.queues.base import (
     Stats,
     claim_of,
 )
-from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from, stats_from
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
+from pollwise.queues.record import info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import same_payload
@@ -31,7 +32,6 @@ from pollwise.runtime.jobs import (
     ACTIONS,
     STATES,
     Claim,
-    JobEnding,
     JobInfo,
     NewJob,
     Progress,
@@ -69,8 +69,6 @@ TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queu
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _SEQ_MAX = 2**63 - 1
-#: How many jobs one prune deletes at most.
-PRUNE_MAX = 1000
 #: For a page of one state, the condition of the index that holds such jobs.
 _NARROW = {
     "delayed": "AND state IN (1, 3)",
@@ -120,7 +118,6 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         )
         self._listen = self.database.listening(listen)
         self._in_doubt = InDoubt(claim_of)
-        self._pruned_to = 0.0  # jobs that ended before were all examined
         super().__init__(
             name, clock=self.database.clock, keep=keep, max_payload_bytes=max_payload_bytes
         )
@@ -231,16 +228,14 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         batch = sorted(settlements, key=lambda s: _row(s.claim))
         plain = all(s.action == "done" for s in batch)
         keep = self.keep is not None
-        keeps = unless_all(None, [s.outlasting(self.keep) for s in batch], numbers)
         params = [
             text(self.name),
             numbers([number_of(s.claim.job.id) for s in batch]),
             numbers([s.claim.token for s in batch]),
             None if plain else numbers([ACTIONS.index(s.action) for s in batch]),
             None if plain else unless_all(0.0, [s.delay for s in batch], numbers),
-            None if plain else unless_all(None, [s.failure for s in batch], texts),
-            unless_all(None, [s.result for s in batch], texts) if keep or keeps else None,
-            keeps,
+            None if plain else unless_all(None, [s.error for s in batch], texts),
+            unless_all(None, [s.result for s in batch], texts) if keep else None,
             flag(any(s.claim.job.key is not None for s in batch)),
             flag(keep),
             self.database.now(),
@@ -258,7 +253,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _not_settled(self, refused: Sequence[Settlement]) -> Sequence[Settlement]:
         """The refused settlements, without those that an earlier call had carried out.
 
-        A settlement leaves the token one higher, or, when done or cancelled and not kept, no row.
+        A settlement leaves the token one higher, or, when done or cancelled, no row.
         A claim by another worker leaves the time of that claim as the token.
         """
         doubted = [number_of(s.claim.job.id) for s in refused if s in self._in_doubt]
@@ -330,10 +325,6 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         page = await self._page(JobFilter(limit=1), seq - 1, seq + 1)
         return page[0] if page else None
 
-    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        params = [text(self.name), _seqs(ids), self.database.now()]
-        return endings_from(await self.database.rows("endings", params, safe=True), ids)
-
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
         place = place_after(chosen.after)
         if chosen.newest:
@@ -356,20 +347,31 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
         ]
 
+    async def _write_note(self, note: NewNote) -> NoteWritten:
+        ttl, most = note.ttl, NOTES_MAX[note.topic]
+        params = [
+            text(self.name),
+            text(note.topic),
+            text(note.name),
+            text(note.value),
+            None if ttl is None else number(ttl),
+            number(most),
+            text(note.answer),
+            self.database.now(),
+        ]
+        # Deleting is not repeated: a second call would say that there was nothing to delete.
+        [row] = await self.database.rows("note", params, safe=note.value is not None)
+        return NoteWritten(*row)
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        params = [text(self.name), texts(topics), self.database.now()]
+        return [Note(*row) for row in await self.database.rows("read_notes", params, safe=True)]
+
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._count("retry", _seqs(ids), self.database.now())
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._count("drop", _seqs(ids))
-
-    async def _prune(self, keep: float | None) -> int:
-        params = [text(self.name), None if keep is None else number(keep), self.database.now()]
-        [(kept, expired, now)] = await self.database.rows(
-            "prune", [*params, number(self._pruned_to)]
-        )
-        if keep is not None and kept < PRUNE_MAX:
-            self._pruned_to = now - keep - PRUNE_LOOK_BACK
-        return int(kept) + int(expired)
 
 
 def _with_pages(named: Mapping[str, str]) -> dict[str, str]:

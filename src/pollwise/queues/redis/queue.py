@@ -21,11 +21,11 @@ from pollwise.queues.base import (
     Queue,
     Stats,
 )
+from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
     Claim,
-    JobEnding,
     JobInfo,
     NewJob,
     Progress,
@@ -94,7 +94,7 @@ class RedisQueue(Queue):
             self._connections,
             name,
             prefix=prefix,
-            keep=None if keep is None else seconds(keep, "keep", positive=True),
+            keep=keep is not None,
             keep_answers=max(2 * time_limit, KEEP_ANSWERS_MIN),
         )
         super().__init__(
@@ -152,11 +152,14 @@ class RedisQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._store.drop(ids, self.clock.imposed())
 
-    async def _prune(self, keep: float | None) -> int:
+    async def _prune(self, keep: float) -> int:
         return await self._store.prune(keep, self.clock.imposed())
 
-    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        return await self._store.endings(ids, self.clock.imposed())
+    async def _write_note(self, note: NewNote) -> NoteWritten:
+        return await self._store.write_note(note, self.clock.imposed())
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        return await self._store.read_notes(topics, self.clock.imposed())
 
     async def close(self) -> None:
         if self._connections.closed:

@@ -20,8 +20,9 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:dead       zset    number by number
     …:done       zset    number by the time it was done, for jobs that are kept
     …:cancelled  zset    number by the time it was cancelled, for jobs that are kept
-    …:results    zset    number by the time until which a job is kept for its result
     …:pages      hash    number // 1024 -> how many jobs exist, so that lists find them
+    …:notes:T    hash    the notes of a topic (pauses, workers, orders): name -> until when, as
+                         bytes, and the value
     …:answer:ID  string  the last answer to a put or settle, for a while: if it is lost, the call is
                          repeated and answered from here
     …:hints:DB   channel hints for workers
@@ -38,9 +39,9 @@ from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
 from pollwise.queues.base import ClaimRequest, JobFilter, Stats, claim_of
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.redis.layout import (
     claims_in,
-    ending_in,
     packed_job,
     packed_renewal,
     packed_settlement,
@@ -51,7 +52,6 @@ from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
     Claim,
-    JobEnding,
     JobInfo,
     NewJob,
     Progress,
@@ -64,6 +64,8 @@ from pollwise.storage.in_doubt import InDoubt
 from pollwise.storage.redis.connections import ConnectionLost, Connections
 from pollwise.storage.redis.scripts import script
 
+#: The package of the scripts.
+SCRIPTS = f"{__package__}.lua"
 #: The oldest Redis that has all commands of the scripts.
 OLDEST_REDIS = (6, 2)
 #: The version of the layout.
@@ -99,7 +101,7 @@ def tag_of(prefix: str, queue: str) -> str:
 class RedisStore:
     """The calls of one queue handle.
 
-    keep: for how many seconds jobs that are done or cancelled are kept; None if they are not.
+    keep: jobs that are done or cancelled are kept.
     keep_answers: for how many seconds the server keeps an answer for a repeated call.
     """
 
@@ -109,15 +111,14 @@ class RedisStore:
         queue: str,
         *,
         prefix: str,
-        keep: float | None,
+        keep: bool,
         keep_answers: float,
     ) -> None:
         self.tag = tag_of(prefix, queue)
         self.channel = f"{self.tag}:hints:{connections.address.db}"
         self._connections = connections
         self._queue = queue
-        self._keep_for = keep
-        self._keep = keep is not None
+        self._keep = keep
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)
@@ -201,11 +202,9 @@ class RedisStore:
         with self._in_doubt.unless_answered(settlements):
             for part in _in_parts(settlements):
                 stored = {n: s.result for n, s in enumerate(part) if s.result is not None}
-                more = [s.outlasting(self._keep_for) for s in part]
                 if not self._keep:
-                    dead = [s.action == "dead" for s in part]
-                    stored = {n: r for n, r in stored.items() if more[n] or dead[n]}
-                heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
+                    stored = {n: r for n, r in stored.items() if part[n].action == "dead"}
+                heads = [packed_settlement(s, n in stored) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
                 answer = await self._kept(
                     "settle", [_time(now), int(self._keep)], [b"".join(heads), *results]
@@ -276,15 +275,6 @@ class RedisStore:
             return info
         return None
 
-    async def endings(self, ids: Sequence[str], now: float | None) -> dict[str, JobEnding | None]:
-        found: dict[str, JobEnding | None] = {}
-        for n in range(0, len(ids), MOST_AT_ONCE):
-            by_number = {number_of(job_id): job_id for job_id in ids[n : n + MOST_AT_ONCE]}
-            answer = await self._run("ended", _time(now), "read", "0", 0, *by_number)
-            for number, code, *rest in answer:
-                found[by_number[int(number)]] = ending_in(int(code), *rest)
-        return found
-
     async def list_jobs(self, chosen: JobFilter, now: float | None) -> list[JobInfo]:
         if chosen.worker == "" or chosen.kinds == ():
             return []
@@ -340,13 +330,24 @@ class RedisStore:
             go_on = cursor.decode()
         return count
 
-    async def prune(self, keep: float | None, now: float | None) -> int:
-        kept = "" if keep is None else repr(keep)
-        found, _ = await self._run("ended", _time(now), "prune", kept, MOST_AT_ONCE)
+    async def prune(self, keep: float, now: float | None) -> int:
+        found, _ = await self._run("ended", _time(now), "prune", repr(keep), MOST_AT_ONCE)
         return int(found)
 
+    async def write_note(self, note: NewNote, now: float | None) -> NoteWritten:
+        ttl = "" if note.ttl is None else repr(note.ttl)
+        done, answer = await self._run(
+            "note", _time(now), note.topic, note.name, note.value or "", ttl,
+            NOTES_MAX[note.topic], note.answer or "",
+        )  # fmt: skip
+        return NoteWritten(bool(done), answer.decode() or None)
+
+    async def read_notes(self, topics: Sequence[Topic], now: float | None) -> list[Note]:
+        found = [part.decode() for part in await self._run("notes", _time(now), *topics)]
+        return [Note(*found[n : n + 3]) for n in range(0, len(found), 3)]
+
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
-        return await self._connections.run(script(__package__, name), self.tag, *args)
+        return await self._connections.run(script(SCRIPTS, name), self.tag, *args)
 
     async def _kept(
         self, name: str, before: Sequence[bytes | str | int], after: Sequence[bytes | str | int]
@@ -389,7 +390,7 @@ async def check_server(connections: Connections, tag: str, *, allow_eviction: bo
             f"{policy}), and jobs with them. Set maxmemory-policy to noeviction, use another "
             "server, or accept the loss with allow_eviction=true."
         )
-    found = await connections.run_script(script(__package__, "check"), tag)
+    found = await connections.run_script(script(SCRIPTS, "check"), tag)
     if isinstance(found, list):
         key, kind = (part.decode() for part in found)
         raise SchemaError(

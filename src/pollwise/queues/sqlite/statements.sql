@@ -19,12 +19,13 @@ ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING;
 SELECT seq, kind, payload FROM pollwise_jobs WHERE queue = :queue AND "unique" = :unique;
 
 -- name: glance
--- Is a job ready, when does the next delay or lease end, and may there be suspects? A read without
--- the write lock.
+-- Is a job ready, when does the next delay or lease end, may there be suspects, and is anything
+-- paused? A read without the write lock.
 SELECT
     EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
-    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0);
+    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0),
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses');
 
 -- name: glance_kinds
 -- The same for some kinds: a backlog of other kinds does not take the write lock.
@@ -36,7 +37,8 @@ SELECT
         )
     ),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
-    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0);
+    EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0),
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses');
 
 -- name: with_error
 -- The errors of a job, with one more and without the oldest if there are enough.
@@ -115,15 +117,10 @@ WHERE state IN (0, 3) AND (seq, token) IN (
 RETURNING seq, token;
 
 -- name: settle_end
--- :batch is a JSON list of [seq, token, state, error, result, keep]. A job that is kept only for its
--- result frees its `unique`.
+-- :batch is a JSON list of [seq, token, state, error, result].
 UPDATE pollwise_jobs SET
     state = json_extract(b.value, '$[2]'), since = :now, errors = {with_error},
-    result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0,
-    expires_at = :now + json_extract(b.value, '$[5]'),
-    "unique" = CASE
-        WHEN :keep OR json_extract(b.value, '$[5]') IS NULL THEN "unique"
-    END
+    result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
@@ -205,19 +202,10 @@ SELECT seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique
        since, worker, errors, claimed_at, progress, cancel, result
 FROM pollwise_jobs
 WHERE queue = :queue AND seq > :after AND seq < :before {narrow}
-  AND NOT (state >= 5 AND expires_at IS NOT NULL AND expires_at <= :now)
   AND (:state IS NULL OR shown = :state)
   AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
   AND (:worker IS NULL OR worker = :worker)
 ORDER BY seq {order} LIMIT :limit;
-
--- name: endings
--- Which of these jobs have ended, and how; a row of NULLs for one that does not exist.
-SELECT wanted.value, kind, state, errors, result
-FROM json_each(:batch) AS wanted
-LEFT JOIN pollwise_jobs ON seq = wanted.value AND queue = :queue
-  AND NOT (state >= 5 AND expires_at IS NOT NULL AND expires_at <= :now)
-WHERE state IS NULL OR state >= 4;
 
 -- name: dead_ids
 SELECT seq FROM pollwise_jobs WHERE queue = :queue AND state >= 4 AND state = 4 ORDER BY seq;
@@ -238,7 +226,7 @@ UPDATE pollwise_jobs SET
         ELSE 0
     END,
     since = :now, run_at = :now, attempt = 0, token = token + 1,
-    worker = NULL, claimed_at = NULL, progress = NULL, result = NULL, expires_at = NULL
+    worker = NULL, claimed_at = NULL, progress = NULL, result = NULL
 WHERE seq = :seq;
 
 -- name: drop
@@ -248,29 +236,36 @@ WHERE queue = :queue AND state >= 4 AND state = 4
 RETURNING seq;
 
 -- name: prune
--- What has a longer time for its result stays, see `free_unique`. Jobs that ended before :from were
--- examined before.
 DELETE FROM pollwise_jobs
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
-    WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before AND since > :from
-      AND (expires_at IS NULL OR expires_at <= :now)
+    WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before
     ORDER BY since LIMIT :most
 )
 RETURNING seq;
 
--- name: free_unique
--- Of jobs that stay only for their results.
-UPDATE pollwise_jobs SET "unique" = NULL
-WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before AND since > :from
-  AND "unique" IS NOT NULL;
+-- name: note
+-- Unless there are enough others.
+INSERT INTO pollwise_notes (queue, topic, name, value, until)
+SELECT :queue, :topic, :name, :value, :until
+WHERE (SELECT count(*) FROM pollwise_notes WHERE queue = :queue AND topic = :topic) < :most
+   OR EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND name = :name)
+ON CONFLICT (queue, topic, name) DO UPDATE SET value = excluded.value, until = excluded.until
+RETURNING name;
 
--- name: expire
--- Delete jobs that were kept for their results, when their time is over.
-DELETE FROM pollwise_jobs
-WHERE seq IN (
-    SELECT seq FROM pollwise_jobs
-    WHERE queue = :queue AND expires_at <= :now AND state IN (5, 6)
-    ORDER BY expires_at LIMIT :most
-)
-RETURNING seq;
+-- name: delete_note
+DELETE FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND name = :name
+RETURNING name;
+
+-- name: delete_gone_notes
+DELETE FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND until <= :now;
+
+-- name: read_note
+SELECT value FROM pollwise_notes
+WHERE queue = :queue AND topic = :topic AND name = :name AND (until IS NULL OR until > :now);
+
+-- name: read_notes
+SELECT topic, name, value FROM pollwise_notes
+WHERE queue = :queue AND topic IN (SELECT value FROM json_each(:topics))
+  AND (until IS NULL OR until > :now)
+ORDER BY topic, name;

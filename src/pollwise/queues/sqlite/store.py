@@ -11,20 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest, JobFilter, Stats
-from pollwise.queues.record import (
-    PRUNE_LOOK_BACK,
-    encoded_progress,
-    endings_from,
-    info_from,
-    job_from,
-    stats_from,
-)
+from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic, without_paused
+from pollwise.queues.record import encoded_progress, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
     STATES,
     Claim,
-    JobEnding,
     JobInfo,
     NewJob,
     Progress,
@@ -65,18 +58,11 @@ class SqliteStore(SqliteFile):
     holds = "queue"
 
     def __init__(
-        self,
-        path: Path,
-        queue: str,
-        *,
-        synchronous: str,
-        create: bool,
-        keep: float | None = None,
+        self, path: Path, queue: str, *, synchronous: str, create: bool, keep: bool = False
     ) -> None:
         super().__init__(path, synchronous=synchronous, create=create, queue=queue)
         self._queue = queue
         self._keep = keep
-        self._pruned_to = 0.0  # jobs that ended before were all examined
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
             added = self._sql["with_error"].replace("{error}", error).replace("{at}", at)
@@ -121,7 +107,9 @@ class SqliteStore(SqliteFile):
     def claim(self, asked: ClaimRequest, now: float) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, when the next job is due."""
         worker, kinds, until = asked.worker, asked.kinds, now + asked.lease
-        anything, due, suspects = self._glance(kinds)
+        anything, due, suspects, paused = self._glance(kinds)
+        if paused and anything:
+            anything = self._glance(self._without_paused(kinds))[0]
         if not anything and (due is None or due > now):
             return [], due
         values = {"worker": worker, "now": now, "until": until, "ahead": asked.ahead}
@@ -130,11 +118,12 @@ class SqliteStore(SqliteFile):
             with transaction(self.connect()):
                 if due is not None and due <= now:
                     suspects = self._promote(now) or suspects
+                wanted = self._without_paused(kinds) if paused else kinds
                 if suspects:
-                    rows = self._claim_suspect(kinds, values)
+                    rows = self._claim_suspect(wanted, values)
                 suspect = bool(rows)
                 if not suspect:
-                    rows = self._claim(kinds, asked.limit, values)
+                    rows = self._claim(wanted, asked.limit, values)
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 claims = [
                     Claim(
@@ -154,19 +143,28 @@ class SqliteStore(SqliteFile):
         return bool(moved)
 
     def _forget_unless_kept(self, cancelled: Iterable[int]) -> None:
-        if self._keep is None and (ended := list(cancelled)):
+        if not self._keep and (ended := list(cancelled)):
             self._rows("forget", batch=json.dumps(ended))
 
-    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int]:
-        """True if a job is ready, when the next is due, and true if some may be suspects.
+    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int]:
+        """True if a job is ready, when the next is due, true if some may be suspects, true if
+        anything is paused.
 
         Does not take the write lock.
         """
         if kinds is None:
-            anything, due, suspects = self._rows("glance")[0]
+            anything, due, suspects, paused = self._rows("glance")[0]
         else:
-            anything, due, suspects = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
-        return anything, due, suspects
+            [row] = self._rows("glance_kinds", kinds=json.dumps(kinds))
+            anything, due, suspects, paused = row
+        return anything, due, suspects, paused
+
+    def _without_paused(self, kinds: Sequence[str] | None) -> list[str]:
+        """The kinds to claim that are not paused; without kinds, all that have ready jobs."""
+        paused = {note.name for note in self.read_notes(0.0, ["pauses"])}
+        if kinds is None:
+            kinds = [kind for (kind,) in self._rows("ready_kinds")]
+        return without_paused(kinds, paused)
 
     def _claim_suspect(
         self, kinds: Sequence[str] | None, values: dict[str, Any]
@@ -201,22 +199,16 @@ class SqliteStore(SqliteFile):
             if s.action in ("retry", "give_back"):
                 name = "settle_again"
                 row += [s.delay, s.error, s.action == "retry"]
-            elif s.action == "dead" or self._keep is not None or s.keep is not None:
+            elif s.action == "dead" or self._keep:
                 name = "settle_end"
-                row += [_CODES[s.action], s.failure, s.result, s.outlasting(self._keep)]
+                row += [_CODES[s.action], s.error, s.result]
             else:
                 name = "settle_done"
             by_statement.setdefault(name, []).append(row)
         settled: set[tuple[int, int]] = set()
         with transaction(self.connect()):
             for name, batch in by_statement.items():
-                rows = self._rows(
-                    name,
-                    batch=json.dumps(batch),
-                    now=now,
-                    errors_kept=ERRORS_KEPT,
-                    keep=self._keep is not None,
-                )
+                rows = self._rows(name, batch=json.dumps(batch), now=now, errors_kept=ERRORS_KEPT)
                 settled |= {row[:2] for row in rows}
                 if name == "settle_again":
                     self._forget_unless_kept(row[0] for row in rows if row[2] == _CANCELLED)
@@ -262,10 +254,6 @@ class SqliteStore(SqliteFile):
         page = self._page(now, JobFilter(limit=1), number - 1, number + 1)
         return page[0] if page else None
 
-    def endings(self, now: float, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        rows = self._rows("endings", batch=_id_batch(ids), now=now)
-        return endings_from(rows, ids)
-
     def list_jobs(self, now: float, chosen: JobFilter) -> list[JobInfo]:
         place = place_after(chosen.after)
         after, before = (0, place or _SEQ_MAX) if chosen.newest else (place, _SEQ_MAX)
@@ -300,17 +288,27 @@ class SqliteStore(SqliteFile):
         with transaction(self.connect()):
             return len(self._rows("drop", batch=_id_batch(ids)))
 
-    def prune(self, now: float, keep: float | None) -> int:
+    def prune(self, now: float, keep: float) -> int:
         with transaction(self.connect()):
-            count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
-            if keep is None:
-                return count
-            span = {"before": now - keep, "from": self._pruned_to}
-            pruned = len(self._rows("prune", now=now, most=MOST_AT_ONCE, **span))
-            if pruned < MOST_AT_ONCE:
-                self._rows("free_unique", **span)
-                self._pruned_to = now - keep - PRUNE_LOOK_BACK
-            return count + pruned
+            return len(self._rows("prune", before=now - keep, most=MOST_AT_ONCE))
+
+    # Notes
+
+    def write_note(self, now: float, note: NewNote) -> NoteWritten:
+        values = {"topic": note.topic, "name": note.name}
+        with transaction(self.connect()):
+            self._rows("delete_gone_notes", topic=note.topic, now=now)
+            if note.value is None:
+                rows = self._rows("delete_note", **values)
+            else:
+                until = None if note.ttl is None else now + note.ttl
+                most = NOTES_MAX[note.topic]
+                rows = self._rows("note", **values, value=note.value, until=until, most=most)
+            found = self._rows("read_note", topic=note.answer, name=note.name, now=now)
+        return NoteWritten(bool(rows), found[0][0] if found else None)
+
+    def read_notes(self, now: float, topics: Sequence[Topic]) -> list[Note]:
+        return [Note(*row) for row in self._rows("read_notes", topics=json.dumps(topics), now=now)]
 
 
 def _place(claim: Claim) -> tuple[int, int]:

@@ -93,6 +93,8 @@ class SqsQueue(Queue):
         results=False,
         progress=False,
         cancel=False,
+        pause=False,
+        presence=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0
@@ -353,7 +355,7 @@ class SqsQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._dead.drop(ids)
 
-    async def _prune(self, keep: float | None) -> int:
+    async def _prune(self, keep: float) -> int:
         return 0  # nothing is ever kept
 
     async def close(self) -> None:

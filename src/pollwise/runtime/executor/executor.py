@@ -26,10 +26,11 @@ from pollwise.core.retry import Retry
 from pollwise.durations import seconds
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, HandlerStuck
+from pollwise.runtime.events import ChoreFailed, Events, HandlerStuck
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES, Ahead
 from pollwise.runtime.executor.background import to_its_end
-from pollwise.runtime.executor.pruning import Pruning
+from pollwise.runtime.executor.control.leases import Leases
+from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.recycling import Recycling
 from pollwise.runtime.executor.settling import Settler
 from pollwise.runtime.executor.starting import RunOptions
@@ -45,8 +46,11 @@ SETTLE_TRIES_AT_STOP = 3
 SETTLE_WITHIN_AT_STOP = 10.0
 #: How long a handler may take to end after a stop cancelled it, in seconds; then it is stuck.
 STUCK_AFTER = 10.0
+#: How often finished work that was kept long enough is deleted, in seconds; happens after a poll.
+PRUNE_EVERY = 60.0
+#: The same while some are left to delete: a store deletes a bounded number at a time.
+PRUNE_AGAIN = 1.0
 
-RENEW = "renew leases"
 #: The name of the task that gives back the work of stuck handlers when the event loop ends.
 GIVES_BACK = "give back at the end"
 
@@ -104,8 +108,11 @@ class Executor(Generic[H, C]):
             self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
         )
         self._chores = Chores(work.source, clock, events)
-        self._chores.add(RENEW, self.lease / 3, self._renew)
-        self.pruning = Pruning(store, clock, events, work.source)
+        self.leases: Leases[H] = Leases(
+            self._held, work, self._settler, self._chores, self.lease, clock, self._lose,
+            self._cancel, self._start_waiting,
+        )  # fmt: skip
+        self._next_prune = 0.0
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -197,7 +204,7 @@ class Executor(Generic[H, C]):
             return
         now = self._clock.now()
         # From when they were asked for: the process may have stood still before the answer.
-        until, until_epoch = self._lease_from(self._asked)
+        until, until_epoch = self.leases.times(self._asked)
         self.ahead.claimed([held.size for held in claimed])
         free, waiting_bytes = self.free(), 0
         for held in claimed:
@@ -218,7 +225,7 @@ class Executor(Generic[H, C]):
                 self._waiting.append(held)
             else:
                 self._settler.add(held)
-        self._chores.wake(RENEW)
+        self.leases.hold(self._asked)
         self._start_waiting()
 
     def holds(self, names: Collection[str]) -> bool:
@@ -234,6 +241,18 @@ class Executor(Generic[H, C]):
         """How much of each group is held and not done yet."""
         return Counter(group(held) for held in self._held.values() if held.settlement is None)
 
+    async def prune(self) -> None:
+        """Delete finished work that was kept long enough, if it is time; called after each poll."""
+        now = self._clock.now()
+        if self._store.keep is None or now < self._next_prune:
+            return
+        self._next_prune = now + PRUNE_EVERY
+        try:
+            if await self._store.prune():
+                self._next_prune = now + PRUNE_AGAIN
+        except Exception as error:
+            self._events.emit(ChoreFailed(self._work.source, "prune", text_of(error)))
+
     # Running
 
     def _start_waiting(self) -> None:
@@ -242,8 +261,8 @@ class Executor(Generic[H, C]):
         while self._waiting:
             if len(self._running) + self.threads.abandoned >= self._concurrency:
                 return
-            if self.lease_is_over(self._waiting[0]):  # the process stood still: renew first
-                self._chores.hasten(RENEW, 0.0)
+            if self.leases.is_over(self._waiting[0]):  # the process stood still: renew first
+                self.leases.renew_now()
                 return
             held = self._waiting.popleft()
             self._running[held] = None
@@ -273,7 +292,7 @@ class Executor(Generic[H, C]):
             elif held.ended == "stop":
                 held.settlement = self._work.give_back(held, f"the {self._work.what} stops")
             elif held.ended == "cancel":
-                held.settlement = self._work.cancelled(held)
+                held.settlement = self._work.cancelled(held, raised)
             else:
                 held.settlement = self._work.failed(held, raised)
             self._settler.add(held)
@@ -319,43 +338,12 @@ class Executor(Generic[H, C]):
     def _end(self, held: H, reason: Literal["stop", "lost", "cancel"]) -> None:
         """Cancel a handler."""
         held.ended = reason if reason == "lost" else held.ended or reason
+        if held.control is not None and reason == "cancel":
+            held.control.requested = True
         if held.task is not None:
             held.task.cancel()
         if held.began is None:  # a task cancelled before its first step never runs
             self._leave(held, None, asyncio.CancelledError())
-
-    # Leases
-
-    async def _renew(self) -> None:
-        """The chore: renew all held leases in one call.
-
-        Settlements that are just being gathered need no renewal.
-        """
-        now = self._clock.now()
-        renewed = {held.name: held for held in self._held.values() if self._settler.late(held, now)}
-        if not renewed:
-            if not self._held:
-                self._chores.rest(RENEW)
-            return
-        renewal = await self._work.renew([held.claim for held in renewed.values()])
-        until, until_epoch = self._lease_from(now)
-        for held in renewed.values():
-            held.until, held.until_epoch = until, until_epoch
-        for names, end in ((renewal.lost, self._lose), (renewal.cancel, self._cancel)):
-            for name in names:
-                if name in renewed and self._held.get(name) is renewed[name]:
-                    end(renewed[name])
-        self._start_waiting()
-
-    def _lease_from(self, began: float) -> tuple[float, float]:
-        """When a lease ends, in the event loop's time and by the wall clock."""
-        until = began + self.lease
-        return until, self._clock.epoch() + until - self._clock.now()
-
-    def lease_is_over(self, held: H) -> bool:
-        """True if the lease may have ended: after a stall, or a suspend, which only the wall clock
-        shows. If that was set forward instead, a renewal too many does no harm."""
-        return held.until <= self._clock.now() or held.until_epoch <= self._clock.epoch()
 
     def _cancel(self, held: H) -> None:
         """Somebody asked to cancel this: stop its handler once, or do not begin it."""
@@ -458,6 +446,7 @@ class Executor(Generic[H, C]):
 
     async def _close(self) -> None:
         self._watchdog.close()
+        self.leases.close()
         await self._chores.close()
         self.threads.close()
 

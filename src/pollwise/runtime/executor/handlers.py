@@ -15,6 +15,7 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, HandlerTimeout
+from pollwise.runtime.executor.control.run_control import of_same_run
 from pollwise.runtime.executor.django import closing_lost, closing_old
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
@@ -40,7 +41,7 @@ class Handler:
 
     timeout: seconds a run may take; None uses the worker's.
     breaker: stops the kind from being claimed while its runs keep failing.
-    result_ttl: for how many seconds what it returns is kept with the job; None: not at all.
+    returns: what it returns is kept with the job, if the queue keeps finished jobs.
     process: it runs in a process of its own.
     """
 
@@ -50,7 +51,7 @@ class Handler:
     retry: Retry
     timeout: float | None
     breaker: Breaker | None
-    result_ttl: float | None = None
+    returns: bool = False
     process: bool = False
 
 
@@ -61,7 +62,7 @@ def handler_for(
     timeout: Duration | None,
     breaker: Breaker | None,
     item: str = "job",
-    result_ttl: Duration | None = None,
+    returns: bool = False,
     process: bool = False,
 ) -> Handler:
     """Check a function as a handler of `kind`; `item` is what it is called with."""
@@ -78,7 +79,7 @@ def handler_for(
         retry=retry or JOB_RETRY,
         timeout=None if timeout is None else seconds(timeout, "timeout", positive=True),
         breaker=breaker,
-        result_ttl=None if result_ttl is None else seconds(result_ttl, "result_ttl") or None,
+        returns=returns,
         process=process,
     )
 
@@ -200,7 +201,7 @@ def _in_thread(function: Callable[[Any], Any], threads: HandlerThreads) -> Proce
 
 def _around(layer: Middleware, inner: Proceed) -> Proceed:
     async def outer(job: Any) -> Any:
-        return await layer(job, inner)
+        return await layer(job, lambda passed: inner(of_same_run(job, passed)))
 
     return outer
 

@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
+from pollwise.runtime.executor.control.run_control import was_cancelled
 from pollwise.runtime.executor.django import close_connections
 
 P = ParamSpec("P")
@@ -129,7 +130,7 @@ class HandlerThreads:
 
     A thread cannot be stopped. When the await is cancelled (a timeout), its thread is abandoned: it
     runs on and keeps its place. `on_change` is called when a thread is abandoned, and when it
-    returns.
+    returns. If somebody asked to cancel the job, the function can see that: it is waited for.
     """
 
     def __init__(self, limit: int, name: str, on_change: Callable[[], None]) -> None:
@@ -148,9 +149,14 @@ class HandlerThreads:
             back: asyncio.Future[None] = loop.create_future()
             if not call.abandon(lambda: _tell(loop, back)):
                 raise
-            while self.patient and not back.done():
-                with suppress(asyncio.CancelledError):
+            asked = was_cancelled(argument)
+            if asked and (task := asyncio.current_task()) is not None:
+                task.uncancel()  # a timeout around this counts cancellations
+            while (self.patient or asked) and not back.done():
+                try:
                     await asyncio.shield(back)
+                except asyncio.CancelledError:
+                    asked = False  # this one is a timeout, a stop, or a lost lease
             if back.done():
                 return call.outcome()
             back.add_done_callback(self._came_back)

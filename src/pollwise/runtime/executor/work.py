@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
+from pollwise.runtime.executor.control.run_control import RunControl
 from pollwise.runtime.jobs import Renewal
 from pollwise.runtime.loop import Batch
 
@@ -24,6 +25,7 @@ class Held:
     may_wait: nothing waits for the settlement: no work with the same key, no other worker.
     size: of its payload, in bytes; 0 if unknown.
     alone: it may have killed its workers; while it is held, nothing else is claimed or started.
+    control: of its run, if the handler can use one.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Held:
     blocked: str = field(default="", init=False)
     size: int = field(default=0, init=False)
     alone: bool = field(default=False, init=False)
+    control: RunControl | None = field(default=None, init=False)
 
 
 H_contra = TypeVar("H_contra", bound=Held, contravariant=True)
@@ -68,8 +71,8 @@ class Work(Protocol[H_contra, C]):
     def give_back(self, held: H_contra, reason: str) -> Any:
         """The settlement of work that was not begun or not finished."""
 
-    def cancelled(self, held: H_contra) -> Any:
-        """The settlement of work that somebody asked to cancel."""
+    def cancelled(self, held: H_contra, error: BaseException | None = None) -> Any:
+        """The settlement of work that somebody asked to cancel; `error` is what it then raised."""
 
     def lost(self, held: H_contra) -> None:
         """The lease was lost: whatever happens to this work from now on does not count."""
@@ -83,5 +86,5 @@ class Work(Protocol[H_contra, C]):
     async def settle(self, settlements: list[Any]) -> Collection[str]:
         """Settle; return the names of the work whose lease was lost."""
 
-    async def renew(self, claims: list[C]) -> Renewal:
+    async def renew(self, held: Sequence[H_contra]) -> Renewal:
         """Renew leases; return the names of what was lost, and of what is to be cancelled."""

@@ -1,6 +1,6 @@
 """Parameters in Postgres's text format, with arrays.
 
-Written here because psycopg's dumpers take several times as long for a batch.
+NoteWritten here because psycopg's dumpers take several times as long for a batch.
 """
 
 from __future__ import annotations

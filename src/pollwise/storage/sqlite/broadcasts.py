@@ -6,14 +6,13 @@ emptied when it has grown; a reader may then miss a line, which only costs laten
 
 from __future__ import annotations
 
-import math
-import os
 import secrets
-import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pollwise.storage.wanted import ANNOUNCE_EVERY, ANNOUNCED_FOR
+from pollwise.runtime.hints import Hint
+from pollwise.storage.sqlite.file_hints import IN_MODIFY, FileBeside
 
 #: The file is emptied when it is larger than this, in bytes.
 SIZE_MAX = 64 * 1024
@@ -21,62 +20,55 @@ SIZE_MAX = 64 * 1024
 LINE_MAX = 200
 
 
-class BroadcastFile:
+class BroadcastFile(FileBeside):
     """The file `<database>-broadcast`. Lines are `<sender> <kind>`.
 
-    The time of the file `<database>-wanted` says when somebody last announced that frequent
-    broadcasts are wanted.
+    hear: called with the kind of each broadcast of others, between `begin` and `rest`.
     """
 
-    def __init__(self, database: Path) -> None:
-        self._database = database
-        self.path = database.with_name(database.name + "-broadcast")
-        self._wanted = database.with_name(database.name + "-wanted")
-        self._announced_at = -math.inf
+    events = IN_MODIFY
+
+    def __init__(self, database: Path, every: float, hear: Callable[[str], None]) -> None:
+        self._hear_one = hear
+        self._listener = Hint()
         self._id = secrets.token_hex(6)
+        super().__init__(database, "-broadcast", every)
         self._read_to = self._size()
 
-    def make(self) -> None:
-        """Create the file, if it is missing."""
-        if not self.path.exists():
-            make_beside(self._database, self.path)
+    def begin(self) -> None:
+        """Read the file from now on; first, what came since it was last read."""
+        self.asleep(self._listener)
 
-    def send(self, kind: str) -> None:
-        """Append a broadcast. A failure only costs others latency, so it is not an error."""
+    def rest(self) -> None:
+        """Read it no more."""
+        self.awake(self._listener)
+
+    def append(self, kind: str) -> None:
+        """Send a broadcast. A failure only costs others latency, so it is not an error."""
+        if not self._every:
+            return
         with suppress(OSError):
-            self.make()
-            with self.path.open("ab", buffering=0) as file:
+            if not self._path.exists():
+                self._make_file()
+            with self._path.open("ab", buffering=0) as file:
                 file.write(f"{self._id} {kind}\n".encode())
                 if file.tell() > SIZE_MAX:
                     file.truncate(0)
 
-    def announce(self) -> None:
-        """Tell other processes that broadcasts are wanted here which are not always sent."""
-        now = time.monotonic()
-        if now < self._announced_at + ANNOUNCE_EVERY:
-            return
-        self._announced_at = now
-        with suppress(OSError):
-            if not self._wanted.exists():
-                make_beside(self._database, self._wanted)
-            with suppress(PermissionError):  # another user's file
-                os.utime(self._wanted)
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._id = secrets.token_hex(6)
 
-    def wanted(self) -> bool:
-        """True if a process announced this lately."""
-        try:
-            return self._wanted.stat().st_mtime + ANNOUNCED_FOR > time.time()
-        except OSError:
-            return False
+    def _changed(self) -> None:
+        for kind in self._unread():
+            self._hear_one(kind)
 
-    def unread(self) -> set[str]:
+    def _unread(self) -> set[str]:
         """The kinds that others sent since the last call."""
         size = self._size()
-        if size == self._read_to:
-            return set()
-        start, self._read_to = self._read_to if size > self._read_to else 0, size
+        start, self._read_to = self._read_to if size >= self._read_to else 0, size
         try:
-            with self.path.open("rb") as file:
+            with self._path.open("rb") as file:
                 file.seek(start)
                 text = file.read(min(size - start, 2 * SIZE_MAX))
         except OSError:
@@ -85,17 +77,8 @@ class BroadcastFile:
         parts = [line.partition(" ") for line in lines]
         return {kind for sender, _, kind in parts if kind and sender != self._id}
 
-    def after_fork(self) -> None:
-        self._id = secrets.token_hex(6)
-
     def _size(self) -> int:
         try:
-            return self.path.stat().st_size
+            return self._path.stat().st_size
         except OSError:
             return 0
-
-
-def make_beside(database: Path, path: Path) -> None:
-    """Create a file for all users of the database."""
-    path.touch()
-    path.chmod(database.stat().st_mode & 0o666)

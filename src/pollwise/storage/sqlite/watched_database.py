@@ -16,9 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pollwise.runtime.hints import Hint
-from pollwise.storage.sqlite.watched_file import FileHints
+from pollwise.storage.sqlite.file_hints import IN_MODIFY, FileHints
 
-IN_MODIFY = 0x002
 #: The delays of the checks after a change, in seconds, each from the one before.
 CHECK_AFTER = (0.001, 0.01, 0.03, 0.1, 0.5)
 #: The shortest time between two checks, in seconds, however busy the file is.

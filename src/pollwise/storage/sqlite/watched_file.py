@@ -1,221 +1,52 @@
-"""Hints from changes of files, and hints between processes through a file beside the database.
-
-On Linux the kernel reports a change (inotify): a pause costs nothing and the hint arrives at once.
-Elsewhere, or if the kernel has no watch left, a pause compares time stamps now and then. Neither
-opens a transaction nor takes a lock, so the database stays untouched.
-"""
+"""Hints between processes through files beside the database."""
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import os
-import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import ClassVar
 
-from pollwise.runtime.hints import Hint, Hints, Listening
-from pollwise.storage.sqlite.broadcasts import BroadcastFile, make_beside
-
-IN_MODIFY = 0x002
-IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
+from pollwise.runtime.hints import Listening
+from pollwise.storage.sqlite.broadcasts import BroadcastFile
+from pollwise.storage.sqlite.file_hints import IN_ATTRIB, FileBeside
 
 
-class FileHints(Hints):
-    """Hints from changes of files.
+class WatchedFile(FileBeside):
+    """Hints to and from other processes through the file `<database>-hint`, which a put touches.
 
-    events: which changes the kernel reports.
-
-    paths: the files. every: how often to compare time stamps if the kernel cannot report changes; 0
-        turns both off.
+    Broadcasts have a file of their own, because they end no pause and are heard while busy.
     """
 
-    events: ClassVar[int]
+    events = IN_ATTRIB
 
-    def __init__(self, paths: Sequence[Path], every: float) -> None:
-        super().__init__()
-        self._paths = paths
-        self._every = every
-        self._opened = False
-        self._seen = self._stamps()
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the reader and the timers
-        self._watch: int | None = None  # inotify's file descriptor
-        self._watched: list[int] = []  # the inodes that it is about
-        self._cannot_watch = not sys.platform.startswith("linux")
-        self._reading = False
-        self._next_look: asyncio.TimerHandle | None = None
-
-    def _changed(self) -> None:
-        """A file has changed."""
-        self.send(1)
+    def __init__(self, database: Path, every: float) -> None:
+        self._broadcasts = BroadcastFile(database, every, self._hear)
+        super().__init__(database, "-hint", every)
+        self._touched = str(self._path)  # quicker to use than a Path
 
     def opened(self) -> None:
-        """The database exists and is ours: only now may it be watched."""
-        self._opened = True
+        super().opened()
+        self._broadcasts.opened()
 
-    def asleep(self, hint: Hint) -> None:
-        super().asleep(hint)
-        self._begin()
-
-    def awake(self, hint: Hint) -> None:
-        super().awake(hint)
-        self._rest()
+    def close(self) -> None:
+        super().close()
+        self._broadcasts.close()
 
     def listen(
         self, heard: Callable[[str], None], kinds: Collection[str] | None = None
     ) -> Listening:
         listening = super().listen(heard, kinds)
-        self._begin()
+        self._broadcasts.begin()
         return listening
 
     def stop_listening(self, listening: Listening) -> None:
         super().stop_listening(listening)
-        self._rest()
+        if not self._listeners:
+            self._broadcasts.rest()
 
-    def _begin(self) -> None:
-        if not self._every:
-            return
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._loop is not None and self._loop.is_running():  # in another thread
-                self._loop.call_soon_threadsafe(self._begin_listening)
-                return
-            self._leave_loop()  # its timers never fire
-            self._loop = loop
-        self._begin_listening()
-
-    def _begin_listening(self) -> None:
-        if self._loop is not None and self._wanted() and self._listen():
-            self._look()  # it may have changed while nobody listened
-
-    def _wanted(self) -> bool:
-        return bool(self._asleep or self._listeners)
-
-    def _rest(self) -> None:
-        if not self._wanted():
-            self._stop_reading()  # a busy process does not need hints of its own writes
-
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._loop = self._next_look = None
-        self._reading = False
-        self._end_watch()
-
-    def close(self) -> None:
-        super().close()
-        self._every = 0.0
-        self._end_watch()
-        self._leave_loop()
-
-    def _leave_loop(self) -> None:
-        self._stop_reading()
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
-        self._loop = None
-
-    def _listen(self) -> bool:
-        """Get changes from the kernel, or else look later; False if this was begun before."""
-        if self._begin_watch():
-            return self._start_reading()
-        if self._next_look is not None or self._loop is None:
-            return False
-        self._next_look = self._loop.call_later(self._every, self._look_again)
-        return True
-
-    # Reported by the kernel
-
-    def _begin_watch(self) -> bool:
-        """Have the kernel watch the files; False if it cannot."""
-        if self._watch is not None and self._watched != self._inodes():
-            self._end_watch()  # a file was replaced
-        if self._watch is None and self._opened and not self._cannot_watch:
-            try:
-                self._watch = inotify(self._existing(), self.events)
-                self._watched = self._inodes()
-            except (OSError, AttributeError):
-                self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
-        return self._watch is not None
-
-    def _existing(self) -> Sequence[Path]:
-        return [path for path in self._watchable() if path.exists()]
-
-    def _watchable(self) -> Sequence[Path]:
-        """The files that the kernel is to watch."""
-        return self._paths
-
-    def _start_reading(self) -> bool:
-        """Have the kernel wake the event loop; False if it already does."""
-        if self._reading or self._watch is None or self._loop is None:
-            return False
-        self._loop.add_reader(self._watch, self._read_changes)
-        self._reading = True
-        return True
-
-    def _read_changes(self) -> None:
-        if self._watch is not None:
-            with suppress(OSError):
-                os.read(self._watch, 65536)
-
-    def _stop_reading(self) -> None:
-        if self._reading and self._watch is not None and self._loop is not None:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._watch)
-            self._reading = False
-
-    def _end_watch(self) -> None:
-        self._stop_reading()
-        if self._watch is not None:
-            os.close(self._watch)
-            self._watch = None
-
-    # Time stamps
-
-    def _look_again(self) -> None:
-        self._next_look = None
-        self._look()
-        if self._wanted():
-            self._listen()
-
-    def _look(self) -> None:
-        stamps = self._stamps()
-        if stamps != self._seen:
-            self._seen = stamps
-            self._changed()
-
-    def _inodes(self) -> list[int]:
-        found = []
-        for path in self._watchable():
-            with suppress(OSError):
-                found.append(path.stat().st_ino)
-        return found
-
-    def _stamps(self) -> list[int]:
-        found = []
-        for path in self._paths:
-            with suppress(OSError):
-                stat = path.stat()
-                found += [stat.st_mtime_ns, stat.st_size]
-        return found
-
-
-class WatchedFile(FileHints):
-    """Hints to and from other processes through the file `<database>-hint`, which a put touches.
-
-    Broadcasts have a file of their own, because they end no pause.
-    """
-
-    events = IN_ATTRIB | IN_MODIFY
-
-    def __init__(self, database: Path, every: float) -> None:
-        self._database = database
-        self._path = database.with_name(database.name + "-hint")
-        self._touched = str(self._path)  # quicker to use than a Path
-        self._broadcasts = BroadcastFile(database)
-        super().__init__([self._path], every)
+    def _broadcast_to_others(self, kind: str) -> None:
+        self._broadcasts.append(kind)
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Touch the file. A failure only costs others latency, so it is not an error."""
@@ -232,59 +63,3 @@ class WatchedFile(FileHints):
         except OSError:
             return
         self._seen = self._stamps()
-
-    def _broadcast_to_others(self, kind: str) -> None:
-        if self._every:
-            self._broadcasts.send(kind)
-
-    def announce(self, kind: str) -> None:
-        if self._every:
-            self._broadcasts.announce()
-
-    def _others_want(self, kind: str) -> bool:
-        return self._broadcasts.wanted()
-
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._broadcasts.after_fork()
-
-    def _existing(self) -> Sequence[Path]:
-        if not self._path.exists():
-            self._make_file()
-            self._seen = self._stamps()  # our own creation is not a hint
-        if self._listeners:
-            self._broadcasts.make()
-        return super()._existing()
-
-    def _watchable(self) -> Sequence[Path]:
-        return [self._path, self._broadcasts.path]
-
-    def _make_file(self) -> None:
-        make_beside(self._database, self._path)
-
-    def _read_changes(self) -> None:
-        super()._read_changes()
-        if not self._path.exists():  # it was removed: watch its successor
-            self._end_watch()
-            self._listen()
-        self._look()  # our own touch is not a hint
-
-    def _look(self) -> None:
-        super()._look()
-        if self._listeners:
-            for kind in self._broadcasts.unread():
-                self._hear(kind)
-
-
-def inotify(paths: Iterable[Path], events: int) -> int:
-    """A file descriptor that becomes readable whenever one of the files has such an event."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if descriptor < 0:
-        raise OSError(ctypes.get_errno(), "inotify_init1")
-    for path in paths:
-        if libc.inotify_add_watch(descriptor, os.fsencode(path), events) < 0:
-            error = ctypes.get_errno()
-            os.close(descriptor)
-            raise OSError(error, "inotify_add_watch")
-    return descriptor

@@ -39,8 +39,8 @@ from pollwise.testing.conformance import (
     ordering,
     putting,
     record,
-    results,
     settling,
+    steering,
     suspects,
     unique,
     views,
@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 _MODULES = (
-    putting, ordering, unique, leasing, suspects, settling, record, results, dead, views, waking,
-    cancelling,
+    putting, ordering, unique, leasing, suspects, settling, record, dead, views, waking, cancelling,
+    steering,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(

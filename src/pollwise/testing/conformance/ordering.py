@@ -135,8 +135,15 @@ async def check_what_a_store_cannot_do_is_refused(bench: Bench) -> None:
     if not can.views:
         await refused(Unsupported, queue.get("1"), "get of a job")
         await refused(Unsupported, queue.jobs(), "a list of jobs")
+    if not can.pause:
+        await refused(Unsupported, queue.pause(), "a pause")
+        await refused(Unsupported, queue.resume("job"), "the end of a pause")
+        await refused(Unsupported, queue.paused(), "the list of pauses")
+    if not can.presence:
+        await refused(Unsupported, queue.workers(), "the list of workers")
+        await refused(Unsupported, queue.set_concurrency("w", 1), "an order to a worker")
     can_put = [possible for possible, _ in asked.values()]
-    if all((*can_put, can.long_poll, can.kinds, can.views)):
+    if all((*can_put, can.long_poll, can.kinds, can.views, can.pause, can.presence)):
         raise NotCapable("the store can do everything")
     equal(await bench.take(queue), [], "what the refused batches left behind")
 

@@ -431,7 +431,7 @@ def watched_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         def no_watch_left(paths: list[Path], events: int) -> int:
             raise OSError(24, f"no watch left for {paths}")
 
-        monkeypatch.setattr("pollwise.storage.sqlite.watched_file.inotify", no_watch_left)
+        monkeypatch.setattr("pollwise.storage.sqlite.file_hints.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):
         pytest.skip("only Linux has inotify")
     found: str = request.param

@@ -11,7 +11,13 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from pollwise.controller.http.schema import Error, JobState, errors
-from pollwise.runtime.jobs import NAME_LENGTH_MAX, PRIORITY_MAX, SettlementAction
+from pollwise.runtime.executor.starting import MAX_CONCURRENCY
+from pollwise.runtime.jobs import (
+    ERROR_LENGTH_MAX,
+    NAME_LENGTH_MAX,
+    PRIORITY_MAX,
+    SettlementAction,
+)
 
 Seconds = Annotated[float | str, Field(description="Seconds, or text such as '2m'.")]
 Name = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH_MAX)]
@@ -106,10 +112,6 @@ class RawSettlement(RawHeld):
     delay: float = Field(0.0, ge=0)
     error: str | None = None
     result: Any = None
-    keep: float | None = Field(
-        None, gt=0, description="Seconds that a done or cancelled job is kept for its result."
-    )
-    traceback: str | None = Field(None, description="Where the error of a dead job came from.")
 
 
 class RawSettle(BaseModel):
@@ -183,24 +185,6 @@ class RawFailure(BaseModel):
     at: float
     attempt: int
     error: str
-    traceback: str | None = None
-
-
-class RawIds(BaseModel):
-    ids: list[str]
-
-
-class RawEnding(BaseModel):
-    kind: str
-    state: JobState
-    result: Any
-    failure: RawFailure | None
-
-
-class RawEndings(BaseModel):
-    endings: dict[str, RawEnding | None] = Field(
-        description="How jobs ended; null for one that does not exist. Others are left out."
-    )
 
 
 class RawProgressView(RawProgress):
@@ -225,6 +209,80 @@ class RawJobs(BaseModel):
 
 class RawOneJob(BaseModel):
     job: RawJobInfo | None
+
+
+class RawKind(BaseModel):
+    kind: Name | None = Field(None, description="Null: the whole queue.")
+
+
+class RawPause(RawKind):
+    by: str = Field("", max_length=ERROR_LENGTH_MAX, description="Empty: the token that asks.")
+    why: str = Field("", max_length=ERROR_LENGTH_MAX)
+
+
+class RawResumed(BaseModel):
+    resumed: bool = Field(description="False if it was not paused.")
+
+
+class RawPaused(RawPause):
+    at: float = Field(description="Seconds since 1970.")
+
+
+class RawPauses(BaseModel):
+    pauses: list[RawPaused]
+
+
+class RawRunning(BaseModel):
+    id: str
+    kind: str
+    since: float
+
+
+class RawWorker(BaseModel):
+    """A running worker, as it describes itself. Times are seconds since 1970."""
+
+    name: Name
+    instance: str = Field(description="Tells workers apart that have the same name.")
+    host: str = ""
+    pid: int = 0
+    version: str = ""
+    kinds: list[str] | None = Field(None, description="Those it handles; null: any.")
+    concurrency: int = 0
+    busy: int = 0
+    waiting: int = 0
+    running: list[RawRunning] = Field(default_factory=list)
+    started_at: float = 0.0
+    seen_at: float = 0.0
+    strategy: str = ""
+    interval: float = 0.0
+    hints: bool = False
+    breakers: list[str] = Field(default_factory=list)
+
+
+class RawWorkers(BaseModel):
+    workers: list[RawWorker]
+
+
+class RawAttend(BaseModel):
+    worker: RawWorker
+    ttl: Seconds = Field(description="How long the record counts; at most a day.")
+
+
+class RawOrder(BaseModel):
+    concurrency: int | None = Field(description="What the worker is asked to have; or null.")
+
+
+class RawLeave(BaseModel):
+    worker: RawWorker
+
+
+class RawConcurrency(BaseModel):
+    worker: Name
+    concurrency: int = Field(ge=1, le=MAX_CONCURRENCY)
+
+
+class RawTold(BaseModel):
+    workers: int = Field(description="How many workers have this name.")
 
 
 class RawNothing(BaseModel):
@@ -269,10 +327,6 @@ def raw_renew(name: str, body: RawRenew, keep: Keep = None) -> None: ...
 def raw_prune(name: str, keep: Keep = None) -> None: ...
 
 
-@description.post("/endings", summary="How jobs ended", **_answers(RawEndings, _READ))
-def raw_endings(name: str, body: RawIds, keep: Keep = None) -> None: ...
-
-
 @description.post("/cancel", summary="Cancel jobs", **_answers(RawStates, _OPERATE))
 def raw_cancel(name: str, body: RawCancel, keep: Keep = None) -> None: ...
 
@@ -283,6 +337,36 @@ def raw_retry(name: str, body: RawChoice, keep: Keep = None) -> None: ...
 
 @description.post("/drop", summary="Delete dead jobs", **_answers(RawCount, _OPERATE))
 def raw_drop(name: str, body: RawChoice, keep: Keep = None) -> None: ...
+
+
+@description.post("/pause", summary="Pause a kind", **_answers(RawNothing, _OPERATE))
+def raw_pause(name: str, body: RawPause, keep: Keep = None) -> None: ...
+
+
+@description.post("/resume", summary="End a pause", **_answers(RawResumed, _OPERATE))
+def raw_resume(name: str, body: RawKind, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/concurrency", summary="Change a worker's concurrency", **_answers(RawTold, _OPERATE)
+)  # fmt: skip
+def raw_concurrency(name: str, body: RawConcurrency, keep: Keep = None) -> None: ...
+
+
+@description.post("/attend", summary="Leave a worker's record", **_answers(RawOrder, _WORK))
+def raw_attend(name: str, body: RawAttend, keep: Keep = None) -> None: ...
+
+
+@description.post("/leave", summary="Delete a worker's record", **_answers(RawNothing, _WORK))
+def raw_leave(name: str, body: RawLeave, keep: Keep = None) -> None: ...
+
+
+@description.get("/pauses", summary="What is paused", **_answers(RawPauses, _ALL))
+def raw_pauses(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/workers", summary="The workers that are there", **_answers(RawWorkers, _READ))
+def raw_workers(name: str, keep: Keep = None) -> None: ...
 
 
 @description.post(

@@ -7,17 +7,24 @@ Under /api/queue/{name}:
     POST …/abandon      {"nonce"} of a held claim                              → {}
     POST …/settle       {"settlements": [claim + {"action", "result"}]}        → {"lost"}
     POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
-    POST …/endings      {"ids"}                                                → {"endings"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
+    POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
+    POST …/resume       {"kind"}                                               → {"resumed"}
+    GET  …/pauses                                                              → {"pauses"}
+    GET  …/workers      those that are there                                   → {"workers"}
+    POST …/concurrency  {"worker", "concurrency"}                              → {"workers"}
+    POST …/attend       {"worker", "ttl"}: a worker's record of itself         → {"concurrency"}
+    POST …/leave        {"worker"}: it stops                                   → {}
     GET  …/stats        ?by=kind                                               → counts
     GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
-The scope `put` may put, `worker` may claim, settle and renew, `operate` may cancel, retry and drop,
-and all may read (a worker only counts); but only in the queues that the setting `controller.queues`
-names. An admin may use every queue except that of the controller's own jobs, which nobody may.
+The scope `put` may put, `worker` may claim, settle, renew and attend, `operate` may cancel, retry,
+drop, pause and change the concurrency of workers, and all may read (a worker only counts); but only
+in the queues that the setting `controller.queues` names. An admin may use every queue except that
+of the controller's own jobs, which nobody may.
 
 To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
 The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
@@ -45,6 +52,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded
+from pollwise.controller.http.queues import steering
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.bodies import (
     body_of,
@@ -62,7 +70,6 @@ from pollwise.durations import seconds
 from pollwise.errors import ConfigError, LeaseLost, PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.queues.http import wire
-from pollwise.queues.waiting import ENDINGS
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Claim, Settlement, checked_name
@@ -134,17 +141,23 @@ class QueueApi:
             "settle": (self._settle, WORK),
             "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
-            "endings": (self._endings, READ_JOBS),
             "cancel": (self._cancel, OPERATE),
             "retry": (self._retry, OPERATE),
             "drop": (self._drop, OPERATE),
             "hint": (self._hint, SIGNAL),
+            "pause": (steering.pause, OPERATE),
+            "resume": (steering.resume, OPERATE),
+            "concurrency": (steering.concurrency, OPERATE),
+            "attend": (steering.attend, WORK),
+            "leave": (steering.leave, WORK),
         }
         gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),
             "/stats": (self._stats, READ, "by"),
             "/jobs": (self._jobs, READ_JOBS, *FILTERS),
             "/jobs/{job_id:path}": (self._job, READ_JOBS),
+            "/pauses": (steering.pauses, READ),
+            "/workers": (steering.workers, READ_JOBS),
         }
         return [
             *(Route(f"{base}/{n}", self._route(*at), methods=["POST"]) for n, at in posts.items()),
@@ -350,8 +363,6 @@ class QueueApi:
         claims, lost = self._seals.open_all([each.claim for each in read], who)
         pairs = zip(read, claims, strict=True)
         settlements = [replace(each, claim=claim) for each, claim in pairs if claim is not None]
-        if not queue.capabilities.results:  # the worker cannot know; the work is done all the same
-            settlements = [replace(each, result=None, keep=None) for each in settlements]
         try:
             await queue.settle(settlements)
         except LeaseLost as error:
@@ -405,13 +416,6 @@ class QueueApi:
     async def _job(self, queue: Queue, request: Request, *_: object) -> Any:
         info = await queue.get(request.path_params["job_id"])
         return {"job": None if info is None else wire.info_to(info)}
-
-    async def _endings(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        ids = wire.names_from(body.get("ids"), "ids")
-        if ids is None:
-            raise ConfigError("ids must be a list of job ids")
-        queue.hints().announce(ENDINGS)  # for the client, who gets it through a WebSocket
-        return {"endings": wire.endings_to(await queue.endings(ids))}
 
     async def _cancel(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
         ids = wire.names_from(body.get("ids"), "ids")

@@ -1,7 +1,8 @@
 -- Checks that all keys under our names are ours. Returns the layout's version, or the foreign key.
 local types = {
-  hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages},
-  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled, KEY.results},
+  hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages,
+    KEY.notes .. 'pauses', KEY.notes .. 'workers', KEY.notes .. 'orders'},
+  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled},
   set = {KEY.kinds},
 }
 for wanted, keys in pairs(types) do

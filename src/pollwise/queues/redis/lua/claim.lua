@@ -42,6 +42,15 @@ if named == '1' then
 else
   kinds = call('SMEMBERS', KEY.kinds)
 end
+local pauses = call('HKEYS', KEY.notes .. 'pauses')
+if #pauses > 0 then
+  local paused, left = {}, {}
+  for _, kind in ipairs(pauses) do paused[kind] = true end
+  for _, kind in ipairs(kinds) do
+    if not paused[''] and not paused[kind] then left[#left + 1] = kind end
+  end
+  kinds = left
+end
 local piece = math.max(math.ceil(limit / math.max(#kinds, 1)), 8)
 if #kinds == 1 then piece = limit end
 

@@ -1,0 +1,240 @@
+"""The commands of `pollwise queue` about a queue and its workers: pause, resume, who is there."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from pollwise.cli.options import Json
+from pollwise.cli.output import (
+    NOTHING,
+    fail,
+    moment,
+    print_json,
+    print_table,
+    rounded,
+    say,
+    visible,
+)
+from pollwise.cli.queue.opening import Url, with_queue
+from pollwise.cli.queue.text import progress_text
+from pollwise.errors import StoreError, Unsupported
+from pollwise.queues.base import Queue
+from pollwise.queues.notes import PauseInfo
+from pollwise.queues.presence import WorkerInfo
+from pollwise.runtime.jobs import JobInfo
+
+Kind = Annotated[str | None, typer.Argument(help="A kind of jobs; without one, the whole queue.")]
+
+
+def pause(
+    url: Url,
+    kind: Kind = None,
+    why: Annotated[str, typer.Option(help="Why, for others who find it paused.")] = "",
+    by: Annotated[
+        str | None, typer.Option(help="Who; by default your user name and this host.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """PauseInfo a kind of jobs, or the whole queue, for all workers. What runs goes on to its end.
+
+    Jobs can still be put. They wait until `pollwise queue resume`.
+
+    Example: pollwise queue pause sqlite:///jobs.db mail --why "server down"
+    """
+    asked_by = _user() if by is None else by
+    with_queue(url, lambda queue: queue.pause(kind, by=asked_by, why=why), create=True)
+    print_json({"paused": kind, "by": asked_by}) if as_json else say(f"paused {_what(kind)}")
+
+
+def resume(url: Url, kind: Kind = None, as_json: Json = False) -> None:
+    """End a pause. Workers start at once. Exits with 1 if there was none.
+
+    Without a kind, the pause of the whole queue ends; kinds that were paused stay paused.
+
+    Example: pollwise queue resume sqlite:///jobs.db mail
+    """
+
+    async def work(queue: Queue) -> tuple[bool, dict[str | None, PauseInfo]]:
+        return await queue.resume(kind), await queue.paused()
+
+    ended, left = with_queue(url, work)
+    if as_json:
+        print_json({"resumed": ended, "paused": pause_facts(left)})
+    elif ended:
+        say(f"resumed {_what(kind)}")
+    if not as_json:
+        print_pauses(left)
+    if not ended:
+        fail(f"{_what(kind)} is not paused")
+        raise typer.Exit(1)
+
+
+def set_concurrency(
+    url: Url,
+    worker: Annotated[str, typer.Argument(help="The worker, as `queue workers` shows it.")],
+    concurrency: Annotated[int, typer.Argument(help="How many handlers run at a time: 1 to 1000.")],
+    as_json: Json = False,
+) -> None:
+    """Change how many handlers a running worker runs at a time, until it restarts.
+
+    It learns of it at once where hints arrive, else within about a minute. When the number gets
+    lower, what runs goes on to its end.
+
+    Example: pollwise queue set-concurrency sqlite:///jobs.db box-1-4711-ab12 4
+    """
+    told = with_queue(url, lambda queue: queue.set_concurrency(worker, concurrency))
+    if as_json:
+        print_json({"worker": worker, "concurrency": concurrency, "workers": told})
+        return
+    several = "" if told == 1 else f" ({told} workers have this name)"
+    say(f"{visible(worker)} is asked to run {concurrency} at a time{several}")
+
+
+def workers(url: Url, as_json: Json = False) -> None:
+    """List the workers that are there. One that was not heard of for three minutes is gone.
+
+    Example: pollwise queue workers sqlite:///jobs.db
+    """
+    found, now = with_queue(url, _workers_and_time)
+    if as_json:
+        print_json([info.to_value() for info in found])
+        return
+    print_table(
+        ("worker", "host", "pid", "version", "up for", "busy", "kinds", "polls", "seen"),
+        [worker_row(info, now) for info in found],
+        empty="no worker is there",
+        narrow=("pid", "up for", "busy", "seen"),
+    )
+    for info in found:
+        if info.breakers:
+            say(f"{visible(info.name)} waits for broken: {visible(', '.join(info.breakers))}")
+
+
+async def _workers_and_time(queue: Queue) -> tuple[list[WorkerInfo], float]:
+    return await queue.workers(), queue.clock.epoch()
+
+
+def worker_row(info: WorkerInfo, now: float) -> tuple[object, ...]:
+    """A worker as a row of a table."""
+    return (
+        info.name,
+        info.host,
+        info.pid,
+        info.version,
+        rounded(now - info.started_at),
+        f"{info.busy}/{info.concurrency}",
+        "any" if info.kinds is None else ", ".join(info.kinds),
+        pace_text(info),
+        f"{rounded(now - info.seen_at)} ago",
+    )
+
+
+def pace_text(info: WorkerInfo) -> str:
+    """How a worker polls."""
+    hints = ", hints arrive" if info.hints else ""
+    return f"{info.strategy.partition('(')[0]}, every {rounded(info.interval)}{hints}"
+
+
+def running(
+    url: Url,
+    limit: Annotated[int, typer.Option(help="Show at most this many jobs.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List the jobs that run: who runs them, since when, and how far they are.
+
+    Example: pollwise queue running sqlite:///jobs.db
+    """
+
+    async def work(queue: Queue) -> tuple[list[JobInfo], float]:
+        return await queue.jobs("leased", limit=limit), queue.clock.epoch()
+
+    page, now = with_queue(url, work)
+    if as_json:
+        print_json([_running_facts(info) for info in page])
+        return
+    print_table(
+        ("id", "kind", "worker", "attempt", "for", "progress"),
+        [
+            (
+                info.job.id,
+                info.job.kind,
+                info.worker,
+                info.job.attempt,
+                rounded(now - (info.claimed_at or info.since)),
+                NOTHING if info.progress is None else progress_text(info.progress),
+            )
+            for info in page
+        ],
+        empty="no job runs",
+        narrow=("id", "attempt", "for"),
+        cut="progress",
+    )
+    if len(page) == limit:
+        say(f"more may run: --limit {2 * limit}")
+
+
+def _running_facts(info: JobInfo) -> dict[str, Any]:
+    return {
+        "id": info.job.id,
+        "kind": info.job.kind,
+        "worker": info.worker,
+        "attempt": info.job.attempt,
+        "since": info.claimed_at or info.since,
+        "progress": None if info.progress is None else asdict(info.progress),
+        "cancel": info.cancel,
+    }
+
+
+async def pauses_of(queue: Queue) -> dict[str | None, PauseInfo]:
+    """What is paused; nothing where the store or an older controller cannot say."""
+    with suppress(Unsupported, StoreError):
+        return await queue.paused()
+    return {}
+
+
+async def workers_of(queue: Queue) -> list[WorkerInfo] | None:
+    """The workers that are there; None where the store or an older controller cannot say."""
+    with suppress(Unsupported, StoreError):
+        return await queue.workers()
+    return None
+
+
+def pause_facts(pauses: Mapping[str | None, PauseInfo]) -> list[dict[str, Any]]:
+    return [{"kind": kind, **asdict(each)} for kind, each in pauses.items()]
+
+
+def print_pauses(pauses: Mapping[str | None, PauseInfo]) -> None:
+    for kind, each in pauses.items():
+        say((pause_text(kind, each), "yellow"))
+
+
+def pause_text(kind: str | None, pause: PauseInfo) -> str:
+    """A pause as one line: what, by whom, since when, why."""
+    what = "the whole queue" if kind is None else f"kind {visible(kind)}"
+    by = f" by {visible(pause.by)}" if pause.by else ""
+    why = f": {visible(pause.why)}" if pause.why else ""
+    return f"paused: {what}{by} at {moment(pause.at)}{why}"
+
+
+def handlers_of(kind: str, there: Sequence[WorkerInfo]) -> int:
+    """How many workers there have a handler for a kind."""
+    return sum(worker.handles(kind) for worker in there)
+
+
+def _what(kind: str | None) -> str:
+    return "the whole queue" if kind is None else f"kind {visible(kind)}"
+
+
+def _user() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # this user has no name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

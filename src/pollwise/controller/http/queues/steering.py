@@ -1,0 +1,67 @@
+"""The routes of a queue that are about the queue and its workers: pauses, records, orders."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+
+from pollwise.controller.http.queues.bodies import seconds_from
+from pollwise.errors import ConfigError
+from pollwise.queues.base import Queue
+from pollwise.queues.presence import WorkerInfo
+from pollwise.runtime.jobs import checked_name
+
+#: The longest time that a worker's record may count, in seconds.
+TTL_MAX = 86400.0
+#: The longest name of an instance, in characters.
+INSTANCE_MAX = 64
+
+
+async def pause(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    by = body.get("by") or who
+    await queue.pause(body.get("kind"), by=by, why=body.get("why", ""))
+    return {}
+
+
+async def resume(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    return {"resumed": await queue.resume(body.get("kind"))}
+
+
+async def pauses(queue: Queue, *_: object) -> Any:
+    found = await queue.paused()
+    return {"pauses": [{"kind": kind, **asdict(each)} for kind, each in found.items()]}
+
+
+async def workers(queue: Queue, *_: object) -> Any:
+    return {"workers": [info.to_value() for info in await queue.workers()]}
+
+
+async def concurrency(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    worker, number = body.get("worker"), body.get("concurrency")
+    if not isinstance(worker, str) or not isinstance(number, int):
+        raise ConfigError("worker must be the name of a worker, and concurrency a whole number")
+    return {"workers": await queue.set_concurrency(worker, number)}
+
+
+async def attend(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    ttl = min(seconds_from(body.get("ttl"), "ttl"), TTL_MAX)
+    return {"concurrency": await queue.attend(_worker_from(body), ttl)}
+
+
+async def leave(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    await queue.leave(_worker_from(body))
+    return {}
+
+
+def _worker_from(body: dict[str, Any]) -> WorkerInfo:
+    info = WorkerInfo.from_value(body.get("worker"))
+    if info is None:
+        raise ConfigError("worker must be an object that describes a worker, with its name")
+    checked_name(info.name, "worker", ConfigError)
+    if not info.instance.isalnum() or len(info.instance) > INSTANCE_MAX:
+        raise ConfigError(
+            f"instance = {info.instance[:40]!r} must be 1 to {INSTANCE_MAX} letters and digits"
+        )
+    return info

@@ -1,0 +1,313 @@
+"""Notes: small named records of a queue beside its jobs, with one mechanism in every store.
+
+Three topics use them: pauses (by kind), workers (each leaves a record of itself, so that operators
+see who is there), and orders (what an operator asks of a worker). A note has a name within its
+topic, a value that is JSON, and, unless it is a pause, a time after which it counts as gone.
+
+A store implements `_write_note` and `_read_notes`, and leaves paused kinds out of its claims.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from hashlib import sha256
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pollwise.errors import ConfigError, Unsupported
+from pollwise.queues.presence import WorkerInfo
+from pollwise.runtime.executor.starting import MAX_CONCURRENCY, check_whole
+from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, checked_name
+from pollwise.runtime.store import WorkStore
+
+Topic = Literal["pauses", "workers", "orders"]
+TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders")
+#: How many notes of a topic a queue can have.
+NOTES_MAX: Mapping[str, int] = {"pauses": 1000, "workers": 10_000, "orders": 10_000}
+#: The largest value of a note, in bytes of JSON.
+NOTE_BYTES_MAX = 32 * 1024
+#: The name of the pause of a whole queue; no kind has it.
+WHOLE = ""
+#: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
+ORDER_KEPT = 600.0
+#: A number of pollers above that of any queue's workers: all of them get the hint.
+EVERYBODY = 100_000
+
+
+class Note(NamedTuple):
+    """A note as a store returns it; its value is JSON."""
+
+    topic: str
+    name: str
+    value: str
+
+
+class NewNote(NamedTuple):
+    """A note to write.
+
+    value: JSON; None deletes the note.
+    ttl: seconds after which it counts as gone; None: it stays.
+    answer: a topic in which the note of the same name is returned, in the same round trip.
+    """
+
+    topic: Topic
+    name: str
+    value: str | None
+    ttl: float | None = None
+    answer: Topic | None = None
+
+
+class NoteWritten(NamedTuple):
+    """What came of a write: the answer, and whether the note was there (or there was room)."""
+
+    done: bool
+    answer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PauseInfo:
+    """Who paused a kind or a queue, why, and when (seconds since 1970)."""
+
+    by: str
+    why: str
+    at: float
+
+
+class NotedStore(WorkStore[Claim]):
+    """The calls of a queue that are about the queue and its workers, not about jobs."""
+
+    #: The same as `Queue.capabilities`.
+    capabilities: ClassVar[Any]
+
+    async def pause(self, kind: str | None = None, *, by: str = "", why: str = "") -> None:
+        """Stop handing out jobs of a kind, or of the whole queue, until `resume`.
+
+        A claim that begins after this returned does not get them (object stores: after a second).
+        Puts go on; what runs or is claimed already goes on to its end. Paused jobs stay `ready`.
+        A second pause replaces who and why.
+
+        by, why: for the people who find the queue paused.
+        """
+        self._check_can_pause()
+        texts = {"by": by, "why": why}
+        for name, text in texts.items():
+            if not isinstance(text, str) or len(text) > ERROR_LENGTH_MAX:
+                raise ConfigError(
+                    f"{name} must be text of at most {ERROR_LENGTH_MAX} characters, not "
+                    f"{str(text)[:40]!r}"
+                )
+        await self._pause(_pause_name(kind), PauseInfo(by, why, self.clock.epoch()))
+
+    async def resume(self, kind: str | None = None) -> bool:
+        """End a pause; workers start at once. Returns False if there was none.
+
+        Without a kind, the pause of the whole queue ends; paused kinds stay paused.
+        """
+        self._check_can_pause()
+        ended = await self._resume(_pause_name(kind))
+        if ended:
+            self._give_hints(EVERYBODY, None if kind is None else {kind})
+        return ended
+
+    async def paused(self) -> dict[str | None, PauseInfo]:
+        """The pauses by kind; None is the whole queue."""
+        self._check_can_pause()
+        return dict(sorted((await self._paused()).items(), key=lambda each: each[0] or ""))
+
+    async def workers(self) -> list[WorkerInfo]:
+        """The workers that are there, by name, as their last records describe them.
+
+        A worker writes its record at most once a minute. It counts as gone three minutes after its
+        last record, or at once if it stopped.
+        """
+        self._check_presence()
+        return sorted(await self._workers(), key=lambda info: (info.name, info.started_at))
+
+    async def set_concurrency(self, worker: str, concurrency: int) -> int:
+        """Change how many handlers a running worker runs at a time, until it restarts.
+
+        The worker learns of it within seconds by a hint, or with its next record within about a
+        minute. Returns how many workers have this name.
+        """
+        self._check_presence()
+        checked_name(worker, "worker", ConfigError)
+        if concurrency == 0:
+            raise ConfigError("concurrency = 0: to stop work, pause the queue or a kind instead")
+        check_whole(concurrency, "concurrency", 1, MAX_CONCURRENCY)
+        told = await self._order(worker, concurrency)
+        self._hints.broadcast(order_broadcast(worker))
+        return told
+
+    async def attend(self, info: WorkerInfo, ttl: float) -> int | None:
+        """Leave a worker's record for `ttl` seconds; return the concurrency it is asked to have.
+
+        For a worker, after a poll: an object store shows orders in the listing of a claim.
+        """
+        self._check_presence()
+        return await self._attend(info, ttl)
+
+    async def leave(self, info: WorkerInfo) -> None:
+        """Delete a worker's record: it stops."""
+        self._check_presence()
+        await self._leave(info)
+
+    # What an `http://` queue does in one request each
+
+    async def _pause(self, name: str, pause: PauseInfo) -> None:
+        value = _encoded(asdict(pause))
+        written = await self._write_note(NewNote("pauses", name, value))
+        if not written.done:
+            raise ConfigError(
+                f"{self.url} has {NOTES_MAX['pauses']} paused kinds, which is the limit; pause the "
+                "whole queue instead"
+            )
+
+    async def _resume(self, name: str) -> bool:
+        return (await self._write_note(NewNote("pauses", name, None))).done
+
+    async def _paused(self) -> dict[str | None, PauseInfo]:
+        notes = await self._read_notes(["pauses"])
+        return {note.name or None: pause_from(_decoded(note.value)) for note in notes}
+
+    async def _workers(self) -> list[WorkerInfo]:
+        notes = await self._read_notes(["workers"])
+        infos = (WorkerInfo.from_value(_decoded(note.value)) for note in notes)
+        return [info for info in infos if info is not None]
+
+    async def _order(self, worker: str, concurrency: int) -> int:
+        infos = await self._workers()
+        found = [info for info in infos if info.name == worker]
+        if not found:
+            raise ConfigError(_no_such_worker(worker, [info.name for info in infos]))
+        for info in found:
+            value = _encoded({"concurrency": concurrency})
+            await self._write_note(NewNote("orders", info.note_name, value, ORDER_KEPT))
+        return len(found)
+
+    async def _attend(self, info: WorkerInfo, ttl: float) -> int | None:
+        value = _encoded(info.to_value())
+        note = NewNote("workers", info.note_name, value, ttl, answer="orders")
+        return order_from((await self._write_note(note)).answer)
+
+    async def _leave(self, info: WorkerInfo) -> None:
+        await self._write_note(NewNote("workers", info.note_name, None))
+
+    # What a store implements
+
+    async def _write_note(self, note: NewNote) -> NoteWritten:
+        """Write or delete a note, and delete those of its topic that are gone.
+
+        Done: it was written, or it was there to delete. Not done: there are NOTES_MAX others.
+        """
+        raise NotImplementedError
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        """The notes of these topics that are not gone."""
+        raise NotImplementedError
+
+    def _check_can_pause(self) -> None:
+        if not self.capabilities.pause:
+            raise self._cannot("be paused")
+
+    def _check_presence(self) -> None:
+        if not self.capabilities.presence:
+            raise self._cannot("keep records of its workers")
+
+    def _cannot(self, what: str) -> Unsupported:
+        return Unsupported(f"{self.url} cannot {what}; choose a store that can")
+
+
+class MemoryNotes(NotedStore):
+    """Notes in dictionaries of this process."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        # By topic and name, the value and until when.
+        self._notes: dict[str, dict[str, tuple[str, float]]] = {topic: {} for topic in TOPICS}
+
+    async def _write_note(self, note: NewNote) -> NoteWritten:
+        of_topic = self._live_notes(note.topic)
+        if note.value is None:
+            done = of_topic.pop(note.name, None) is not None
+        elif done := note.name in of_topic or len(of_topic) < NOTES_MAX[note.topic]:
+            until = float("inf") if note.ttl is None else self._now() + note.ttl
+            of_topic[note.name] = note.value, until
+        answer = None if note.answer is None else self._live_notes(note.answer).get(note.name)
+        return NoteWritten(done, None if answer is None else answer[0])
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        return [
+            Note(topic, name, value)
+            for topic in topics
+            for name, (value, _) in self._live_notes(topic).items()
+        ]
+
+    def _without_paused(self, kinds: Iterable[str]) -> Iterable[str]:
+        paused = self._notes["pauses"]
+        return without_paused(kinds, paused) if paused else kinds
+
+    def _live_notes(self, topic: str) -> dict[str, tuple[str, float]]:
+        """The notes of a topic, after those that are gone were deleted."""
+        of_topic, now = self._notes[topic], self._now()
+        for name in [name for name, (_, until) in of_topic.items() if until <= now]:
+            del of_topic[name]
+        return of_topic
+
+    @abstractmethod
+    def _now(self) -> float:
+        """The time, in seconds since 1970."""
+
+
+def without_paused(kinds: Iterable[str], paused: Collection[str]) -> list[str]:
+    """Those of some kinds that are not paused, given the names of the pauses."""
+    return [] if WHOLE in paused else [kind for kind in kinds if kind not in paused]
+
+
+def order_broadcast(worker: str) -> str:
+    """The kind of the broadcast about an order to a worker."""
+    return f"#order-{sha256(worker.encode('utf-8', 'replace')).hexdigest()[:16]}"
+
+
+def order_from(value: str | None) -> int | None:
+    """The concurrency that an order asks for; None if there is none, or it is not understood."""
+    asked = None if value is None else _decoded(value).get("concurrency")
+    if isinstance(asked, int) and not isinstance(asked, bool) and 1 <= asked <= MAX_CONCURRENCY:
+        return asked
+    return None
+
+
+def pause_from(value: Mapping[str, Any]) -> PauseInfo:
+    """A pause from its value; whatever is missing is empty."""
+    at: Any = value.get("at")
+    by, why = (str(value.get(name) or "")[:ERROR_LENGTH_MAX] for name in ("by", "why"))
+    return PauseInfo(by, why, float(at) if type(at) in (int, float) else 0.0)
+
+
+def _pause_name(kind: str | None) -> str:
+    return WHOLE if kind is None else checked_name(kind, "kind", ConfigError)
+
+
+def _no_such_worker(worker: str, names: Sequence[str]) -> str:
+    near = get_close_matches(worker, names, n=3, cutoff=0.4) or sorted(set(names))[:3]
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "no worker is there at all"
+    return f"no worker {worker!r} is there; {hint}"
+
+
+def _encoded(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    size = len(text.encode("utf-8", "replace"))
+    if size > NOTE_BYTES_MAX:
+        raise ConfigError(f"a note of {size} bytes is above the limit of {NOTE_BYTES_MAX}")
+    return text
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """The value of a note; empty if it is not one of ours."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

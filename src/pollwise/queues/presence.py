@@ -1,0 +1,131 @@
+"""Who is there: the record that a running worker leaves with its queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pollwise.queues.base import Stats
+
+#: How often a worker writes its record at most, in seconds.
+PRESENCE_EVERY = 60.0
+#: How long a record counts, in seconds: a worker that was not heard of for longer is gone. A worker
+#: that pauses for more than a minute between polls has three of its pauses.
+PRESENCE_KEPT = 180.0
+#: How many running jobs a record names, and how many kinds.
+RUNNING_MAX = 20
+KINDS_MAX = 100
+#: The longest text in a record, in characters.
+TEXT_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job that a worker runs, since when (seconds since 1970)."""
+
+    id: str
+    kind: str
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker, as its last record describes it. Times are seconds since 1970.
+
+    instance: tells workers apart that have the same name.
+    kinds: those it has handlers for; None: any, or too many to name.
+    busy: how many handlers run. running: the longest of them.
+    waiting: jobs that it has claimed ahead of a free handler.
+    strategy, interval: how it polls, and the length of its present pause in seconds.
+    hints: True while hints of other processes are proven to arrive.
+    breakers: the kinds that it does not claim, because their handlers keep failing.
+    """
+
+    name: str
+    instance: str
+    host: str
+    pid: int
+    version: str
+    kinds: tuple[str, ...] | None
+    concurrency: int
+    busy: int
+    waiting: int
+    running: tuple[RunningJob, ...]
+    started_at: float
+    seen_at: float
+    strategy: str
+    interval: float
+    hints: bool
+    breakers: tuple[str, ...]
+
+    @property
+    def note_name(self) -> str:
+        return f"{self.instance} {self.name}"
+
+    def handles(self, kind: str) -> bool:
+        return self.kinds is None or kind in self.kinds
+
+    def to_value(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_value(cls, value: object) -> WorkerInfo | None:
+        """From a record, which another process wrote; None if it is not one."""
+        if not isinstance(value, Mapping):
+            return None
+        name, kinds = _text(value.get("name")), value.get("kinds")
+        if not name:
+            return None
+        return cls(
+            name,
+            _text(value.get("instance")),
+            _text(value.get("host")),
+            int(_number(value.get("pid"))),
+            _text(value.get("version")),
+            None if kinds is None else _texts(kinds, KINDS_MAX),
+            int(_number(value.get("concurrency"))),
+            int(_number(value.get("busy"))),
+            int(_number(value.get("waiting"))),
+            tuple(_running(value.get("running"))),
+            _number(value.get("started_at")),
+            _number(value.get("seen_at")),
+            _text(value.get("strategy")),
+            _number(value.get("interval")),
+            value.get("hints") is True,
+            _texts(value.get("breakers"), KINDS_MAX),
+        )
+
+
+def unhandled(kinds: Mapping[str, Stats], workers: Iterable[WorkerInfo]) -> list[str]:
+    """The kinds that have waiting jobs and that no worker there has a handler for."""
+    there = list(workers)
+    return sorted(
+        kind
+        for kind, counts in kinds.items()
+        if counts.ready + counts.delayed + counts.blocked
+        and not any(worker.handles(kind) for worker in there)
+    )
+
+
+def _running(value: object) -> Iterable[RunningJob]:
+    for each in value[:RUNNING_MAX] if isinstance(value, Sequence) else ():
+        if isinstance(each, Mapping):
+            kind, since = _text(each.get("kind")), _number(each.get("since"))
+            yield RunningJob(_text(each.get("id")), kind, since)
+
+
+def _text(value: object) -> str:
+    return value[:TEXT_MAX] if isinstance(value, str) else ""
+
+
+def _texts(value: object, most: int) -> tuple[str, ...]:
+    listed = value[:most] if isinstance(value, Sequence) and not isinstance(value, str) else ()
+    return tuple(_text(each) for each in listed)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return 0.0
+    return float(value) if abs(value) < 1e15 else 0.0

@@ -1,0 +1,1 @@
+"""The Lua scripts of a queue in Redis. Each begins with `common.lua`."""

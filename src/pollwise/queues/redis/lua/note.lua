@@ -1,0 +1,28 @@
+-- Write a note, or delete it if it has no value, and delete those of its topic that are gone if there
+-- are many.
+-- ARGV: now, topic, name, value, seconds until it is gone or '' for never, the maximum number of
+-- notes, and a topic to answer from or ''.
+-- Returns 1 if it was written, or was there to delete, else 0; and the note of the same name in the
+-- topic to answer from, or ''.
+local imposed, topic, name, value, ttl, most, answer = unpack(ARGV)
+local now, key, done = clock(imposed), KEY.notes .. topic, 1
+if value == '' then
+  done = call('HDEL', key, name)
+else
+  if call('HEXISTS', key, name) == 0 and call('HLEN', key) >= tonumber(most) then
+    drop_gone_notes(key, now)
+    if call('HLEN', key) >= tonumber(most) then done = 0 end
+  end
+  if done == 1 then
+    local lasts = ttl == '' and math.huge or now + tonumber(ttl)
+    call('HSET', key, name, pack('>d', lasts) .. value)
+    -- The last of them are deleted by the server, if nobody writes any more.
+    if ttl ~= '' and imposed == '' then
+      local milliseconds = math.ceil(tonumber(ttl) * 1000)
+      if call('PTTL', key) < milliseconds then call('PEXPIRE', key, milliseconds) end
+    end
+  end
+end
+local found = ''
+if answer ~= '' then found = note_value(call('HGET', KEY.notes .. answer, name), now) or '' end
+return {done, found}

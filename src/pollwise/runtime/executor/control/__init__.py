@@ -1,0 +1,1 @@
+"""What reaches work while it is held: renewals of its lease, progress and requests to cancel."""

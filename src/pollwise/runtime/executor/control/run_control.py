@@ -1,0 +1,95 @@
+"""What a running handler and its worker tell each other: progress, and that it should stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pollwise.runtime.jobs import Progress
+
+
+class RunControl:
+    """One run of a handler, as its `Job` sees it. A plain handler uses it from a thread.
+
+    ask: asks for a write soon, from any thread; raises if progress cannot be stored.
+    requested: somebody asked to cancel the job.
+    seen: the handler has seen that.
+    over: the worker no longer waits for the handler.
+    """
+
+    __slots__ = ("_ask", "_asked", "_progress", "_written", "over", "requested", "seen")
+
+    def __init__(self, ask: Callable[[], None]) -> None:
+        self._ask = ask
+        self._asked = False
+        self._progress: Progress | None = None
+        self._written: Progress | None = None
+        self.requested = False
+        self.seen = False
+        self.over = False
+
+    def report(self, progress: Progress) -> None:
+        """Take a report, which replaces the one before; it is written soon."""
+        if self.over:
+            return
+        before, self._progress = self._progress, progress
+        if self._asked or progress == self._written:
+            return
+        self._asked = True  # first: the write may come before the call returns
+        try:
+            self._ask()
+        except BaseException:
+            self._asked, self._progress = False, before
+            raise
+
+    def unwritten(self) -> Progress | None:
+        """The newest report; None if it is written already."""
+        self._asked = False  # first: a report from now on asks again
+        progress = self._progress
+        return None if progress == self._written else progress
+
+    def wrote(self, progress: Progress) -> None:
+        """This report is stored."""
+        self._written = progress
+
+    @property
+    def has_written(self) -> bool:
+        """True if a report of this run is stored."""
+        return self._written is not None
+
+    def should_stop(self) -> bool:
+        """True if the handler should stop; notes that it has seen that."""
+        self.seen = self.requested
+        return self.requested or self.over
+
+
+class OfRun:
+    """What may have the control of its run: a job. It is not a field of the job, so copies,
+    comparisons and pickles leave it out."""
+
+    __slots__ = ("_control",)
+
+
+def begin_run(job: OfRun, control: RunControl) -> None:
+    """Give a job the control of its run."""
+    object.__setattr__(job, "_control", control)
+
+
+def control_of(job: Any) -> RunControl | None:
+    """The control of a job's run; None if no worker runs it, or for what is not a job."""
+    return getattr(job, "_control", None)
+
+
+def of_same_run(job: Any, other: Any) -> Any:
+    """`other`, which a middleware made from `job`, with the control of the same run."""
+    control = None if other is job else control_of(job)
+    if control is not None and isinstance(other, OfRun):
+        begin_run(other, control)
+    return other
+
+
+def was_cancelled(job: Any) -> bool:
+    """True if somebody asked to cancel a job that runs; for the worker, not for its handler."""
+    control = control_of(job)
+    return control is not None and control.requested

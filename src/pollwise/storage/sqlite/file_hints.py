@@ -1,0 +1,216 @@
+"""Hints from changes of files.
+
+On Linux the kernel reports a change (inotify): a pause costs nothing and the hint arrives at once.
+Elsewhere, or if the kernel has no watch left, a pause compares time stamps now and then. Neither
+opens a transaction nor takes a lock, so the database stays untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+from pollwise.runtime.hints import Hint, Hints
+
+IN_MODIFY = 0x002
+IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
+
+
+class FileHints(Hints):
+    """Hints from changes of files.
+
+    events: which changes the kernel reports.
+
+    paths: the files. every: how often to compare time stamps if the kernel cannot report changes; 0
+        turns both off.
+    """
+
+    events: ClassVar[int]
+
+    def __init__(self, paths: Sequence[Path], every: float) -> None:
+        super().__init__()
+        self._paths = paths
+        self._every = every
+        self._opened = False
+        self._seen = self._stamps()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the reader and the timers
+        self._watch: int | None = None  # inotify's file descriptor
+        self._watched: list[int] = []  # the inodes that it is about
+        self._cannot_watch = not sys.platform.startswith("linux")
+        self._reading = False
+        self._next_look: asyncio.TimerHandle | None = None
+
+    def _changed(self) -> None:
+        """A file has changed."""
+        self.send(1)
+
+    def opened(self) -> None:
+        """The database exists and is ours: only now may it be watched."""
+        self._opened = True
+
+    def asleep(self, hint: Hint) -> None:
+        super().asleep(hint)
+        if not self._every:
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and self._loop.is_running():  # in another thread
+                self._loop.call_soon_threadsafe(self._begin_listening)
+                return
+            self._leave_loop()  # its timers never fire
+            self._loop = loop
+        self._begin_listening()
+
+    def _begin_listening(self) -> None:
+        if self._loop is not None and self._asleep and self._listen():
+            self._look()  # it may have changed while nobody listened
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._loop = self._next_look = None
+        self._reading = False
+        self._end_watch()
+
+    def awake(self, hint: Hint) -> None:
+        super().awake(hint)
+        if not self._asleep:
+            self._stop_reading()  # a busy process does not need hints of its own writes
+
+    def close(self) -> None:
+        super().close()
+        self._every = 0.0
+        self._end_watch()
+        self._leave_loop()
+
+    def _leave_loop(self) -> None:
+        self._stop_reading()
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        self._loop = None
+
+    def _listen(self) -> bool:
+        """Get changes from the kernel, or else look later; False if this was begun before."""
+        if self._begin_watch():
+            return self._start_reading()
+        if self._next_look is not None or self._loop is None:
+            return False
+        self._next_look = self._loop.call_later(self._every, self._look_again)
+        return True
+
+    # Reported by the kernel
+
+    def _begin_watch(self) -> bool:
+        """Have the kernel watch the files; False if it cannot."""
+        if self._watch is not None and self._watched != self._inodes():
+            self._end_watch()  # a file was replaced
+        if self._watch is None and self._opened and not self._cannot_watch:
+            try:
+                self._watch = inotify(self._existing(), self.events)
+                self._watched = self._inodes()
+            except (OSError, AttributeError):
+                self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
+        return self._watch is not None
+
+    def _existing(self) -> Sequence[Path]:
+        return [path for path in self._paths if path.exists()]
+
+    def _start_reading(self) -> bool:
+        """Have the kernel wake the event loop; False if it already does."""
+        if self._reading or self._watch is None or self._loop is None:
+            return False
+        self._loop.add_reader(self._watch, self._read_changes)
+        self._reading = True
+        return True
+
+    def _read_changes(self) -> None:
+        if self._watch is not None:
+            with suppress(OSError):
+                os.read(self._watch, 65536)
+
+    def _stop_reading(self) -> None:
+        if self._reading and self._watch is not None and self._loop is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._watch)
+            self._reading = False
+
+    def _end_watch(self) -> None:
+        self._stop_reading()
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+
+    # Time stamps
+
+    def _look_again(self) -> None:
+        self._next_look = None
+        self._look()
+        if self._asleep:
+            self._listen()
+
+    def _look(self) -> None:
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps
+            self._changed()
+
+    def _inodes(self) -> list[int]:
+        found = []
+        for path in self._paths:
+            with suppress(OSError):
+                found.append(path.stat().st_ino)
+        return found
+
+    def _stamps(self) -> list[int]:
+        found = []
+        for path in self._paths:
+            with suppress(OSError):
+                stat = path.stat()
+                found += [stat.st_mtime_ns, stat.st_size]
+        return found
+
+
+class FileBeside(FileHints):
+    """Hints from changes of a file of our own beside a database; it is created when needed."""
+
+    def __init__(self, database: Path, ending: str, every: float) -> None:
+        self._database = database
+        self._path = database.with_name(database.name + ending)
+        super().__init__([self._path], every)
+
+    def _existing(self) -> Sequence[Path]:
+        if not self._path.exists():
+            self._make_file()
+            self._seen = self._stamps()  # our own creation is not a hint
+        return self._paths
+
+    def _make_file(self) -> None:
+        self._path.touch()
+        self._path.chmod(self._database.stat().st_mode & 0o666)  # for all users of the database
+
+    def _read_changes(self) -> None:
+        super()._read_changes()
+        if not self._path.exists():  # it was removed: watch its successor
+            self._end_watch()
+            self._listen()
+        self._look()  # our own touch is not a hint
+
+
+def inotify(paths: Iterable[Path], events: int) -> int:
+    """A file descriptor that becomes readable whenever one of the files has such an event."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    for path in paths:
+        if libc.inotify_add_watch(descriptor, os.fsencode(path), events) < 0:
+            error = ctypes.get_errno()
+            os.close(descriptor)
+            raise OSError(error, "inotify_add_watch")
+    return descriptor

@@ -1,0 +1,309 @@
+"""Pauses, the records that workers leave, and the orders that they get."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from pollwise.errors import ConfigError
+from pollwise.queues.base import Queue
+from pollwise.queues.notes import order_broadcast
+from pollwise.queues.presence import PRESENCE_KEPT, RunningJob, WorkerInfo
+from pollwise.runtime.hints import Hint
+from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.testing.conformance.bench import (
+    Bench,
+    done,
+    equal,
+    expect,
+    payloads,
+    refused,
+    require,
+)
+
+INFO = WorkerInfo(
+    name="ann-1",
+    instance="a1",
+    host="ann.example",
+    pid=7,
+    version="1.0",
+    kinds=("mail", "☃"),
+    concurrency=8,
+    busy=1,
+    waiting=2,
+    running=(RunningJob("17", "mail", 5.5),),
+    started_at=1.5,
+    seen_at=2.5,
+    strategy="Adaptive()",
+    interval=0.5,
+    hints=True,
+    breakers=("☃",),
+)
+
+
+# Pauses
+
+
+async def _pausable(bench: Bench) -> Queue:
+    queue = await bench.queue()
+    require(queue.capabilities.pause, "pause")
+    return queue
+
+
+async def check_paused_kind_is_left_out(bench: Bench) -> None:
+    """A claim of any handle does not get a paused kind, with and without kinds; others it gets."""
+    queue, other = await _pausable(bench), await bench.queue()
+    await queue.put([NewJob("mail", 1), NewJob("resize", 2), NewJob("mail", 3)])
+    await queue.pause("mail", by="ann", why="the server is down")
+    equal(await bench.take(other, kinds=["mail"]), [], "a claim of the paused kind")
+    found = await bench.take(other, kinds=["mail", "resize"])
+    equal(payloads(found), [2], "a claim of the paused kind and another")
+    equal(await bench.take(other), [], "a claim of all kinds")
+    equal((await queue.stats()).ready, 2, "paused jobs that are ready")
+    equal(await queue.resume("mail"), True, "resume of a paused kind")
+    equal(sorted(payloads(await bench.take(other))), [1, 3], "a claim after the end of the pause")
+
+
+async def check_paused_queue_hands_out_nothing(bench: Bench) -> None:
+    """While the queue is paused, claims find nothing; puts, renewals and settlements go on."""
+    queue, other = await _pausable(bench), await bench.queue()
+    await queue.put([NewJob("a", 1), NewJob("b", 2)])
+    claim = await bench.take_one(queue)
+    await queue.pause(by="ann")
+    await other.put(NewJob("a", 3))
+    equal(await bench.take(other), [], "a claim of all kinds")
+    equal(await bench.take(other, kinds=["a", "b"]), [], "a claim of some kinds")
+    equal((await queue.renew([claim], bench.unit * 500)).lost, (), "leases lost by a renewal")
+    await queue.settle(done([claim]))
+    equal((await other.stats()).ready, 2, "jobs that are ready")
+    equal(await other.resume(), True, "resume of a paused queue")
+    equal(len(await bench.take(other)), 2, "jobs found after the end of the pause")
+
+
+async def check_pauses_are_told(bench: Bench) -> None:
+    """`paused` tells who paused what, why and when; a second pause replaces the first."""
+    queue, other = await _pausable(bench), await bench.queue()
+    equal(await queue.paused(), {}, "the pauses of a new queue")
+    before = queue.clock.epoch()
+    await queue.pause("mail", by="ann", why="the ☃ is down")
+    await queue.pause(by="bob")
+    await queue.pause("mail", by="eve", why="again")
+    pauses = await other.paused()
+    told = {kind: (pause.by, pause.why) for kind, pause in pauses.items()}
+    equal(told, {"mail": ("eve", "again"), None: ("bob", "")}, "who paused what, and why")
+    after = queue.clock.epoch()
+    expect(all(before <= p.at <= after for p in pauses.values()), f"the times are wrong: {pauses}")
+    equal(await queue.resume(), True, "resume of the queue")
+    equal(list(await other.paused()), ["mail"], "a paused kind stays paused")
+    equal(await queue.resume(), False, "resume of a queue that is not paused")
+    equal(await queue.resume("resize"), False, "resume of a kind that is not paused")
+
+
+async def check_pause_bad_arguments(bench: Bench) -> None:
+    """Kinds that no job can have, and texts that are too long, are refused."""
+    queue = await _pausable(bench)
+    await refused(ConfigError, queue.pause(""), "pause of a kind without a name")
+    await refused(ConfigError, queue.pause("x" * 201), "pause of a kind with a long name")
+    await refused(ConfigError, queue.pause(why="x" * 2001), "pause with a long reason")
+    await refused(ConfigError, queue.resume("\n"), "resume of a kind that cannot be printed")
+
+
+async def check_pause_of_odd_kinds(bench: Bench) -> None:
+    """Kinds whose names are odd or long are paused without touching others."""
+    queue, other = await _pausable(bench), await bench.queue()
+    odd = ["a/b", "../a", "ä☃", "*", "x" * 200, "x" * 199 + "y", "a b"]
+    await queue.put([NewJob(kind, kind) for kind in odd])
+    for kind in odd[:-1]:
+        await queue.pause(kind)
+    equal(set(await other.paused()), set(odd[:-1]), "the paused kinds")
+    equal(payloads(await bench.take(other, kinds=odd)), ["a b"], "the one that is not paused")
+    for kind in odd[:-1]:
+        equal(await other.resume(kind), True, f"resume of {kind!r}")
+    equal(sorted(payloads(await bench.take(other))), sorted(odd[:-1]), "after the pauses")
+
+
+async def check_paused_jobs_fall_due(bench: Bench) -> None:
+    """Jobs fall due during a pause, and claims during it do not plan a poll that finds nothing."""
+    queue = await _pausable(bench)
+    require(queue.capabilities.delay, "delay")
+    await queue.put(NewJob("mail", 1, delay=bench.unit * 3))
+    await queue.pause("mail")
+    equal(await bench.take(queue, kinds=["mail"]), [], "a claim before the job is due")
+    await bench.elapse(5)
+    for _ in range(3):
+        equal(await bench.take(queue, kinds=["mail"]), [], "a claim after the job fell due")
+    at = queue.hints().sends_at
+    expect(at is None or at > queue.clock.now() + bench.unit, "a hint is planned for paused jobs")
+    equal((await queue.stats()).ready, 1, "the paused job is ready")
+    await queue.resume("mail")
+    equal(len(await bench.take(queue, kinds=["mail"])), 1, "found after the pause")
+
+
+async def check_pause_and_lapsed_leases(bench: Bench) -> None:
+    """A job whose lease ends during a pause waits for the end of the pause."""
+    queue = await _pausable(bench)
+    await queue.put(NewJob("mail", 1))
+    [claim] = await bench.take(queue, lease=2)
+    await queue.pause("mail")
+    await bench.elapse(4)
+    equal(await bench.take(queue), [], "a claim during the pause")
+    await queue.resume("mail")
+    [again] = await bench.take(queue)
+    equal((again.job.id, again.job.attempt), (claim.job.id, 2), "the job after the pause")
+
+
+async def check_pause_keeps_order(bench: Bench) -> None:
+    """After a pause, jobs are claimed in the order of their priority and their put."""
+    queue = await _pausable(bench)
+    require(queue.capabilities.priorities and queue.capabilities.ordered, "order")
+    await queue.pause("a")
+    await queue.put([NewJob("a", 2), NewJob("b", 3), NewJob("a", 1, priority=5), NewJob("a", 4)])
+    equal(payloads(await bench.take(queue)), [3], "claimed during the pause")
+    await queue.resume("a")
+    equal(payloads(await bench.take(queue)), [1, 2, 4], "claimed after the pause")
+
+
+async def check_paused_key_waits(bench: Bench) -> None:
+    """A job that waits behind a paused one of its key waits with it."""
+    queue = await _pausable(bench)
+    require(queue.capabilities.keys, "keys")
+    await queue.put([NewJob("a", 1, key="k"), NewJob("b", 2, key="k"), NewJob("b", 3)])
+    await queue.pause("a")
+    equal(payloads(await bench.take(queue)), [3], "claimed during the pause")
+    await queue.resume("a")
+    [first] = await bench.take(queue)
+    equal(first.job.payload, 1, "claimed after the pause")
+    await queue.settle([Settlement.done(first)])
+    equal(payloads(await bench.take(queue)), [2], "claimed after its predecessor")
+
+
+async def check_resume_wakes(bench: Bench) -> None:
+    """The end of a pause wakes those who wait for jobs of that kind."""
+    queue = await _pausable(bench)
+    await queue.put(NewJob("mail", 1))
+    await queue.pause("mail")
+    sleeper = asyncio.ensure_future(bench.pause(queue, 100))
+    await bench.elapse(1)
+    await queue.resume("mail")
+    equal(await sleeper, True, "a hint ended the pause of a poller")
+
+
+async def check_held_claim_and_pause(bench: Bench) -> None:
+    """A held claim does not get what is paused, and gets it when the pause ends."""
+    queue = await _pausable(bench)
+    require(queue.capabilities.long_poll, "long poll")
+    await queue.put(NewJob("mail", 1))
+    await queue.pause("mail")
+    unit = bench.unit
+    held = [asyncio.ensure_future(queue.claim("w", 1, unit * 500, unit * 60)) for _ in range(2)]
+    await bench.elapse(2)
+    expect(not any(each.done() for each in held), "a held claim ended during the pause")
+    await queue.resume("mail")
+    finished, rest = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
+    equal([len(each.result()) for each in finished], [1], "jobs of the claim that was held")
+    await queue.put(NewJob("mail", 2))
+    equal([len(await each) for each in rest], [1], "jobs of the other claim")
+
+
+# Workers
+
+
+async def _with_presence(bench: Bench) -> Queue:
+    queue = await bench.queue()
+    require(queue.capabilities.presence, "presence")
+    return queue
+
+
+async def _attend(bench: Bench, queue: Queue, info: WorkerInfo) -> int | None:
+    """Poll and leave a record, as a worker does."""
+    await bench.take(queue)
+    return await queue.attend(info, PRESENCE_KEPT)
+
+
+async def check_workers_are_listed(bench: Bench) -> None:
+    """Every handle sees the records of workers whole, sorted by name, the newest of each."""
+    queue, other = await _with_presence(bench), await bench.queue()
+    equal(await queue.workers(), [], "the workers of a new queue")
+    later = replace(INFO, name="bob/☃ " + "x" * 190, instance="b", kinds=None, running=())
+    for info in (later, INFO, replace(INFO, busy=0), replace(INFO, busy=3)):
+        equal(await queue.attend(info, PRESENCE_KEPT), None, "an order, though none was given")
+    equal(await other.workers(), [replace(INFO, busy=3), later], "the workers that are there")
+
+
+async def check_workers_of_one_name(bench: Bench) -> None:
+    """Workers that share a name are kept apart, and an order reaches all of them."""
+    queue, other = await _with_presence(bench), await bench.queue()
+    twin = replace(INFO, instance="a2", started_at=9.0)
+    await queue.attend(INFO, PRESENCE_KEPT)
+    await other.attend(twin, PRESENCE_KEPT)
+    equal(await other.workers(), [INFO, twin], "the workers that are there")
+    equal(await queue.set_concurrency("ann-1", 3), 2, "how many workers have the name")
+    equal(await _attend(bench, queue, INFO), 3, "the order of the first")
+    equal(await _attend(bench, other, twin), 3, "the order of the second")
+
+
+async def check_worker_leaves(bench: Bench) -> None:
+    """A worker that stops is gone at once; the others stay."""
+    queue, other = await _with_presence(bench), await bench.queue()
+    stays = replace(INFO, name="bob", instance="b")
+    await queue.attend(INFO, PRESENCE_KEPT)
+    await other.attend(stays, PRESENCE_KEPT)
+    await queue.leave(INFO)
+    equal(await other.workers(), [stays], "the workers that are there")
+    await queue.leave(INFO)
+
+
+async def check_worker_not_heard_of_is_gone(bench: Bench) -> None:
+    """A record counts for as long as its worker said, and not longer."""
+    queue, other = await _with_presence(bench), await bench.queue()
+    await queue.attend(INFO, bench.unit * 4)
+    stays = replace(INFO, name="bob", instance="b")
+    await queue.attend(stays, bench.unit * 1000)
+    equal(len(await other.workers()), 2, "workers at first")
+    await bench.elapse(6)
+    equal(await other.workers(), [stays], "workers after the time of one of them")
+    equal(await queue.attend(INFO, bench.unit * 1000), None, "an order after all that time")
+    equal(len(await other.workers()), 2, "workers when the first came back")
+
+
+async def check_set_concurrency(bench: Bench) -> None:
+    """An order waits for its worker, and a later one replaces it; a restart ends it."""
+    queue, other = await _with_presence(bench), await bench.queue()
+    await queue.attend(INFO, PRESENCE_KEPT)
+    equal(await other.set_concurrency("ann-1", 4), 1, "how many workers have the name")
+    equal(await _attend(bench, queue, INFO), 4, "the order")
+    await other.set_concurrency("ann-1", 1000)
+    equal(await _attend(bench, queue, INFO), 1000, "the later order")
+    again = replace(INFO, instance="a9")
+    equal(await _attend(bench, queue, again), None, "an order after a restart")
+
+
+async def check_set_concurrency_bad_arguments(bench: Bench) -> None:
+    """Numbers out of bounds are refused, and names that no worker has, with the nearest ones."""
+    queue = await _with_presence(bench)
+    await queue.attend(INFO, PRESENCE_KEPT)
+    for number in (0, -1, 1001, True):
+        await refused(ConfigError, queue.set_concurrency("ann-1", number), f"{number}")
+    error = await refused(ConfigError, queue.set_concurrency("anm-1", 2), "an unknown name")
+    expect("'ann-1'" in str(error), f"the error does not name the nearest worker: {error}")
+
+
+async def check_order_is_broadcast(bench: Bench) -> None:
+    """An order is broadcast to its worker, and to no other."""
+    queue = await _with_presence(bench)
+    require(queue.capabilities.hints != "none", "hints")
+    await queue.attend(INFO, PRESENCE_KEPT)
+    heard, others = Hint(), Hint()
+    listening = [
+        queue.hints().listen(lambda _: _give(heard), [order_broadcast("ann-1")]),
+        queue.hints().listen(lambda _: _give(others), [order_broadcast("ann-2")]),
+    ]
+    await queue.set_concurrency("ann-1", 2)
+    equal(await queue.clock.sleep(bench.unit * 100, heard), True, "heard of the order")
+    equal(await queue.clock.sleep(0, others), False, "another worker heard of it")
+    for each in listening:
+        each.close()
+
+
+def _give(hint: Hint) -> None:
+    hint.give()

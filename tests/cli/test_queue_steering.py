@@ -1,0 +1,159 @@
+"""`pollwise queue pause`, `resume`, `workers`, `running` and `set-concurrency`, and `stats`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import pytest
+
+from pollwise.queues.presence import RunningJob, WorkerInfo
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.jobs import NewJob, Progress
+from tests.cli.console import good, pollwise
+
+URL = "sqlite:///jobs.db"
+
+
+def info(name: str = "box-1", **facts: object) -> WorkerInfo:
+    now = time.time()
+    made = WorkerInfo(
+        name=name,
+        instance=f"i{name.replace('-', '')}",
+        host="box.example",
+        pid=4711,
+        version="1.2",
+        kinds=("mail",),
+        concurrency=8,
+        busy=1,
+        waiting=0,
+        running=(RunningJob("1", "mail", now - 5),),
+        started_at=now - 100,
+        seen_at=now - 7,
+        strategy="Adaptive('100ms', '5s')",
+        interval=0.1,
+        hints=True,
+        breakers=(),
+    )
+    return replace(made, **facts)  # type: ignore[arg-type]
+
+
+def attend(*infos: WorkerInfo) -> None:
+    async def main() -> None:
+        async with SqliteQueue("jobs.db") as queue:
+            for each in infos:
+                await queue.attend(each, 180.0)
+
+    asyncio.run(main())
+
+
+def test_a_kind_is_paused_and_resumed() -> None:
+    good("queue", "put", URL, "mail")
+    assert good("queue", "pause", URL, "mail", "--why", "down").out == "paused kind mail\n"
+    assert good("queue", "pause", URL, "--by", "ann").out == "paused the whole queue\n"
+    facts = good("queue", "stats", URL, "--json").json()["paused"]
+    assert [(each["kind"], each["why"]) for each in facts] == [(None, ""), ("mail", "down")]
+    assert facts[0]["by"] == "ann"
+    assert "@" in facts[1]["by"]
+    shown = good("queue", "stats", URL).out
+    assert "paused: the whole queue by ann at 20" in shown
+    assert "paused: kind mail by " in shown
+    assert "Z: down\n" in shown
+    ended = good("queue", "resume", URL).out
+    assert ended.startswith("resumed the whole queue\npaused: kind mail by ")
+    assert good("queue", "resume", URL, "mail").out == "resumed kind mail\n"
+    again = pollwise("queue", "resume", URL, "mail")
+    assert (again.code, again.out) == (1, "")
+    assert again.err == "error: kind mail is not paused\n"
+    assert "paused" not in good("queue", "stats", URL).out
+
+
+def test_hostile_reasons_are_not_interpreted() -> None:
+    good("queue", "pause", URL, "mail", "--why", "[red]x \x1b[31m", "--by", "\x1b[2J")
+    shown = good("queue", "stats", URL).out
+    assert "\x1b" not in shown
+    assert "[red]x \\x1b[31m" in shown
+
+
+def test_workers_are_listed() -> None:
+    assert good("queue", "put", URL, "mail").out
+    assert good("queue", "workers", URL).out == "no worker is there\n"
+    attend(info(), info("box-2", kinds=None, breakers=("mail",)))
+    shown = good("queue", "workers", URL).out.splitlines()
+    assert shown[0].split() == [
+        "worker", "host", "pid", "version", "up", "for", "busy", "kinds", "polls", "seen",
+    ]  # fmt: skip
+    assert "box.example  4711" in shown[1]
+    assert "1/8" in shown[1]
+    assert "Adaptive, every 0.1s, hints arrive" in shown[1]
+    assert " any " in shown[2]
+    assert shown[3] == "box-2 waits for broken: mail"
+    facts = good("queue", "workers", URL, "--json").json()
+    assert [each["name"] for each in facts] == ["box-1", "box-2"]
+    assert facts[0]["running"][0]["kind"] == "mail"
+
+
+def test_kinds_without_a_handler_are_marked() -> None:
+    for kind in ("mail", "mial"):
+        good("queue", "put", URL, kind)
+    attend(info())
+    shown = good("queue", "stats", URL, "--by-kind").out.splitlines()
+    assert shown[1].split()[-1] == "1"
+    assert shown[2].split()[-1] == "none"
+    assert shown[3] == "no worker that is there handles: mial"
+    facts = good("queue", "stats", URL, "--by-kind", "--json").json()
+    assert [(facts[k]["workers"], facts[k]["unhandled"]) for k in ("mail", "mial")] == [
+        (1, False),
+        (0, True),
+    ]
+    attend(info("box-2", kinds=None))
+    assert "handles" not in good("queue", "stats", URL, "--by-kind").out
+
+
+def test_running_jobs_are_listed() -> None:
+    assert good("queue", "put", URL, "mail").out
+    assert good("queue", "running", URL).out == "no job runs\n"
+
+    async def main() -> None:
+        async with SqliteQueue("jobs.db") as queue:
+            await queue.put(NewJob("mail", 2))
+            [claim] = await queue.claim("box-1", 1, "1m")
+            await queue.renew([claim], "1m", {claim.job.id: Progress(0.25, "page 2")})
+
+    asyncio.run(main())
+    [_, row] = good("queue", "running", URL).out.splitlines()
+    assert row.split()[:4] == ["1", "mail", "box-1", "1"]
+    assert "25%  page 2" in row
+    [facts] = good("queue", "running", URL, "--json").json()
+    assert (facts["worker"], facts["progress"]["fraction"]) == ("box-1", 0.25)
+    assert facts["since"] <= time.time()
+
+
+def test_concurrency_is_set() -> None:
+    good("queue", "put", URL, "mail")
+    attend(info())
+    said = good("queue", "set-concurrency", URL, "box-1", 4).out
+    assert said == "box-1 is asked to run 4 at a time\n"
+
+    async def main() -> int | None:
+        async with SqliteQueue("jobs.db") as queue:
+            return await queue.attend(info(), 180.0)
+
+    assert asyncio.run(main()) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("bax-1", 4), "no worker 'bax-1' is there; did you mean 'box-1'?"),
+        (("box-1", 0), "pause the queue or a kind instead"),
+        (("box-1", 1001), "must be a whole number from 1 to 1000"),
+    ],
+)
+def test_bad_orders_are_refused(words: tuple[object, ...], says: str) -> None:
+    good("queue", "put", URL, "mail")
+    attend(info())
+    refused = pollwise("queue", "set-concurrency", URL, *words)
+    assert (refused.code, refused.out) == (2, "")
+    assert says in refused.err
