@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -50,6 +50,8 @@ RECYCLED = 75
 CANCEL_WITHIN = 1.0
 #: Commands with subcommands.
 GROUPS = ("outbox",)
+#: How this program is started.
+PROGRAM = (sys.executable, "-m", "pollwise")
 #: The variable with the file descriptor that closes when the supervisor ends.
 PARENT = "_POLLWISE_SUPERVISOR"
 
@@ -81,15 +83,17 @@ def run_in_processes(
     processes: int,
     cost: Price | None = None,
     run: Callable[[Any], Coroutine[Any, Any, T]] | None = None,
+    program: Sequence[str] = PROGRAM,
 ) -> T | None:
     """Run a worker or a relay until it stops, in this process or in several supervised ones.
 
     run: what runs it with its options, if it is not its `run`; its result is returned.
+    program: the command line of this process, up to its first word in `sys.argv[1:]`.
     """
     own = getattr(settings, section)
     options = _with_settings(found.options, settings, section)
     if processes > 1:
-        supervisor = Supervisor(ports_of(own.metrics_port, processes))
+        supervisor = Supervisor(ports_of(own.metrics_port, processes), program)
         raise typer.Exit(asyncio.run(supervisor.run()))
     stop_with_parent()
     if own.log_level == "debug":  # PollFinished is for metrics only
@@ -248,8 +252,9 @@ def _stop_at_end_of(life: int) -> None:
 class Supervisor:
     """Several processes of the same command: started, signalled and, when they die, restarted."""
 
-    def __init__(self, ports: list[int | None]) -> None:
+    def __init__(self, ports: list[int | None], program: Sequence[str] = PROGRAM) -> None:
         self._ports = ports
+        self._program = program
         self._clock = Clock()
         self._stopping = asyncio.Event()
         self._alive: dict[int, asyncio.subprocess.Process] = {}
@@ -322,7 +327,7 @@ class Supervisor:
         at = 2 if words[0] in GROUPS else 1
         port = self._ports[number]
         ported = [] if port is None else [f"--metrics-port={port}"]
-        return [sys.executable, "-m", "pollwise", *words[:at], *ported, *words[at:]]
+        return [*self._program, *words[:at], *ported, *words[at:]]
 
 
 def _without(words: list[str], *options: str) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +20,7 @@ from pollwise.cli.options import (
     overrides_of,
     set_option,
 )
-from pollwise.cli.running import found_at, note, run_in_processes
+from pollwise.cli.running import PROGRAM, found_at, note, run_in_processes
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.lab.prices import Price, price_named
 from pollwise.observe import logs
@@ -68,20 +69,32 @@ def worker(
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     flags |= {"cpu_processes": cpu_processes}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
+    run_worker(settings, lambda: found_worker(target), processes, price, once)
+
+
+def run_worker(
+    settings: Settings,
+    find: Callable[[], Any],
+    processes: int = 1,
+    price: str | None = None,
+    once: bool = False,
+    program: Sequence[str] = PROGRAM,
+) -> None:
+    """Run the worker that `find` returns. program: the command line before its own words."""
     own = settings.worker
     cost = _price(price, settings)
     logs.set_up(own.log_level, own.log_format)
-    found = _found(target)
+    found = find()
     logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("worker.queue") and own.queue:
         found.queue = own.queue
     if once:
         _run_once(found, settings, processes, cost)
     else:
-        run_in_processes(found, settings, "worker", processes, cost)
+        run_in_processes(found, settings, "worker", processes, cost, program=program)
 
 
-def _run_once(found: Worker, settings: Settings, processes: int, cost: Price | None) -> None:
+def _run_once(found: Any, settings: Settings, processes: int, cost: Price | None) -> None:
     if processes > 1:
         raise ConfigError(f"--once runs one process, not --processes {processes}; leave it out")
     ran = run_in_processes(found, settings, "worker", 1, cost, found.run_once)
@@ -99,7 +112,8 @@ def _price(text: str | None, settings: Settings) -> Price | None:
     return cost
 
 
-def _found(target: str) -> Worker:
+def found_worker(target: str) -> Worker:
+    """The worker `module:name`, which must have a handler."""
     found = found_at(target, Worker, "pollwise worker", "pollwise.Worker(queue_url)")
     if not found.kinds:
         raise HandlerError(

@@ -22,7 +22,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pollwise.errors import ConfigError, StoreError
-from pollwise.queues.base import Queue
+from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks
@@ -84,6 +84,11 @@ class SyncQueue:
     retry = blocking(Queue.retry)
     drop = blocking(Queue.drop)
     migrate = blocking(Queue.migrate)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store can do."""
+        return self._queue_here().capabilities
 
     @property
     def closed(self) -> bool:

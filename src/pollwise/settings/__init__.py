@@ -50,6 +50,8 @@ def load(
     stored: Mapping[str, object] | None = None,
     stored_in: str = "the fleet's store",
     groups: Iterable[str] = (),
+    application: Mapping[str, object] | None = None,
+    application_name: str = "the application",
 ) -> Settings:
     """Read and check all layers; a ConfigError lists everything that is wrong.
 
@@ -61,12 +63,15 @@ def load(
     stored: values that were changed while a fleet ran, by key.
     stored_in: where they are stored, for error messages.
     groups: names of target groups, to which variables in capitals are matched.
+    application, application_name: what a framework's own settings say, above the file, and what
+        these settings are called in errors.
     """
     environ = os.environ if environ is None else environ
     intake = LayerReader()
     layers = [
         intake.file(None if file is None else Path(file), environ),
-        intake.stored(stored or {}, f"changed at run time, kept in {stored_in}"),
+        intake.tree(application or {}, application_name),
+        intake.tree(stored or {}, f"changed at run time, kept in {stored_in}"),
     ]
     layers.append(intake.environment(environ, [*groups_in(layers), *groups]))
     layers.append(intake.arguments(overrides or {}))

@@ -80,9 +80,9 @@ class LayerReader:
             path, named_by = FILE, "found in the current directory"
         return self._layer(self._leaves(_parsed(path, named_by), str(path)))
 
-    def stored(self, changes: Mapping[str, object], origin: str) -> Layer:
-        """Values that were changed while a fleet ran, from its store."""
-        return self._layer(self._leaves(changes, origin))
+    def tree(self, tables: Mapping[str, object], origin: str) -> Layer:
+        """Values in tables, such as those that were changed while a fleet ran."""
+        return self._layer(self._leaves(tables, origin))
 
     def environment(self, environ: Mapping[str, str], groups: Sequence[str] = ()) -> Layer:
         """The environment variables; `groups` are the groups known so far."""

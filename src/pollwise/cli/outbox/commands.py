@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -25,7 +26,7 @@ from pollwise.cli.options import (
 from pollwise.cli.outbox import records as views
 from pollwise.cli.outbox.records import Url, with_store
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
-from pollwise.cli.running import found_at, run_in_processes, serve_metrics
+from pollwise.cli.running import PROGRAM, found_at, run_in_processes, serve_metrics
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
@@ -33,7 +34,7 @@ from pollwise.outbox import Outbox, open_store
 from pollwise.outbox import export as measuring
 from pollwise.runtime.events import Events
 from pollwise.runtime.signals import stopping_on_signals
-from pollwise.settings import load
+from pollwise.settings import Settings, load
 
 SET_EXAMPLE = "outbox.lease=30s"
 
@@ -78,13 +79,20 @@ def run(
     flags |= {"metrics_port": metrics_port, "log_format": log_format, "log_level": log_level}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     settings = load(overrides=overrides_of("outbox", setting, SET_EXAMPLE, **flags))
+    run_relay(settings, target, processes)
+
+
+def run_relay(
+    settings: Settings, target: str, processes: int = 1, program: Sequence[str] = PROGRAM
+) -> None:
+    """Run the relay of the outbox `target`. program: the command line before its own words."""
     own = settings.outbox
     logs.set_up(own.log_level, own.log_format)
     found = _found(target)
     logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("outbox.database") and own.database:
         found.database = own.database
-    run_in_processes(found, settings, "outbox", processes)
+    run_in_processes(found, settings, "outbox", processes, program=program)
 
 
 @app.command("export")

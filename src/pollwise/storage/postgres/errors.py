@@ -64,7 +64,7 @@ _REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
 )
 
 #: A put lacks its schema, its function, what the function needs, or the rights to it.
-_LACKS = frozenset({"3F000", "42P01", "42883", "42703", "42501"})
+LACKS = frozenset({"3F000", "42P01", "42883", "42703", "42501"})
 #: A migration met tables of another program with the same names.
 _NOT_OURS = frozenset({"42P07", "42703", "42883", "42804"})
 #: A migration was applied already: a table, column, constraint or function exists.
@@ -124,7 +124,7 @@ def refused_here(where: str, migrate: str) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        if error.sqlstate not in _LACKS:
+        if error.sqlstate not in LACKS:
             raise
         said = StatementRefused(error.sqlstate, error.diag.message_primary or str(error))
         raise refused_error(said, where, migrate) from error
