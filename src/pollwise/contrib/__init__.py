@@ -1,0 +1,1 @@
+"""Pollwise inside of frameworks: a folder for each. Nothing else imports them."""

@@ -1,0 +1,1 @@
+"""The commands `manage.py pollwise_worker` and `manage.py pollwise_outbox`."""

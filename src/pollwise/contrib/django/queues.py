@@ -1,0 +1,116 @@
+"""Calls of queues from views, commands and the admin.
+
+A queue in a database of Django is called on Django's own connection, and any other store as
+`pollwise.open_sync` does it: by one event loop in a thread of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import cache
+from typing import Any, TypeVar
+
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from pollwise.contrib.django import conf
+from pollwise.contrib.django.conf import QueuePlace
+from pollwise.contrib.django.joined import open_joined, run
+from pollwise.errors import PollwiseError
+from pollwise.queues.base import Capabilities, Queue
+from pollwise.queues.sync import BorrowedSyncQueue, SyncQueue, open_sync, sync_queue_for
+from pollwise.queues.urls import open_queue
+
+T = TypeVar("T")
+
+
+class JoinedQueue(BorrowedSyncQueue):
+    """Blocking calls to a queue on Django's own connection."""
+
+    def _run(self, queue: Queue, call: Coroutine[Any, Any, T]) -> T:
+        return run(call)
+
+
+class DjangoQueue:
+    """A queue of Django's settings: `queue.call("get", job_id)`.
+
+    joined: it is in a database of Django, and called on Django's connection.
+    """
+
+    def __init__(self, name: str, place: QueuePlace) -> None:
+        self.name = name
+        self.place = place
+        self.joined = place.database is not None
+        self._calls = self._joined() if self.joined else self._apart()
+
+    def _joined(self) -> SyncQueue:
+        self._queue = open_joined(self.place, self.name)
+        return JoinedQueue(lambda: self._queue)
+
+    def _apart(self) -> SyncQueue:
+        url = self.place.url_of(self.name)
+        return sync_queue_for(url, lambda: _in_memory(url))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._calls.capabilities
+
+    @property
+    def url(self) -> str:
+        """Where it is, without credentials."""
+        return self._calls.url
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the queue, and wait for its result."""
+        return getattr(self._calls, method)(*args, **kwargs)
+
+    async def acall(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """The same for async code."""
+        if self.joined:  # Django's connections belong to one thread
+            return await sync_to_async(self.call, thread_sensitive=True)(method, *args, **kwargs)
+        return await asyncio.to_thread(self.call, method, *args, **kwargs)
+
+    def create_tables(self) -> None:
+        """Create or upgrade the tables in the database of Django."""
+        if connections[self.place.database].vendor == "sqlite":
+            self._queue.create_tables()  # type: ignore[attr-defined]  # also for one in memory
+            return
+        with open_sync(self.place.url_of(self.name)) as queue:
+            queue.migrate()
+
+
+@cache
+def _in_memory(url: str) -> Queue:
+    return open_queue(url)
+
+
+def create_tables(alias: str) -> None:
+    """After `migrate` on a database: create the tables of the queues in it."""
+    for place in places():
+        if place.database == alias:
+            DjangoQueue("default", place).create_tables()
+
+
+def places() -> list[QueuePlace]:
+    """Where the queues of this project are, each place once."""
+    from pollwise.contrib.django.backend import backends
+
+    found: list[QueuePlace] = []
+    with suppress(PollwiseError):  # checks report it; the places of backends do not depend on it
+        found.append(conf.default_place())
+    found += [backend.place for backend in backends()]
+    return [place for at, place in enumerate(found) if place not in found[:at]]
+
+
+def project_queues() -> dict[str, DjangoQueue]:
+    """All queues of this project, by the names that operators see."""
+    from pollwise.contrib.django.backend import backends
+
+    found = backends()
+    if not found:
+        return {"default": DjangoQueue("default", conf.default_place())}
+    pairs = [(each, name) for each in found for name in sorted(each.queues) or ["default"]]
+    several = len(found) > 1
+    return {f"{each.alias}/{name}" if several else name: each.queue(name) for each, name in pairs}
