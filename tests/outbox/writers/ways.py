@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from pollwise.outbox.records import NewRecord
 from pollwise.outbox.writers.put import OutboxTarget, put
+from tests.contrib.django.sites import set_up_django
 
 
 @dataclass
@@ -503,14 +504,9 @@ class DjangoProxy(DjangoSqlite):
 
 
 def django_connections() -> Any:
-    import django
-    from django.conf import settings
+    set_up_django()
     from django.db import connections
 
-    if not settings.configured:
-        engine = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-        settings.configure(DATABASES={"default": engine})
-        django.setup()
     connections["default"]  # completes the settings
     return connections
 
