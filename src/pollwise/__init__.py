@@ -140,8 +140,8 @@ if not TYPE_CHECKING:
     }
     #: Modules that are available after `import pollwise` alone.
     _PARTS = (
-        "agent", "controller", "durations", "errors", "events", "fleet", "outbox", "queues",
-        "strategies", "worker",
+        "agent", "codecs", "controller", "durations", "errors", "events", "fleet", "outbox",
+        "queues", "strategies", "worker",
     )  # fmt: skip
 
     def __getattr__(name):

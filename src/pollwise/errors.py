@@ -9,6 +9,8 @@
     ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
     ├── JobFailed            a job whose result was waited for has none
+    ├── CodecError           an encoded payload or result cannot be decoded: it was changed
+    │   └── KeyMissing       this process has no key or codec for it; another may have
     ├── LeaseLost            the lease is no longer ours; nothing was changed
     ├── StoreError           the store refused
     │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off
@@ -91,6 +93,16 @@ class OutboxError(PollwiseError, ValueError):
 
 class HandlerError(PollwiseError, TypeError):
     """A handler cannot be registered: its signature or its kind is wrong."""
+
+
+class CodecError(PollwiseError, ValueError):
+    """A payload or a result cannot be decoded: it was changed, or belongs to another job."""
+
+    permanent = True
+
+
+class KeyMissing(CodecError):
+    """A payload or a result needs a key or a codec that this process does not have."""
 
 
 class LeaseLost(PollwiseError):

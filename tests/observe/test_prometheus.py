@@ -44,6 +44,7 @@ from pollwise.runtime.events import (
     JobGivenBack,
     JobGivenUp,
     JobLapsed,
+    JobLocked,
     JobLost,
     JobPut,
     JobReported,
@@ -70,6 +71,7 @@ from pollwise.runtime.events import (
     RecordDead,
     RecordFellBack,
     RecordHandled,
+    RecordLocked,
     RecordRetried,
     RecordSnoozed,
     RecordUnhandled,
@@ -117,6 +119,8 @@ UNCOUNTED = {
     HandlersDiffer: "told once, at the start; standing by has a gauge",
     PatternUnmatched: "told once, at the start",
     FleetStarted: "its targets are counted one by one",
+    JobLocked: "each job is counted as given back",
+    RecordLocked: "for people; the record waits, and is counted as such",
     FleetOrdered: "what people asked for is for the log",
     FleetSettingsChanged: "as what people asked for",
     BudgetShort: "for people; the polls are counted",
@@ -242,6 +246,7 @@ def every_event() -> Iterator[Event]:
     yield BreakerChanged("q", "greet", "open")
     yield ChoreFailed("q", "settle", "no")
     yield KindUnhandled("q", "w", "unknown", "1", None)
+    yield JobLocked("q", "w", "1", "greet", "no key", 30.0)
     yield from of_the_executor("q")
     yield HintsProven("q", 0.01)
     yield HintsLost("q", "the line was cut", "look at it")
@@ -286,6 +291,7 @@ def every_event_of_an_outbox() -> Iterator[Event]:
     yield RecordSnoozed(*record, "publish", 2.0, lane="bill")
     yield RecordFellBack(*record, "publish", 4, "no", lane="bill")
     yield RecordUnhandled(*record, 1.0, lane="bill")
+    yield RecordLocked(*record, "no key", 30.0, lane="bill")
     yield RecordDead(*record, "no", "", ("audit",), ("publish",), lane="bill")
     yield KeyBlocked(at, "r", "order-7", "7")
     yield KeyGivenBack(at, "r", "order-7", 3, "the relay stops")

@@ -21,12 +21,14 @@ from pollwise.runtime.events import (
     RecordDead,
     RecordFellBack,
     RecordHandled,
+    RecordLocked,
     RecordRetried,
     RecordSnoozed,
     RecordUnhandled,
 )
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.handlers import is_permanent, text_of, traceback_of
+from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.executor.work import Held
 
@@ -95,6 +97,7 @@ class Handling:
         self._random = rng
         self._now = now
         self._reported: set[str] = set()
+        self._locked = LockedReports(clock)
 
     async def handle(
         self,
@@ -112,6 +115,10 @@ class Handling:
         if record.unreadable is not None:
             self._emit(RecordDead, record, lane, record.unreadable)
             return Unfinished(None, record.unreadable)
+        if record.locked is not None:
+            if self._locked.due(record.locked):
+                self._emit(RecordLocked, record, lane, record.locked, LOCKED_FOR)
+            return Unfinished(LOCKED_FOR, record.locked)
         if not handlers:
             return self._unhandled(record, lane, progress.of(NO_HANDLER))
         timed = self._events.wants(RecordHandled)
@@ -211,8 +218,9 @@ class Handling:
             self._emit(RecordSnoozed, record, work.lane, name, error.delay)
             return
         bare = isinstance(error, Reject)
-        state.error = text_of(error, bare=bare)
-        state.where = "" if bare else traceback_of(error)
+        secret = record.sealed is not None
+        state.error = text_of(error, bare=bare, secret=secret)
+        state.where = "" if bare else traceback_of(error, secret=secret)
         if bare or is_permanent(error, retry):
             state.attempts += 1
             breakers.inconclusive(name, trial)
@@ -249,7 +257,9 @@ class Handling:
                 self._emit(RecordSnoozed, record, work.lane, name, error.delay)
                 return
             state.ended = "gave up"
-            state.error += f"; its fallback: {text_of(error, bare=isinstance(error, Reject))}"
+            secret = record.sealed is not None
+            told = text_of(error, bare=isinstance(error, Reject), secret=secret)
+            state.error += f"; its fallback: {told}"
         else:
             state.ended = "fell back"
             self._emit(RecordFellBack, record, work.lane, name, state.attempts, state.error)

@@ -39,6 +39,7 @@ from pollwise.runtime.events import Events
 from pollwise.runtime.executor.background import in_background
 from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
+from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +57,7 @@ class Outbox:
     options: how the relay runs, unless `run` receives other options.
     relay: the relay's name, shown with its leases and events; by default made from host and
         process. Several relays may have the same name.
+    codec: encodes payloads, such as `AesGcm("keys.txt")`; several in a list.
     """
 
     def __init__(
@@ -70,7 +72,9 @@ class Outbox:
         relay: str | None = None,
         events: Events | None = None,
         clock: Clock | None = None,
+        codec: Codecs | CodecChain | None = None,
     ) -> None:
+        self._codec = chain_of(codec)
         self._given = {"name": name, "on_dead": on_dead, "keep": keep, "schema": schema}
         self.options = checked_options(options, OutboxRunOptions) or OutboxRunOptions()
         self.relay = relay or own_name()
@@ -81,7 +85,8 @@ class Outbox:
         #: Why the last run ended by itself, to be started again in a fresh process; else "".
         self.recycled = ""
         if isinstance(database, OutboxStore):
-            given = [key for key, value in self._given.items() if value is not None]
+            asked = {**self._given, "codec": codec}
+            given = [key for key, value in asked.items() if value is not None]
             if given:
                 raise ConfigError(
                     f"{given[0]} was given with a store; give it to the store instead"
@@ -103,6 +108,16 @@ class Outbox:
         else:
             raise ConfigError(f"database = {database!r} must be a URL or an OutboxStore")
         self._database = database
+
+    @property
+    def codec(self) -> CodecChain | None:
+        """What encodes payloads."""
+        return self._store.codec
+
+    @codec.setter
+    def codec(self, codec: Codecs | CodecChain | None) -> None:
+        self._codec = chain_of(codec)
+        self._store.use_codec(self._codec)
 
     @property
     def store(self) -> OutboxStore:
@@ -196,7 +211,7 @@ class Outbox:
             trace = tracing.current()
             if trace:
                 made = [r if "traceparent" in r.headers else r.with_headers(trace) for r in made]
-            return made
+            return self._store.sealed(made)
 
         later = callable(payload) and isinstance(record, str)
         put = writing.put(self._store.target(), tx, records if later else records())
@@ -334,7 +349,7 @@ class Outbox:
                 await (store.close() if run is None else run.close_store())
 
     def _open(self, url: str) -> OutboxStore:
-        return open_store(url, clock=self._clock, **self._given)
+        return open_store(url, clock=self._clock, codec=self._codec, **self._given)
 
 
 def _new_records(

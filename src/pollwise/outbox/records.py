@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -12,7 +13,14 @@ from typing import Any, Literal
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, OutboxError
 from pollwise.runtime.decoding import decode, decode_job
-from pollwise.runtime.jobs import checked_delay, checked_moment, checked_name, encode, storable
+from pollwise.runtime.jobs import (
+    checked_delay,
+    checked_moment,
+    checked_name,
+    encode,
+    repr_without,
+    storable,
+)
 
 #: The longest header value, in characters, and the maximum size of all headers, in bytes of JSON.
 HEADER_LENGTH_MAX = 4000
@@ -100,6 +108,12 @@ class NewRecord:
         """The size of the payload in bytes of JSON."""
         return len(self.encoded.encode())
 
+    def with_encoded(self, encoded: str) -> NewRecord:
+        """A copy with another text of the payload, such as an encrypted one."""
+        sealed = copy(self)
+        object.__setattr__(sealed, "encoded", encoded)
+        return sealed
+
     def with_headers(self, headers: Mapping[str, str]) -> NewRecord:
         """A copy with more headers; the record's own headers win."""
         return replace(self, headers={**headers, **self.headers})
@@ -115,6 +129,9 @@ class Record:
         with a delay, when it was due.
     unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
         relay calls no handler for such a record: it is dead.
+    sealed: what to show in place of the payload, because it was encrypted; else None.
+    locked: why the payload cannot be decoded by this process: a key or a codec is missing. A relay
+        tries again later.
     """
 
     id: str
@@ -126,6 +143,11 @@ class Record:
     created_at: float
     attempt: int = 0
     unreadable: str | None = None
+    sealed: str | None = None
+    locked: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def takes_payload(name: str, function: Callable[..., Any]) -> Callable[..., Any]
 
     def arguments(record: Record) -> tuple[list[Any], dict[str, Any]]:
         try:
-            read = value.read(record.payload)
+            read = value.read(record.payload, secret=record.sealed is not None)
         except PayloadError as error:
             raise Reject(str(error)) from None
         given = {each.name: read if each is payload else record for each in required}

@@ -195,7 +195,7 @@ class Queue(NotedStore):
 
     async def put_counted(self, jobs: NewJob | Iterable[NewJob]) -> tuple[list[str], int]:
         """As `put`; also returns how many jobs are new, not repeats of a `unique`."""
-        batch = self.check_jobs(jobs)
+        batch = self.sealed(self.check_jobs(jobs))
         if not batch:
             return [], 0
         ids, fresh = await self._put(batch)
@@ -249,7 +249,7 @@ class Queue(NotedStore):
         claims = await self._claim_or_give_back(self._claim(asked), held=hold_s > 0)
         if len(claims) == limit or (claims and claims[0].suspect):
             self._hints.pass_on(wanted)
-        return claims
+        return self._sealing.claims(claims)
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         """End claims. Claims whose lease is lost are refused; the others in the batch are settled.
@@ -263,6 +263,7 @@ class Queue(NotedStore):
         if not self.capabilities.results and any(s.result is not None for s in batch):
             raise self._cannot("keep results")
         once, again = (batch, []) if len(batch) == 1 else once_each(batch, claim_of)
+        once = self._sealing.settlements(once)
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
         if any(s.action != "done" or s.claim.job.key is not None for s in batch):
             self._hint_after(batch)
@@ -310,7 +311,8 @@ class Queue(NotedStore):
             if not limit.expired():
                 raise  # the store's own
             raise TimeoutError(f"job {job_id} has no result yet; it is {state}") from None
-        return result_of(job_id, info)
+        value = result_of(job_id, info)
+        return value if info is None else self._sealing.opened_result(value, info.job)
 
     async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
@@ -341,9 +343,10 @@ class Queue(NotedStore):
     async def stats(self) -> Stats:
         """The number of jobs in each state."""
 
-    @abstractmethod
     async def get(self, job_id: str) -> JobInfo | None:
         """One job, or None if no job has this id (any more)."""
+        info = await self._find(job_id)
+        return None if info is None else self._sealing.info(info)
 
     @abstractmethod
     async def stats_by_kind(self) -> dict[str, Stats]:
@@ -371,7 +374,8 @@ class Queue(NotedStore):
             raise self._no_views("list jobs")
         kinds = distinct([kind] if isinstance(kind, str) else kind, "kind")
         chosen = None if kinds is None else tuple(kinds)
-        return await self._list_jobs(JobFilter(state, chosen, worker, newest, limit, after))
+        page = await self._list_jobs(JobFilter(state, chosen, worker, newest, limit, after))
+        return [self._sealing.info(info) for info in page]
 
     async def retry(self, ids: Sequence[str] | None = None) -> int:
         """Run jobs again, with fresh attempts; return how many.
@@ -408,6 +412,9 @@ class Queue(NotedStore):
 
     @abstractmethod
     async def _cancel(self, ids: Sequence[str]) -> dict[str, State]: ...
+
+    @abstractmethod
+    async def _find(self, job_id: str) -> JobInfo | None: ...
 
     @abstractmethod
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]: ...
@@ -447,24 +454,28 @@ class Queue(NotedStore):
             self._check(job)
         return batch
 
+    def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
+        """Checked jobs as a store puts them: encoded by the codec, if there is one."""
+        return self._sealing.jobs(jobs, self._check_size)
+
     def _check(self, job: NewJob) -> None:
         if not isinstance(job, NewJob):
             raise JobError(f"expected a NewJob, got {job!r}; put NewJob(kind, payload)")
         can = self.capabilities
-        asked = {
-            "key": (job.key is not None, can.keys),
-            "priority": (job.priority != 0, can.priorities),
-            "delay": (bool(job.delay) or job.run_at is not None, can.delay),
-            "unique": (job.unique is not None, can.unique),
-            "headers": (bool(job.headers), can.headers),
-        }
-        for what, (wanted, able) in asked.items():
+        for what, wanted, able in (
+            ("key", job.key is not None, can.keys),
+            ("priority", job.priority, can.priorities),
+            ("delay", job.delay or job.run_at is not None, can.delay),
+            ("unique", job.unique is not None, can.unique),
+            ("headers", job.headers, can.headers),
+        ):
             if wanted and not able:
                 raise Unsupported(
                     f"{self.url} does not support `{what}`, used by the job of kind {job.kind!r}; "
                     "leave it out or choose a store that can"
                 )
-        self._check_size(job.kind, job.size)
+        if self.codec is None:  # else what counts is its size when it is encoded
+            self._check_size(job.kind, job.size)
 
 
 def result_of(job_id: str, info: JobInfo | None) -> Any:

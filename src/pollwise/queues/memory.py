@@ -394,7 +394,7 @@ class MemoryQueue(MemoryNotes, Queue):
         over = record.state in ("delayed", "leased") and record.since <= now
         return "ready" if over else record.state
 
-    async def get(self, job_id: str) -> JobInfo | None:
+    async def _find(self, job_id: str) -> JobInfo | None:
         record = self._records.get(number_of(job_id))
         return None if record is None else self._info(record)
 

@@ -27,6 +27,7 @@ from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks
 from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.payloads.envelope import CodecChain, Codecs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,8 +59,17 @@ class SyncQueue:
     `Queue` takes, and raises the same errors.
     """
 
-    def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
-        self._open: Callable[[], Queue] = partial(open_queue, url, clock=clock, create=create)
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        create: bool = True,
+        codec: Codecs | CodecChain | None = None,
+    ) -> None:
+        self._open: Callable[[], Queue] = partial(
+            open_queue, url, clock=clock, create=create, codec=codec
+        )
         self._queue: Queue | None = self._open()  # a wrong URL is refused now
         #: Where the queue is, without credentials.
         self.url = self._queue.url
@@ -72,7 +82,7 @@ class SyncQueue:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
         queue = self._queue_here()
         batch = queue.check_jobs(jobs)
-        ids = self._put_here(queue, batch) if batch else []
+        ids = self._put_here(queue, queue.sealed(batch)) if batch else []
         return self._run(queue, queue.put(batch)) if ids is None else ids
 
     get = blocking(Queue.get)
@@ -184,23 +194,31 @@ async def _visit(queue: Queue, call: Coroutine[Any, Any, T]) -> T:
         queue.leave_loop()
 
 
-def open_sync(url: str, *, clock: Clock | None = None, create: bool = True) -> SyncQueue:
+def open_sync(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    codec: Codecs | CodecChain | None = None,
+) -> SyncQueue:
     """Open the queue at `url` for code without an event loop: its calls block.
 
     Takes every URL that `pollwise.open` takes. Keep it open and use it for all calls; threads may
     share it. The store is first contacted at the first call.
 
     create: create a missing store (a database file); if False, a missing one is an error.
+    codec: encodes payloads and results, such as `AesGcm("keys.txt")`; several in a list.
     """
-    return SyncQueue(url, clock=clock, create=create)
+    return SyncQueue(url, clock=clock, create=create, codec=codec)
 
 
 def sync_queue_for(
     queue: Queue | str,
     opened: Callable[[], Queue],
     user: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None,
+    codec: CodecChain | None = None,
 ) -> SyncQueue:
-    """The sync queue for a queue or its URL; those of one URL share one in a process.
+    """The sync queue for a queue or its URL; those of one URL and codec share one in a process.
 
     opened: returns the queue that async code uses. It is used if it is in memory, or was given as
     an object: a second one would not hold the same jobs.
@@ -208,12 +226,13 @@ def sync_queue_for(
     """
     if isinstance(queue, Queue) or urlsplit(queue).scheme == "memory":
         return BorrowedSyncQueue(opened, user)
-    if queue in _shared and _shared[queue].closed:
-        _shared.pop(queue, None)
-    return _shared.get(queue) or _shared.setdefault(queue, SyncQueue(queue))
+    place = queue, codec
+    if place in _shared and _shared[place].closed:
+        _shared.pop(place, None)
+    return _shared.get(place) or _shared.setdefault(place, SyncQueue(queue, codec=codec))
 
 
-_shared: dict[str, SyncQueue] = {}
+_shared: dict[tuple[str, CodecChain | None], SyncQueue] = {}
 _OPEN: weakref.WeakSet[SyncQueue] = weakref.WeakSet()
 
 

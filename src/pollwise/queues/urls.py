@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.payloads.envelope import CodecChain, Codecs
 from pollwise.runtime.redact import without_user
 
 EXAMPLES = (
@@ -34,10 +35,17 @@ _HTTP = (*_COMMON, "token_file", "ca_file", "timeout")
 _SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
 
 
-def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> Queue:
+def open_queue(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    codec: Codecs | CodecChain | None = None,
+) -> Queue:
     """Open the queue at `url`. The store is first contacted at the first call.
 
     create: create a missing store (a database file); if False, a missing one is an error.
+    codec: encodes payloads and results, such as `AesGcm("keys.txt")`; several in a list.
 
     `memory://`, `sqlite:///relative.db` and `sqlite:////absolute.db` with `?queue=name`,
     `keep=7d`, `max_payload_bytes=65536`, and for SQLite `synchronous=normal` and `watch=50ms`.
@@ -52,7 +60,9 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     and `timeout=30s`.
     """
     at = parse_url(url, clock=clock, create=create)
-    return SCHEMES[at.parts.scheme](at)
+    queue = SCHEMES[at.parts.scheme](at)
+    queue.use_codec(codec)
+    return queue
 
 
 def parse_url(

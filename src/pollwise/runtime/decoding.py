@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pollwise.runtime.jobs import DEPTH_MAX, deeper_than
+from pollwise.runtime.payloads.marks import same_value
 
 
 class NotUtf8(str):
@@ -91,13 +92,9 @@ def shown(text: str | bytes) -> str:
 def same_payload(one: str, other: str) -> bool:
     """True if two encoded payloads are the same JSON; the order of keys does not matter."""
     try:
-        return one == other or _canonical(one) == _canonical(other)
+        return one == other or same_value(decode(one), decode(other))
     except ValueError:
         return False
-
-
-def _canonical(encoded: str) -> str:
-    return json.dumps(decode(encoded), sort_keys=True)  # text, for 1 == True == 1.0 in Python
 
 
 def _refuse_constant(name: str) -> Any:

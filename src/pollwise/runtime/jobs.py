@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
@@ -121,6 +121,9 @@ class Job(OfRun):
 
     unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
         worker does not run such a job: it settles it as dead.
+    sealed: what to show in place of the payload, because it was encrypted; else None.
+    locked: why the payload cannot be decoded by this process: a key or a codec is missing. A worker
+        gives such a job back.
     """
 
     id: str
@@ -135,6 +138,11 @@ class Job(OfRun):
     unique: str | None
     headers: Mapping[str, str] = field(default_factory=dict)
     unreadable: str | None = None
+    sealed: str | None = None
+    locked: str | None = None
+
+    def __repr__(self) -> str:
+        return repr_without(self)
 
     def progress(self, fraction: float | None = None, note: str | None = None) -> Awaitable[None]:
         """Report how far this run is: a fraction from 0 to 1, a note, or both.
@@ -239,7 +247,7 @@ class JobInfo:
     claimed_at: float | None = None
     progress: Progress | None = None
     cancel: bool = False
-    result: Any = None
+    result: Any = field(default=None, repr=False)
     claim: Claim | None = field(default=None, repr=False)
 
     @property
@@ -413,6 +421,15 @@ def storable(error: str | None) -> str | None:
         return None
     text = str(error)[:ERROR_LENGTH_MAX].replace("\0", "\\0")
     return text.encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH_MAX]
+
+
+def repr_without(item: Any) -> str:
+    """The `repr` of a job or record, without a payload that was encrypted."""
+    shown = {each.name: getattr(item, each.name) for each in fields(item)}
+    if item.sealed is not None:
+        shown["payload"] = item.sealed
+    told = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+    return f"{type(item).__name__}({told})"
 
 
 def deeper_than(payload: Any, levels: int) -> bool:

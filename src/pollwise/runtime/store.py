@@ -17,6 +17,8 @@ from pollwise.errors import ConfigError, PayloadError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import MAX_LEASE, checked_name
+from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
+from pollwise.runtime.payloads.sealing import Sealing
 
 #: The maximum number of jobs or records in one put, claim or settle.
 MAX_BATCH = 10_000
@@ -49,8 +51,21 @@ class WorkStore(ABC, Generic[C]):
         if max_payload_bytes < 1:
             raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
         self.max_payload_bytes = max_payload_bytes
+        self.use_codec(None)
         self._hints = self._make_hints()
         self._giving_back: set[asyncio.Task[None]] = set()
+
+    def use_codec(self, codec: Codecs | CodecChain | None) -> None:
+        """Encode payloads and results with these codecs, one after the other; None: with none.
+
+        What comes back is decoded. Every process that puts or runs jobs needs the same codecs.
+        """
+        self._sealing = Sealing(f"{self._what} {self.name}", chain_of(codec))
+
+    @property
+    def codec(self) -> CodecChain | None:
+        """What encodes payloads and results; None if nothing does."""
+        return self._sealing.chain
 
     @property
     @abstractmethod

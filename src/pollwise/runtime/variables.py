@@ -9,6 +9,9 @@ from __future__ import annotations
 TOKEN = "POLLWISE_TOKEN"  # noqa: S105
 TOKEN_FILE = "POLLWISE_TOKEN_FILE"  # noqa: S105
 
+#: Keys that encrypt payloads, as in a key file.
+KEYS = "POLLWISE_KEYS"
+
 #: What an agent passes to the command of a job.
 CONTROLLER = "POLLWISE_CONTROLLER"
 JOB_ID = "POLLWISE_JOB_ID"
@@ -24,5 +27,5 @@ PROGRESS = "POLLWISE_PROGRESS"
 
 NO_SETTINGS = frozenset(
     {TOKEN, TOKEN_FILE, CONTROLLER, JOB_ID, JOB_KIND, ATTEMPT, ATTEMPTS, WORK, PAYLOAD, INPUTS, OUT}
-    | {RESULT, PROGRESS}
+    | {RESULT, PROGRESS, KEYS}
 )

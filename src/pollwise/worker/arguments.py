@@ -74,21 +74,23 @@ class Signature:
         try:
             checked = self._arguments.model_validate(payload)
         except ValidationError as error:
+            problems = problems_of(error, secret=job.sealed is not None)
             raise PayloadError(
-                f"the payload does not fit the task {self.kind!r}: {problems_of(error)}"
+                f"the payload does not fit the task {self.kind!r}: {problems}"
             ) from None
         arguments = {self._fields[own]: getattr(checked, own) for own in checked.model_fields_set}
         arguments.update(dict.fromkeys(self.job_names, job))
         arguments.update(dict.fromkeys(self.context_names, context))
         return arguments
 
-    def result_out(self, value: Any) -> Any:
+    def result_out(self, value: Any, *, secret: bool = False) -> Any:
         """What a run returned, as JSON; a PayloadError if it is not what the function promises."""
         try:
             return self._result.dump_python(self._result.validate_python(value), mode="json")
         except (ValidationError, PydanticSerializationError) as error:
+            problems = problems_of(error, secret=secret)
             raise PayloadError(
-                f"the result of the task {self.kind!r} does not fit: {problems_of(error)}"
+                f"the result of the task {self.kind!r} does not fit: {problems}"
             ) from None
 
     def result_in(self, value: Any) -> Any:

@@ -23,6 +23,7 @@ from pollwise.runtime.events import (
     JobDead,
     JobDone,
     JobGivenBack,
+    JobLocked,
     JobLost,
     JobRetried,
     JobSnoozed,
@@ -45,6 +46,7 @@ from pollwise.runtime.executor.handlers import (
     text_of,
     traceback_of,
 )
+from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.starting import (
     MAX_CONCURRENCY,
     MAX_MEMORY,
@@ -205,6 +207,7 @@ class WorkerRun:
             processes.on_free = self._executor.polls.hint
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
+        self._locked = LockedReports(clock)
         self._unhandled = UnhandledKinds(queue, name, handlers, clock, events)
         self._hinted = 0  # polls that a hint started
         self._given_back = 0
@@ -312,6 +315,9 @@ class WorkerRun:
         if job.unreadable is not None:
             held.settlement = self._dead(claim, job.unreadable)
             return held
+        if job.locked is not None:
+            held.settlement = self._give_back_locked(claim, job.locked)
+            return held
         handler = self._handlers.get(job.kind)
         if handler is None:
             held.settlement = self._turn_away(claim)
@@ -366,6 +372,8 @@ class WorkerRun:
     def failed(self, held: HeldJob, error: BaseException) -> Settlement:
         job = held.claim.job
         retry = self._handlers[job.kind].retry
+        secret = job.sealed is not None
+        text, where = text_of(error, secret=secret), traceback_of(error, secret=secret)
         if isinstance(error, Snooze):
             self._breakers.inconclusive(job.kind, held.trial)
             self._emit(JobSnoozed, job, error.delay)
@@ -377,7 +385,7 @@ class WorkerRun:
             return self._dead(held.claim, text_of(error, bare=True))
         if is_permanent(error, retry):
             self._breakers.inconclusive(job.kind, held.trial)
-            return self._dead(held.claim, text_of(error), traceback_of(error))
+            return self._dead(held.claim, text, where)
         self._breakers.failed(job.kind, held.trial)
         if not self._breakers.closed(job.kind):
             self._executor.give_back_waiting(
@@ -387,12 +395,11 @@ class WorkerRun:
             # It tells about what the handler depends on, so it is not an attempt of the job.
             end = Settlement.give_back(held.claim, self._breakers.until_trial(job.kind))
         elif retry.exhausted(job.attempt):
-            return self._dead(held.claim, text_of(error), traceback_of(error))
+            return self._dead(held.claim, text, where)
         else:
             delay = retry.delay(job.attempt, self._executor.random.random())
-            end = Settlement.retry(held.claim, delay, text_of(error))
-        told = text_of(error), end.delay, self._took(held), traceback_of(error)
-        self._emit(JobRetried, job, *told)
+            end = Settlement.retry(held.claim, delay, text)
+        self._emit(JobRetried, job, text, end.delay, self._took(held), where)
         return end
 
     def give_back(self, held: HeldJob, reason: str) -> Settlement:
@@ -407,6 +414,15 @@ class WorkerRun:
     def _dead(self, claim: Claim, error: str, traceback: str = "") -> Settlement:
         self._emit(JobDead, claim.job, error, traceback)
         return Settlement.dead(claim, error)
+
+    def _give_back_locked(self, claim: Claim, reason: str) -> Settlement:
+        """Settle a job whose payload this worker cannot decode."""
+        if self._locked.due(reason):
+            about = (self._name, claim.job.id, claim.job.kind)
+            self._events.emit(JobLocked(self.source, *about, reason, LOCKED_FOR))
+        self._given_back += 1
+        self._emit(JobGivenBack, claim.job, reason)
+        return Settlement.give_back(claim, LOCKED_FOR)
 
     def _turn_away(self, claim: Claim) -> Settlement:
         """Settle a job without a handler: give it back, or bury what is not a Pollwise job.

@@ -19,13 +19,14 @@ from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from pollwise.durations import Duration
-from pollwise.errors import JobError, PayloadError, Reject
+from pollwise.errors import ConfigError, JobError, PayloadError, Reject
 from pollwise.queues.base import Queue
 from pollwise.queues.handle import JobHandle, SyncJobHandle
 from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
+from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.worker.arguments import Signature
 
 P = ParamSpec("P")
@@ -118,21 +119,21 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
             except PayloadError as error:
                 raise Reject(str(error)) from None
 
-        def result(value: Any) -> Any:
+        def result(value: Any, job: Job) -> Any:
             try:
-                return signature.result_out(value)
+                return signature.result_out(value, secret=job.sealed is not None)
             except PayloadError as error:  # it ran; to run it again would not help
                 raise Reject(str(error)) from None
 
         if is_async(function):
 
             async def run(job: Job) -> Any:
-                return result(await cast(Any, function(**arguments(job))))
+                return result(await cast(Any, function(**arguments(job))), job)
 
             return functools.update_wrapper(run, function)
 
         def run_plain(job: Job) -> Any:
-            return result(function(**arguments(job)))
+            return result(function(**arguments(job)), job)
 
         return functools.update_wrapper(run_plain, function)
 
@@ -150,10 +151,15 @@ class TaskRef:
     Arguments are given by name, as JSON values; the worker checks them.
     """
 
-    def __init__(self, kind: str, queue: Queue | str) -> None:
+    def __init__(
+        self, kind: str, queue: Queue | str, codec: Codecs | CodecChain | None = None
+    ) -> None:
         self.kind = checked_name(kind, "kind")
         self._queue = queue
-        self._opened = open_queue(queue) if isinstance(queue, str) else queue
+        self._codec = chain_of(codec)
+        if codec is not None and not isinstance(queue, str):
+            raise ConfigError("codec was given with a queue; give it to the queue instead")
+        self._opened = open_queue(queue, codec=self._codec) if isinstance(queue, str) else queue
         self._options: dict[str, Any] = {}
 
     def options(self, **given: Any) -> TaskRef:
@@ -180,7 +186,7 @@ class TaskRef:
 
     def sync_queue(self) -> SyncQueue:
         """The queue for code without an event loop; shared by all that have its URL."""
-        return sync_queue_for(self._queue, lambda: self._opened)
+        return sync_queue_for(self._queue, lambda: self._opened, codec=self._codec)
 
     def _refuse_unnamed(self, args: tuple[Any, ...]) -> None:
         if args:
@@ -197,9 +203,10 @@ class TaskRef:
         return f"<task {self.kind!r} of {self._opened.url}>"
 
 
-def task_ref(kind: str, queue: Queue | str) -> TaskRef:
+def task_ref(kind: str, queue: Queue | str, *, codec: Codecs | CodecChain | None = None) -> TaskRef:
     """A task by its name, to put it where its code is not imported.
 
     queue: the queue, or the URL of one.
+    codec: encodes payloads and results, if the queue is given as a URL.
     """
-    return TaskRef(kind, queue)
+    return TaskRef(kind, queue, codec)

@@ -30,6 +30,7 @@ from pollwise.runtime.executor.handlers import Handler, Middleware, check_middle
 from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.jobs import Job, checked_name
+from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.context import filling_in
 from pollwise.worker.once import COUNTED, RunSummary
@@ -77,6 +78,7 @@ class Worker:
     queue: a queue, or the URL of one, which the worker then opens and closes itself.
     options: how it runs, unless `run` is given others.
     name: shown with its leases and events; by default made from host and process.
+    codec: encodes payloads and results, such as `AesGcm("keys.txt")`; several in a list.
     """
 
     def __init__(
@@ -87,9 +89,13 @@ class Worker:
         name: str | None = None,
         events: Events | None = None,
         clock: Clock | None = None,
+        codec: Codecs | CodecChain | None = None,
     ) -> None:
+        self.codec = chain_of(codec)
         if isinstance(queue, str):
             open_queue(queue)  # a wrong URL is refused now, not when the worker runs
+        elif codec is not None:
+            raise ConfigError("codec was given with a queue; give it to the queue instead")
         elif not isinstance(queue, Queue):
             raise ConfigError(f"queue = {queue!r} must be a queue or the URL of one")
         self.queue = queue
@@ -247,7 +253,7 @@ class Worker:
             return self.queue
         with self._opening:
             if self._opened is None:
-                self._opened = open_queue(self.queue, clock=self.clock)
+                self._opened = open_queue(self.queue, clock=self.clock, codec=self.codec)
             return self._opened
 
     @contextmanager
@@ -277,7 +283,7 @@ class Worker:
         while the worker runs, calls are made in its event loop, so only other threads may make
         them.
         """
-        return sync_queue_for(self.queue, self.queue_for_puts, lambda: self._loop)
+        return sync_queue_for(self.queue, self.queue_for_puts, lambda: self._loop, self.codec)
 
     async def close(self) -> None:
         """Close the queue that puts of tasks opened. The next put opens it again."""

@@ -17,6 +17,7 @@ from pollwise.errors import ConfigError
 from pollwise.outbox import open_store
 from pollwise.outbox.records import RECORD_STATES, RecordInfo, RecordState
 from pollwise.outbox.stores.base import OutboxStore
+from pollwise.runtime.payloads.envelope import shown
 from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
@@ -236,6 +237,7 @@ def _facts(info: RecordInfo) -> dict[str, Any]:
     record, own = info.record, ("id", "outbox", "kind", "payload", "key", "created_at")
     return {
         **{name: getattr(record, name) for name in own},
+        "payload": shown(record.payload),
         "headers": dict(record.headers),
         **{name: getattr(info, name) for name in ("lane", "state", "since", "error", "progress")},
         "relay": info.relay,

@@ -15,6 +15,7 @@ from pollwise.cli.queue.text import encoded, progress_text, shortened
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import ENDED, STATES, JobInfo, State
+from pollwise.runtime.payloads.envelope import shown
 from pollwise.runtime.redact import without_secrets
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
@@ -189,8 +190,12 @@ def _report(what: str, count: int, others: list[str], as_json: bool) -> None:
 
 def _facts(info: JobInfo) -> dict[str, Any]:
     """The record of a job, without its claim: the token is for its worker only."""
+    job = asdict(info.job)
+    for name in ("sealed", "locked"):  # commands have no key, and need none
+        del job[name]
     return {
-        **asdict(info.job),
+        **job,
+        "payload": shown(info.job.payload),
         "state": info.state,
         "since": info.since,
         "worker": info.worker,
@@ -198,14 +203,14 @@ def _facts(info: JobInfo) -> dict[str, Any]:
         "progress": None if info.progress is None else asdict(info.progress),
         "cancel": info.cancel,
         "errors": [asdict(failure) for failure in info.errors],
-        "result": info.result,
+        "result": shown(info.result),
     }
 
 
 def _lines(info: JobInfo, name: str, value: Any) -> Iterator[str]:
     """A fact as text, usually of one line."""
     if name == "payload" or (name == "result" and value is not None):
-        yield encoded(value)
+        yield encoded(getattr(info.job if name == "payload" else info, name))
     elif name == "headers" and value:
         yield from (f"{header}={text}" for header, text in value.items())
     elif name == "errors" and value:

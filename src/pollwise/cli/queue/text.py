@@ -7,10 +7,13 @@ from typing import Any
 
 from pollwise.cli.output import moment
 from pollwise.runtime.jobs import Progress
+from pollwise.runtime.payloads.envelope import describe
+from pollwise.runtime.payloads.marks import is_envelope
 
 
 def encoded(payload: Any) -> str:
-    return json.dumps(payload, ensure_ascii=False)
+    """A payload or a result as JSON, or a description of one that is encrypted."""
+    return describe(payload) if is_envelope(payload) else json.dumps(payload, ensure_ascii=False)
 
 
 def shortened(text: str, limit: int = 60) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from pollwise.controller.terms import BY, JobTerms
 from pollwise.controller.workers.registry import HeldRun
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.jobs import ENDED, Job, JobInfo
+from pollwise.runtime.payloads.envelope import shown
 
 #: Payloads and results longer than this, in bytes of JSON, are left out of lists.
 BRIEF = 4096
@@ -37,7 +38,7 @@ def job_view(
     `last_error`.
     names: of the workers and tokens in it (see `whos_in`).
     """
-    job, ended = info.job, info.state in ENDED
+    job, ended = replace(info.job, payload=shown(info.job.payload)), info.state in ENDED
     waits = not ended and info.state != "leased"
     progress = None if waits else info.progress
     view = {
@@ -58,7 +59,7 @@ def job_view(
         "last_error": None if ended else info.error or job.unreadable,
         "errors": [row_view(each, JobFailureView) for each in info.errors],
         "waiting_for": waiting_for,
-        "result": info.result,
+        "result": shown(info.result),
     }
     for each in (view, *view["errors"]):
         for name in ("error", "last_error"):

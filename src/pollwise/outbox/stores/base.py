@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Literal
@@ -113,7 +114,14 @@ class OutboxStore(WorkStore[KeyClaim]):
         )
         if len(claims) == keys:
             self._hints.pass_on()
-        return claims
+        return [self._opened(claim) for claim in claims]
+
+    def _opened(self, claim: KeyClaim) -> KeyClaim:
+        sealing = self._sealing
+        if not sealing.concerns(each.record.payload for each in claim.records):
+            return claim
+        held = [replace(each, record=sealing.opened(each.record)) for each in claim.records]
+        return replace(claim, records=tuple(held))
 
     async def _claim_all(
         self, relay: str, keys: int, per_key: int, lease: float, most: Mapping[str, int]
@@ -234,14 +242,17 @@ class OutboxStore(WorkStore[KeyClaim]):
         if state is not None and state not in RECORD_STATES:
             raise ConfigError(f"state = {state!r} must be one of {', '.join(RECORD_STATES)}")
         check_page(limit)
-        return await self._records(state, kind, key, limit, after)
+        return self._shown(await self._records(state, kind, key, limit, after))
 
     async def get(self, record_id: str) -> list[RecordInfo]:
         """One record, once for each lane that has to handle it; empty if it is not there."""
         number = number_of(record_id)
         if not number:
             return []
-        return await self._records(None, None, None, MAX_PAGE, None, number)
+        return self._shown(await self._records(None, None, None, MAX_PAGE, None, number))
+
+    def _shown(self, page: list[RecordInfo]) -> list[RecordInfo]:
+        return [replace(info, record=self._sealing.opened(info.record)) for info in page]
 
     async def kinds(self) -> list[str]:
         """The different kinds of the first records in the outbox."""
@@ -349,7 +360,7 @@ class OutboxStore(WorkStore[KeyClaim]):
 
     async def put(self, records: NewRecord | Iterable[NewRecord]) -> list[str]:
         """Put records in a separate transaction; return their ids."""
-        batch = self.checked(records)
+        batch = self.sealed(self.checked(records))
         if not batch:
             return []
         ids = await self._put(batch)
@@ -364,7 +375,20 @@ class OutboxStore(WorkStore[KeyClaim]):
         for record in batch:
             if not isinstance(record, NewRecord):
                 raise OutboxError(f"expected a NewRecord, got {record!r}")
-            self._check_size(record.kind, record.size)
+            if self.codec is None:  # else what counts is its size when it is encoded
+                self._check_size(record.kind, record.size)
+        return batch
+
+    def sealed(self, records: list[NewRecord]) -> list[NewRecord]:
+        """Records as they are stored: encoded by the codec, if there is one."""
+        if self.codec is None:
+            return records
+        batch = []
+        for record in records:
+            unique = record.unique is not None
+            encoded = self._sealing.text(record.encoded, record.kind, unique=unique)
+            batch.append(record.with_encoded(encoded))
+            self._check_size(record.kind, batch[-1].size)
         return batch
 
     # Each store implements these.

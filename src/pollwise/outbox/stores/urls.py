@@ -10,6 +10,7 @@ from pollwise.errors import ConfigError
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.queues.urls import StoreUrl, parse_url
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.payloads.envelope import CodecChain, Codecs
 
 EXAMPLES = ("sqlite:///shop.db", "postgresql://app@db/shop")
 _COMMON = ("outbox", "keep", "on_dead", "max_payload_bytes")
@@ -17,7 +18,13 @@ _SQLITE = (*_COMMON, "timeout", "watch")
 _POSTGRES = (*_COMMON, "schema", "listen", "timeout", "connections")
 
 
-def open_store(url: str, *, clock: Clock | None = None, **given: Any) -> OutboxStore:
+def open_store(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    codec: Codecs | CodecChain | None = None,
+    **given: Any,
+) -> OutboxStore:
     """The store of the outbox in the database at `url`. It connects at its first call.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db` and `postgresql://user@host/database`, with
@@ -25,10 +32,13 @@ def open_store(url: str, *, clock: Clock | None = None, **given: Any) -> OutboxS
     SQLite `watch=100ms`, for Postgres `schema=pollwise`, `connections=4`, `listen` and the options
     of libpq.
 
+    codec: encodes payloads; several in a list.
     given: the same options; a value that is also in the URL must be equal.
     """
     at = parse_url(url, _SCHEMES, EXAMPLES, clock=clock, what="outbox")
-    return _SCHEMES[at.parts.scheme](at, {key: v for key, v in given.items() if v is not None})
+    store = _SCHEMES[at.parts.scheme](at, {key: v for key, v in given.items() if v is not None})
+    store.use_codec(codec)
+    return store
 
 
 def _sqlite(at: StoreUrl, given: dict[str, Any]) -> OutboxStore:

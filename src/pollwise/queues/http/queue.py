@@ -225,7 +225,7 @@ class HttpQueue(Queue):
         kinds = (await self._get("/stats", {"by": "kind"}))["kinds"]
         return {kind: wire.stats_from(counts) for kind, counts in kinds.items()}
 
-    async def get(self, job_id: str) -> JobInfo | None:
+    async def _find(self, job_id: str) -> JobInfo | None:
         try:
             place = quote(job_id, safe="")
         except UnicodeEncodeError:  # no id contains a lone surrogate

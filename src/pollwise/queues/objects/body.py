@@ -13,6 +13,7 @@ from pollwise.queues.objects.chain import Failure, ListedObject
 from pollwise.queues.objects.names import SLICE
 from pollwise.runtime.decoding import decode_document, decode_result, shown
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, NewJob, Progress, State
+from pollwise.runtime.payloads.marks import canonical, is_envelope, marks_of
 
 #: The size of the cache of bodies, in bytes.
 CACHE_BYTES = 32 * 1024 * 1024
@@ -231,9 +232,18 @@ def progress_of(said: Sequence[Any] | None) -> Progress | None:
 
 
 def digest(job: NewJob) -> str:
-    """A digest that is equal for jobs that count as one under the same `unique`."""
-    canonical = json.dumps(json.loads(job.encoded), sort_keys=True)
-    return hashlib.sha256(f"{job.kind}\n{canonical}".encode()).hexdigest()
+    """Digests, one of which is equal for jobs that count as one under the same `unique`.
+
+    One for each fingerprint of an encoded payload, and one for any other.
+    """
+    payload = json.loads(job.encoded)
+    marks = [f"{key}={mark}" for key, mark in sorted(marks_of(payload))]
+    texts = marks if is_envelope(payload) else [canonical(payload)]
+    return " ".join(hashlib.sha256(f"{job.kind}\n{text}".encode()).hexdigest() for text in texts)
+
+
+def same_digest(one: str, other: str) -> bool:
+    return not set(one.split()).isdisjoint(other.split())
 
 
 class BodyCache:

@@ -302,7 +302,7 @@ class ObjectQueue(Queue):
     async def stats_by_kind(self) -> dict[str, Stats]:
         return await self._whole(self._views.stats_by_kind())
 
-    async def get(self, job_id: str) -> JobInfo | None:
+    async def _find(self, job_id: str) -> JobInfo | None:
         return await self._whole(self._views.get(job_id))
 
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:

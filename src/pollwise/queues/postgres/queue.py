@@ -138,7 +138,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 "psycopg.Connection or a psycopg.AsyncConnection"
             )
         self.database.connections.check_open()
-        batch = self.check_jobs(jobs)
+        batch = self.sealed(self.check_jobs(jobs))
         if not batch:
             return []
         hint = self._channel.message(len(batch), {job.kind for job in batch}, later=True)
@@ -320,7 +320,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             kinds.setdefault(kind, []).append((code, count, None if code else age))
         return {kind: stats_from(rows) for kind, rows in kinds.items()}
 
-    async def get(self, job_id: str) -> JobInfo | None:
+    async def _find(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
         page = await self._page(JobFilter(limit=1), seq - 1, seq + 1)
         return page[0] if page else None

@@ -140,7 +140,7 @@ class RedisQueue(Queue):
     async def stats_by_kind(self) -> dict[str, Stats]:
         return await self._store.stats_by_kind(self.clock.imposed())
 
-    async def get(self, job_id: str) -> JobInfo | None:
+    async def _find(self, job_id: str) -> JobInfo | None:
         return await self._store.get(job_id, self.clock.imposed())
 
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:

@@ -124,7 +124,7 @@ class SqliteQueue(Queue):
         made = self._thread.call_here(patience, SqliteStore.put, self._store, now, jobs)
         return None if made is None else made[0]
 
-    get = in_thread_now(SqliteStore.get)
+    _find = in_thread_now(SqliteStore.get)
     stats = in_thread_now(SqliteStore.stats)
     stats_by_kind = in_thread_now(SqliteStore.stats_by_kind)
     _put_in_thread = in_thread_now(SqliteStore.put)

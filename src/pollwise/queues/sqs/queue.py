@@ -332,7 +332,7 @@ class SqsQueue(Queue):
     async def stats_by_kind(self) -> dict[str, Stats]:
         raise self._no_views("count jobs by kind")
 
-    async def get(self, job_id: str) -> JobInfo | None:
+    async def _find(self, job_id: str) -> JobInfo | None:
         raise self._no_views("show one job")
 
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:

@@ -121,6 +121,22 @@ class JobUnhandled(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobLocked(Event):
+    """A worker has no key or codec for the payload of a job, and gave it back for `delay` seconds.
+
+    Emitted at most once a minute per reason; `JobGivenBack` is emitted for each job.
+    """
+
+    level: ClassVar[int] = logging.ERROR
+
+    worker: str
+    job: str
+    kind: str
+    reason: str
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
 class KindUnhandled(Event):
     """Jobs of a kind that this worker has no handler for have been ready for over a minute.
 

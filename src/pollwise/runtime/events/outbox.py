@@ -145,6 +145,19 @@ class RecordUnhandled(RecordEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordLocked(RecordEvent):
+    """A relay has no key or codec for the payload of a record; it tries again after `delay`.
+
+    No attempt is used. Emitted at most once a minute per reason.
+    """
+
+    level: ClassVar[int] = logging.ERROR
+
+    reason: str
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
 class RecordDead(RecordEvent):
     """A handler gave up on a record, and no other handler has attempts left."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, HandlerError, HandlerTimeout
+from pollwise.errors import ConfigError, HandlerError, HandlerTimeout, Reject
 from pollwise.runtime.executor.control.run_control import of_same_run
 from pollwise.runtime.executor.django import closing_lost, closing_old
 from pollwise.runtime.executor.threads import HandlerThreads
@@ -236,9 +236,15 @@ def is_permanent(error: BaseException, retry: Retry) -> bool:
         return False
 
 
-def text_of(error: BaseException, *, bare: bool = False) -> str:
-    """An error as text, even if its own `__str__` fails. A group also names its members."""
+def text_of(error: BaseException, *, bare: bool = False, secret: bool = False) -> str:
+    """An error as text, even if its own `__str__` fails. A group also names its members.
+
+    secret: without what the error says, which may quote an encrypted payload. What a handler says
+        with `Reject` is meant to be read.
+    """
     name = type(error).__name__
+    if secret and not isinstance(error, (Reject, HandlerTimeout)):
+        return f"{name} (its text is hidden, because the payload is encrypted)"
     try:
         text = str(error) if bare else f"{name}: {error}"
         if isinstance(error, BaseExceptionGroup):
@@ -248,7 +254,7 @@ def text_of(error: BaseException, *, bare: bool = False) -> str:
     return text
 
 
-def traceback_of(error: BaseException) -> str:
+def traceback_of(error: BaseException, *, secret: bool = False) -> str:
     """Where an error in a handler came from, without the frames of Pollwise.
 
     Behind it follow its causes and the members of a group, each with its own frames.
@@ -261,7 +267,7 @@ def traceback_of(error: BaseException) -> str:
         if id(each) in seen:  # a cause may lead back to its effect
             continue
         seen.add(id(each))
-        shown += [f"{title} {text_of(each)}".rstrip(": ")] if title else []
+        shown += [f"{title} {text_of(each, secret=secret)}".rstrip(": ")] if title else []
         shown += _frames_of(each)
         waiting[:0] = _behind(each)
     if waiting:

@@ -67,23 +67,26 @@ class TypedValue:
         with explained(f"the payload of {what}"):
             self._adapter: TypeAdapter[Any] = TypeAdapter(hint)
 
-    def read(self, payload: Any) -> Any:
+    def read(self, payload: Any, *, secret: bool = False) -> Any:
         """The payload as the type; a PayloadError without its values if it does not fit."""
         try:
             return self._adapter.validate_python(payload)
         except ValidationError as error:
             raise PayloadError(
-                f"the payload does not fit {self._what}: {problems_of(error)}"
+                f"the payload does not fit {self._what}: {problems_of(error, secret=secret)}"
             ) from None
 
 
-def problems_of(error: Exception) -> str:
-    """What pydantic found wrong, in one line, without the values: they may be secrets."""
+def problems_of(error: Exception, *, secret: bool = False) -> str:
+    """What pydantic found wrong, in one line, without the values: they may be secrets.
+
+    secret: without the words of validators either, which may quote a value.
+    """
     if not isinstance(error, ValidationError):
-        return str(error).splitlines()[0]
+        return type(error).__name__ if secret else str(error).splitlines()[0]
     found = error.errors(include_url=False, include_input=False, include_context=False)
     said = [
-        f"{'.'.join(map(str, each['loc'])) or 'the value'}: {each['msg']}"
+        f"{'.'.join(map(str, each['loc'])) or 'the value'}: {each['type' if secret else 'msg']}"
         for each in found[:PROBLEMS_SHOWN]
     ]
     more = len(found) - len(said)

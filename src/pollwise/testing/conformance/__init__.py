@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 
 from pollwise.testing.conformance import (
     cancelling,
+    codecs,
     dead,
     leasing,
     ordering,
@@ -41,7 +42,6 @@ from pollwise.testing.conformance import (
     record,
     settling,
     steering,
-    suspects,
     unique,
     views,
     waking,
@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 _MODULES = (
-    putting, ordering, unique, leasing, suspects, settling, record, dead, views, waking, cancelling,
-    steering,
+    putting, ordering, unique, leasing, settling, record, dead, views, waking, cancelling,
+    steering, codecs,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(

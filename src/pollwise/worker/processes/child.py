@@ -220,7 +220,8 @@ def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]
             raise ValueError(f"the result has {len(text)} characters of JSON, which is too much")
         return {"value": text, "memory": resident_bytes()}
     except BaseException as error:  # SystemExit too concerns only its job
-        return {"failed": failure_of(error), "memory": resident_bytes()}
+        secret = message.get("job", {}).get("sealed") is not None
+        return {"failed": failure_of(error, secret=secret), "memory": resident_bytes()}
 
 
 def _receive(

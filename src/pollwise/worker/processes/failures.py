@@ -30,8 +30,8 @@ class RaisedInProcess(Exception):
         return self.text
 
 
-def failure_of(error: BaseException) -> dict[str, Any]:
-    """An error as JSON values."""
+def failure_of(error: BaseException, *, secret: bool = False) -> dict[str, Any]:
+    """An error as JSON values; see `text_of` for `secret`."""
     if isinstance(error, Snooze):
         return {"snooze": error.delay}
     if isinstance(error, Reject):
@@ -41,8 +41,8 @@ def failure_of(error: BaseException) -> dict[str, Any]:
         "name": type(error).__name__,
         "classes": classes,
         "permanent": getattr(error, "permanent", False) is True,
-        "text": text_of(error, bare=True)[:TEXT_MAX],
-        "traceback": traceback_of(error)[-TEXT_MAX:],
+        "text": text_of(error, bare=True, secret=secret)[:TEXT_MAX],
+        "traceback": traceback_of(error, secret=secret)[-TEXT_MAX:],
     }
 
 

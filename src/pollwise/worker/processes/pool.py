@@ -38,7 +38,7 @@ _CHILD = Path(__file__).with_name("child.py")
 #: What a process learns of a job.
 _JOB_FIELDS = (
     "id", "queue", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at",
-    "unique", "headers",
+    "unique", "headers", "sealed",
 )  # fmt: skip
 
 

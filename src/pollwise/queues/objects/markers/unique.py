@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 
 from pollwise.errors import StoreUnavailable
-from pollwise.queues.objects.body import digest
+from pollwise.queues.objects.body import digest, same_digest
 from pollwise.queues.objects.core import GRACE, Core
 from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.names import PutName, read_id, salt
@@ -83,7 +83,7 @@ class UniqueMarkers:
             theirs = None if raw is None else json.loads(raw)
             if theirs is None or not await self.alive(theirs["id"]):
                 return name, "" if theirs is None else theirs["id"]
-            if theirs["digest"] != mine:
+            if not same_digest(theirs["digest"], mine):
                 raise conflict(job, f"job {theirs['id']}")
             twins[index] = theirs["id"]
         return None

@@ -1,0 +1,35 @@
+"""Work whose payload this process cannot decode: a key or a codec is missing here.
+
+That is a mistake in how the process was deployed, not in the job. So it is given back without
+counting an attempt, for long enough that a process with the key can take it, and that a process
+without it does not spend its time with claiming.
+"""
+
+from __future__ import annotations
+
+from pollwise.runtime.clock import Clock
+
+#: How long such work waits before it is claimed again, in seconds.
+LOCKED_FOR = 30.0
+#: How often one reason is reported, in seconds, and how many reasons are remembered.
+REPORT_EVERY = 60.0
+REASONS_MAX = 100
+
+
+class LockedReports:
+    """Which reasons were reported lately."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._reported: dict[str, float] = {}
+
+    def due(self, reason: str) -> bool:
+        """True if this reason is to be reported now."""
+        now = self._clock.now()
+        last = self._reported.get(reason)
+        if last is not None and now < last + REPORT_EVERY:
+            return False
+        if len(self._reported) >= REASONS_MAX:
+            self._reported.clear()
+        self._reported[reason] = now
+        return True
