@@ -55,6 +55,7 @@ COMMANDS = {
     "lab": CommandEntry(
         "lab.commands", "Try polling on traces: replay, compare, tune and price it."
     ),
+    "keys": CommandEntry("keys", "Make and list the keys that encrypt payloads."),
     "config": CommandEntry("config", "Show and check the settings."),
 }
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pollwise.cli.codecs import codec_of
 from pollwise.cli.options import (
     LogFormat,
     LogLevel,
@@ -88,6 +89,9 @@ def run_worker(
     logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("worker.queue") and own.queue:
         found.queue = own.queue
+    chain = codec_of(settings)
+    if chain is not None:
+        found.codec = chain
     if once:
         _run_once(found, settings, processes, cost)
     else:

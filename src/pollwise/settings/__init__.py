@@ -29,6 +29,7 @@ from pollwise.settings.models import SettingRow, Settings, plain_keys
 from pollwise.settings.polling import Polling, resolve
 from pollwise.settings.sections import (
     AgentSettings,
+    CodecSettings,
     ControllerSettings,
     FleetSettings,
     OutboxSettings,
@@ -37,8 +38,8 @@ from pollwise.settings.sections import (
 from pollwise.settings.strategies import STRATEGIES, polling_table, strategy_named
 
 __all__ = [
-    "STRATEGIES", "AgentSettings", "ControllerSettings", "DocumentedKey", "FleetSettings",
-    "GroupPolling", "OutboxSettings", "SettingRow", "Settings", "WorkerSettings",
+    "STRATEGIES", "AgentSettings", "CodecSettings", "ControllerSettings", "DocumentedKey",
+    "FleetSettings", "GroupPolling", "OutboxSettings", "SettingRow", "Settings", "WorkerSettings",
     "documented_keys", "load", "polling_table", "strategy_named",
 ]  # fmt: skip
 

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pollwise.core.strategies.base import Strategy
 from pollwise.settings.sections import (
     AgentSettings,
+    CodecSettings,
     ControllerSettings,
     FleetSettings,
     OutboxSettings,
@@ -65,6 +66,7 @@ class Settings(BaseSettings):
     controller: ControllerSettings = Field(default_factory=ControllerSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
     fleet: FleetSettings = Field(default_factory=FleetSettings)
+    codec: CodecSettings = Field(default_factory=CodecSettings)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _unused: tuple[SettingRow, ...] = PrivateAttr(())

@@ -52,6 +52,7 @@ MAX_FAILURES = 1_000_000
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
+CODECS = ("zlib", "aes-gcm", "zlib+aes-gcm")
 
 Text = Annotated[str, TextReader()]
 OptionalText = Annotated[str | None, OptionalReader(TextReader())]
@@ -327,6 +328,21 @@ class ControllerSettings(Section):
     access_log: YesOrNo = setting(False, "Log each request, without its query.")
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
+
+
+class CodecSettings(Section):
+    """`[codec]`: how workers, relays and `pollwise queue put` encode payloads and results."""
+
+    payloads: Annotated[str | None, OptionalReader(ChoiceReader(CODECS))] = setting(
+        None, "Compress with zlib, encrypt with aes-gcm, or both; none does neither."
+    )
+    key_file: OptionalText = setting(
+        None, "The file with the keys for aes-gcm; none takes them from POLLWISE_KEYS."
+    )
+    required: YesOrNo = setting(False, "Refuse jobs and records that are not encrypted.")
+    max_bytes: Annotated[int, IntegerReader(1, 1024**3)] = setting(
+        16 * 1024 * 1024, "The largest payload before zlib compresses it, in bytes."
+    )
 
 
 class AgentSettings(Section):

@@ -91,7 +91,7 @@ class Worker:
         clock: Clock | None = None,
         codec: Codecs | CodecChain | None = None,
     ) -> None:
-        self.codec = chain_of(codec)
+        self._codec = chain_of(codec)
         if isinstance(queue, str):
             open_queue(queue)  # a wrong URL is refused now, not when the worker runs
         elif codec is not None:
@@ -244,6 +244,17 @@ class Worker:
         )
         return factory
 
+    @property
+    def codec(self) -> CodecChain | None:
+        """What encodes payloads and results."""
+        return self.queue.codec if isinstance(self.queue, Queue) else self._codec
+
+    @codec.setter
+    def codec(self, codec: Codecs | CodecChain | None) -> None:
+        self._codec = chain_of(codec)
+        if isinstance(self.queue, Queue):
+            self.queue.use_codec(self._codec)
+
     def queue_for_puts(self) -> Queue:
         """The worker's queue, to put jobs from the program that defines it.
 
@@ -253,7 +264,7 @@ class Worker:
             return self.queue
         with self._opening:
             if self._opened is None:
-                self._opened = open_queue(self.queue, clock=self.clock, codec=self.codec)
+                self._opened = open_queue(self.queue, clock=self.clock, codec=self._codec)
             return self._opened
 
     @contextmanager
@@ -283,7 +294,7 @@ class Worker:
         while the worker runs, calls are made in its event loop, so only other threads may make
         them.
         """
-        return sync_queue_for(self.queue, self.queue_for_puts, lambda: self._loop, self.codec)
+        return sync_queue_for(self.queue, self.queue_for_puts, lambda: self._loop, self._codec)
 
     async def close(self) -> None:
         """Close the queue that puts of tasks opened. The next put opens it again."""

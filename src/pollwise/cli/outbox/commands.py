@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from pollwise.cli.codecs import codec_of
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import (
     Json,
@@ -92,6 +93,9 @@ def run_relay(
     logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("outbox.database") and own.database:
         found.database = own.database
+    chain = codec_of(settings)
+    if chain is not None:
+        found.codec = chain
     run_in_processes(found, settings, "outbox", processes, program=program)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pollwise.cli.codecs import codec_of
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
@@ -23,6 +24,7 @@ from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, unhandled
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import DEPTH_MAX, STATES, NewJob
+from pollwise.settings import load
 
 #: What is paused, by kind.
 Pauses = dict[str | None, PauseInfo]
@@ -64,7 +66,8 @@ def put(
     job = NewJob(
         kind, value, key=key, priority=priority, delay=delay, unique=unique, headers=headers
     )
-    (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True)
+    codec = codec_of(load())
+    (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True, codec=codec)
     print_json({"id": job_id}) if as_json else say(job_id)
 
 

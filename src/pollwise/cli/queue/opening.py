@@ -12,17 +12,27 @@ from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
+from pollwise.runtime.payloads.envelope import CodecChain
 from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
 Url = Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")]
 
 
-def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool = False) -> T:
-    """Open a queue, call `work` with it, close it and return the result."""
+def with_queue(
+    url: str,
+    work: Callable[[Queue], Awaitable[T]],
+    *,
+    create: bool = False,
+    codec: CodecChain | None = None,
+) -> T:
+    """Open a queue, call `work` with it, close it and return the result.
+
+    Views get no codec: commands do not show what is encrypted.
+    """
 
     async def main() -> T:
-        async with open_queue(url, create=create) as queue:
+        async with open_queue(url, create=create, codec=codec) as queue:
             if isinstance(queue, MemoryQueue):
                 raise ConfigError(
                     f"{without_secrets(url)!r} is a queue in this process's memory, which no other "

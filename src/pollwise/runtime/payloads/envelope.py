@@ -88,6 +88,11 @@ class CodecChain:
         except ValueError as error:
             raise CodecError(f"what it decodes to is not JSON: {error}") from None
 
+    def hides(self, envelope: dict[str, Any]) -> bool:
+        """True if a secret codec encoded it, or one that is not known here."""
+        found = [self._by_name.get(name) for name in str(envelope[MARK]).split("+")]
+        return any(codec is None or codec.secret for codec in found)
+
     def _fingerprints(self, data: bytes, context: CodecContext) -> dict[str, str]:
         for codec in self.codecs:
             if codec.secret:
@@ -125,11 +130,6 @@ def encoded_bytes(envelope: dict[str, Any]) -> bytes:
     if not data or base64.b64encode(data).decode() != text:
         raise CodecError("its envelope is damaged")
     return data
-
-
-def is_secret(envelope: dict[str, Any]) -> bool:
-    """False for what only `Zlib` encoded; other codecs may hide it."""
-    return str(envelope[MARK]) != "zlib"
 
 
 def describe(envelope: dict[str, Any]) -> str:

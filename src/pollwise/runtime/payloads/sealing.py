@@ -15,7 +15,6 @@ from pollwise.runtime.payloads.codec import CodecContext
 from pollwise.runtime.payloads.envelope import (
     CodecChain,
     describe,
-    is_secret,
     unknown_codecs,
 )
 from pollwise.runtime.payloads.marks import MARK, is_envelope
@@ -127,11 +126,11 @@ class Sealing:
             return {"sealed": sealed, "locked": f"its payload cannot be decoded here: {error}"}
         except CodecError as error:
             return {"sealed": sealed, "unreadable": f"its payload cannot be decoded: {error}"}
-        return {"payload": value, "sealed": sealed if is_secret(payload) else None}
+        return {"payload": value, "sealed": sealed if chain.hides(payload) else None}
 
     def _open(self, envelope: Any, context: CodecContext) -> Any:
         assert self.chain is not None  # noqa: S101
-        if self.chain.required and not is_secret(envelope):
+        if self.chain.required and not self.chain.hides(envelope):
             raise CodecError("it is not encrypted, which is required here")
         try:
             return self.chain.open(envelope, context)
