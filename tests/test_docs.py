@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,13 @@ from pollwise.outbox.records import RECORD_STATES
 from pollwise.runtime.jobs import STATES
 from tests.support.brokers import Nats, RabbitMQ
 from tests.support.clouds import BUCKET, CREDENTIALS, MiniStack
-from tests.support.daemons import free_port
+from tests.support.daemons import PATIENCE, free_port
 from tests.support.kafka import Kafka
 from tests.support.servers import PgBouncer, Postgres, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FENCE = re.compile(r"^```(\w+)(?: title=\"([\w.]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w+)(?: title=\"([\w. ]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path) -> list[tuple[str, str, str]]:
@@ -179,15 +179,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", with_language("python"), ids=name_of)
 def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path, real: Real) -> None:
-    for language, title, text in blocks(page):
-        if language == "python" and title:  # others import it
+    """All but the files that the commands of the page run."""
+    python = [block for block in blocks(page) if block[0] == "python"]
+    commands = "".join(text for language, _, text in blocks(page) if language == "console")
+    for _, title, text in python:
+        if title:  # others import it
             (folder / title).write_text(real(text), "utf-8")
-    code = real("\n".join(text for language, _, text in blocks(page) if language == "python"))
+    code = real(
+        "\n".join(text for _, title, text in python if f"$ python {title}\n" not in commands)
+    )
     code = BRIEFLY + code.replace("asyncio.run(worker.run())", "asyncio.run(briefly(worker))")
     script = folder / "page.py"
     script.write_text(code, "utf-8")
     run = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=50
+        [sys.executable, "-W", "error", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert run.returncode == 0, f"{name_of(page)}:\n{run.stdout}{run.stderr}"
     assert "Traceback" not in run.stderr, f"{name_of(page)}:\n{run.stderr}"
@@ -195,15 +203,19 @@ def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path, real:
 
 @pytest.mark.parametrize("page", with_language("console"), ids=name_of)
 def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path, real: Real) -> None:
+    """A block with a title, such as "second terminal", runs on until the page ends."""
     (folder / "jobs.py").write_text(JOBS, "utf-8")
-    for _, title, text in blocks(page):
-        if title:
+    for language, title, text in blocks(page):
+        if title and language != "console":
             (folder / title).write_text(text, "utf-8")
-    for language, _, text in blocks(page):
-        if language == "console":
-            for line in text.splitlines():
-                if line.startswith("$ "):
-                    run_command(real(line[2:]))
+    with ExitStack() as terminals:
+        for language, title, text in blocks(page):
+            if language == "console":
+                for line in text.splitlines():
+                    if line.startswith("$ ") and title:
+                        terminals.enter_context(running(real(line[2:])))
+                    elif line.startswith("$ "):
+                        run_command(real(line[2:]))
 
 
 #: What takes the place of `worker.run()` in an example, so that it ends.
@@ -223,43 +235,52 @@ async def greet(job): ...
 """
 
 
-def run_command(line: str) -> None:
+#: By command that runs on: what it logs when it has started.
+STARTED = {"worker": "worker_started", "outbox run": "relay_started", "fleet run": "fleet_started"}
+
+
+def command_of(line: str) -> list[str]:
     words = shlex.split(line)
     assert words[0] in ("pollwise", "python"), line
-    command = [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])]
-    if words[1] in ("worker", "demo") or words[1:3] in (["outbox", "run"], ["fleet", "run"]):
-        run_until_stopped(command, words[1])
-        return
-    run = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    if words[:2] == ["pollwise", "demo"]:
+        words += ["--seconds=1", "--json"]
+    if "--metrics-port" in words:
+        words[words.index("--metrics-port") + 1] = "0"
+    return [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])]
+
+
+def started_by(line: str) -> str | None:
+    """What a command logs when it has started; None if it ends by itself."""
+    return next(
+        (what for name, what in STARTED.items() if line.startswith(f"pollwise {name}")), None
+    )
+
+
+def run_command(line: str) -> None:
+    if started_by(line):
+        with running(line):
+            return
+    run = subprocess.run(command_of(line), capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
 
 
-#: By command: what it logs when it has started.
-STARTED = {"worker": "worker_started", "outbox": "relay_started", "fleet": "fleet_started"}
-
-
-def run_until_stopped(command: list[str], name: str) -> None:
-    """Start a command that runs on, stop it once it works, and expect exit code 0."""
-    if name == "demo":
-        command = [*command, "--seconds=1", "--json"]
-    elif "--metrics-port" in command:
-        command[command.index("--metrics-port") + 1] = "0"
-    child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
-    assert child.stderr is not None
-    try:
-        if name in STARTED:
-            line = child.stderr.readline()
-            while line and STARTED[name] not in line:
-                line = child.stderr.readline()
-            assert line, f"the {name} ended before it started"
+@contextmanager
+def running(line: str) -> Iterator[None]:
+    """A command that runs on, from its start to a SIGTERM, after which its exit code must be 0."""
+    what = started_by(line)
+    assert what, f"{line} does not run on"
+    with subprocess.Popen(
+        command_of(line), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stderr is not None
+        try:
+            assert any(what in said for said in child.stderr), f"{line} ended before it started"
+            yield
             child.send_signal(signal.SIGTERM)
-        _, errors = child.communicate(timeout=50)
-    finally:
-        child.kill()
-        child.wait()
-    assert child.returncode == 0, f"{command}\n{errors}"
+            _, errors = child.communicate(timeout=PATIENCE)
+        finally:
+            child.kill()
+    assert child.returncode == 0, f"{line}\n{errors}"
 
 
 def commands() -> list[str]:
