@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+from aiobotocore.session import get_session
 
+from pollwise.queues.sqs import client
 from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
 from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
 from tests.support.clouds import CREDENTIALS, MiniStack
@@ -61,6 +64,8 @@ def results(fast_ministack: MiniStack) -> Iterator[dict[str, Results]]:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        # Each check opens clients, and a session of its own costs more than all its requests.
+        patch.setattr(client, "get_session", cache(get_session))
         assert server.fast is not None
         clock = FastClock(server.fast)
         yield {suffix: clock.run(_run_all(server, clock, suffix)) for suffix in ("", ".fifo")}
