@@ -100,6 +100,8 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._pacer = strategy.pacer()
         self._pause = self._pacer.first()
         self._hint = Hint(self._options.wants)
+        #: The length of the present pause, in seconds, before jitter.
+        self.interval = self._pause.delay
         self._next_at: float | None = None
         self._poll_by: float | None = None
         self._failures = 0
@@ -226,6 +228,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
         self._pause = pause = self._pacer.after(outcome)
         interval = self._interval_of(pause, outcome, began)
+        self.interval = interval
         delay = self._delay_of(interval, outcome)
         self._next_at = now + delay
         if options.events.wants(PollFinished):

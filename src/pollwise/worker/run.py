@@ -34,6 +34,7 @@ from pollwise.runtime.events import (
     WorkerStopping,
 )
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES
+from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.control.run_control import begin_run
 from pollwise.runtime.executor.executor import Executor
@@ -57,6 +58,7 @@ from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
+from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
 from pollwise.worker.unhandled import UnhandledKinds
 
@@ -209,6 +211,9 @@ class WorkerRun:
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._locked = LockedReports(clock)
         self._unhandled = UnhandledKinds(queue, name, handlers, clock, events)
+        self._presence = Presence(
+            queue, name, tuple(handlers), options, self._executor, self._breakers, clock, events
+        )
         self._hinted = 0  # polls that a hint started
         self._given_back = 0
         self._blocked: dict[str, str] = {}  # by job, how it blocked the event loop when it was lost
@@ -233,13 +238,17 @@ class WorkerRun:
                     executor.take([self._held(claim) for claim in claims])
                     await executor.prune()
                     await self._look_for_unhandled(bool(claims))
+                    await self._presence.after_poll()
                     if self._ending is not None:
                         await self._ending.after_poll(bool(claims))
                     await executor.room_for_a_claim()
         finally:
-            if self._processes is not None:
-                await self._processes.close()
-            self._events.emit(WorkerStopped(self.source, self._name, self._given_back))
+            try:
+                if self._processes is not None:
+                    await self._processes.close()
+                await to_its_end(self._presence.leave())
+            finally:
+                self._events.emit(WorkerStopped(self.source, self._name, self._given_back))
 
     async def _look_for_unhandled(self, found: bool) -> None:
         before, self._hinted = self._hinted, self._executor.polls.counts.hinted

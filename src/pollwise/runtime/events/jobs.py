@@ -22,6 +22,17 @@ class WorkerStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ConcurrencyChanged(Event):
+    """An operator changed how many handlers a worker runs at a time."""
+
+    level: ClassVar[int] = logging.INFO
+
+    worker: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStopping(Event):
     """A worker stopped claiming and finishes the jobs it holds."""
 

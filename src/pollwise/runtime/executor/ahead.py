@@ -22,6 +22,7 @@ class Ahead:
     Short jobs are claimed by the hundred, to make a round trip worthwhile. Long ones are not
     claimed ahead at all: a job that waits here for minutes could run elsewhere.
 
+    concurrency: how many handlers run at a time; it may change.
     prefetch: a fixed number of jobs; None: by how long handlers take.
     most_bytes: of the payloads of those jobs together.
     largest: the largest payload that the store allows, which is assumed before the first claim.
@@ -31,7 +32,7 @@ class Ahead:
         self, prefetch: int | None, concurrency: int, most_bytes: int, largest: int
     ) -> None:
         self._prefetch = prefetch
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self.most_bytes = most_bytes
         self._took: float | None = None  # average duration of a handler
         self._size: float | None = None  # average size of a payload
@@ -47,7 +48,7 @@ class Ahead:
             return self._prefetch
         if self._took is None:
             return 0
-        return int(min(self._concurrency * AHEAD_SECONDS / max(self._took, 1e-6), AHEAD_MAX))
+        return int(min(self.concurrency * AHEAD_SECONDS / max(self._took, 1e-6), AHEAD_MAX))
 
     def claimed(self, sizes: Sequence[int]) -> None:
         """A claim brought payloads of these sizes; 0 for one of unknown size."""
@@ -67,4 +68,4 @@ class Ahead:
         The number claimed ahead varies from poll to poll. Unless prefetch is given, the capacity
         that strategies see is therefore limited to twice the concurrency.
         """
-        return limit if self._prefetch is not None else min(limit, 2 * self._concurrency)
+        return limit if self._prefetch is not None else min(limit, 2 * self.concurrency)

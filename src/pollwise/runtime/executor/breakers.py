@@ -39,6 +39,10 @@ class Breakers:
         circuit = self._circuits.get(kind)
         return circuit is None or circuit.state(self._clock.now()) == "closed"
 
+    def not_closed(self) -> list[str]:
+        """The kinds that are not claimed freely, sorted."""
+        return sorted(kind for kind in self._circuits if not self.closed(kind))
+
     def claimable(self, kinds: Iterable[str]) -> tuple[list[str], list[str], float | None]:
         """The kinds to claim freely, those due for one trial job, and when the next one will be."""
         now = self._clock.now()

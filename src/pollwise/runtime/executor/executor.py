@@ -88,7 +88,6 @@ class Executor(Generic[H, C]):
     ) -> None:
         self._work = work
         self._store = store
-        self._concurrency = options.concurrency
         self.ahead = Ahead(prefetch, options.concurrency, prefetch_bytes, store.max_payload_bytes)
         self.lease = seconds(options.lease, "lease")
         self._grace = seconds(options.grace, "grace")
@@ -107,9 +106,9 @@ class Executor(Generic[H, C]):
         self._settler: Settler[H] = Settler(
             self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
         )
-        self._chores = Chores(work.source, clock, events)
+        self.chores = Chores(work.source, clock, events)
         self.leases: Leases[H] = Leases(
-            self._held, work, self._settler, self._chores, self.lease, clock, self._lose,
+            self._held, work, self._settler, self.chores, self.lease, clock, self._lose,
             self._cancel, self._start_waiting,
         )  # fmt: skip
         self._next_prune = 0.0
@@ -165,7 +164,7 @@ class Executor(Generic[H, C]):
     def _room_left(self) -> int:
         if self._one_alone():
             return 0
-        limit = self._concurrency + self.ahead.jobs()
+        limit = self.ahead.concurrency + self.ahead.jobs()
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
         # Settlements under way do not delay the next claim, but they are bounded.
         room = min(limit - held, 2 * limit - held - len(self._settler))
@@ -174,7 +173,20 @@ class Executor(Generic[H, C]):
     def free(self) -> int:
         """How many claims would be started at once."""
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
-        return max(self._concurrency - held, 0)
+        return max(self.ahead.concurrency - held, 0)
+
+    def resize(self, concurrency: int) -> None:
+        """Change how many handlers run at a time. If it is less, what runs goes on to its end."""
+        self.ahead.concurrency = concurrency
+        self.threads.resize(concurrency)
+        self.recycling.resize(concurrency, self.threads.abandoned)
+        self._start_waiting()
+        self._room.set()
+        self.polls.hint()  # there may be room for more, and a pause would delay it
+
+    def running(self) -> list[H]:
+        """The work whose handlers run, the longest first."""
+        return list(self._running)
 
     def _one_alone(self) -> bool:
         """True while work is held that is to run alone."""
@@ -259,7 +271,7 @@ class Executor(Generic[H, C]):
         if not self._waiting or self.stopping:
             return
         while self._waiting:
-            if len(self._running) + self.threads.abandoned >= self._concurrency:
+            if len(self._running) + self.threads.abandoned >= self.ahead.concurrency:
                 return
             if self.leases.is_over(self._waiting[0]):  # the process stood still: renew first
                 self.leases.renew_now()
@@ -447,7 +459,7 @@ class Executor(Generic[H, C]):
     async def _close(self) -> None:
         self._watchdog.close()
         self.leases.close()
-        await self._chores.close()
+        await self.chores.close()
         self.threads.close()
 
     async def close_store(self) -> None:

@@ -68,6 +68,7 @@ class Recycling:
     ) -> None:
         self._source = source
         self._options = options
+        self._places = options.concurrency
         self._max_runs = max_runs
         self._clock = clock
         self._events = events
@@ -100,9 +101,15 @@ class Recycling:
             if used > limit:
                 self._recycle(f"the process uses {used} bytes, more than max_memory = {limit}")
 
+    def resize(self, places: int, abandoned: int) -> None:
+        """The number of handlers that may run at a time has changed."""
+        self._places = places
+        if abandoned or self._full:
+            self.threads(abandoned)
+
     def threads(self, abandoned: int) -> None:
         """The number of threads of handlers that timed out has changed."""
-        places = self._options.concurrency
+        places = self._places
         if self._events.wants(ThreadsAbandoned):
             self._events.emit(ThreadsAbandoned(self._source, abandoned, places))
         full = abandoned >= places

@@ -27,7 +27,7 @@ class DaemonThreads(Executor):
     """Up to `limit` daemon threads, started when they are needed."""
 
     def __init__(self, limit: int, name: str) -> None:
-        self._limit = limit
+        self.limit = limit
         self._name = name
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
@@ -40,7 +40,7 @@ class DaemonThreads(Executor):
         future: Future[T] = Future()
         with self._lock:
             self._busy += 1
-            start = self._busy > self._threads and self._threads < self._limit
+            start = self._busy > self._threads and self._threads < self.limit
             self._threads += start
         self._calls.put((future, lambda: fn(*args, **kwargs)))
         if start:
@@ -167,6 +167,10 @@ class HandlerThreads:
     def _came_back(self, _: object) -> None:
         self.abandoned -= 1
         self._on_change()
+
+    def resize(self, limit: int) -> None:
+        """Change how many threads there may be. Those above a lower limit stay, idle."""
+        self._executor.limit = limit
 
     def close(self) -> None:
         self._executor.shutdown()

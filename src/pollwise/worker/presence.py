@@ -1,0 +1,173 @@
+"""A worker's presence: it leaves a record of itself with its queue, and follows orders.
+
+The record is written after a poll, at most once a minute, so an idle process does not wake up for
+it. A worker whose handlers are all busy does not poll; then a chore writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from pollwise.durations import seconds
+from pollwise.errors import Unsupported
+from pollwise.queues.base import Queue
+from pollwise.queues.notes import order_broadcast
+from pollwise.queues.presence import (
+    KINDS_MAX,
+    PRESENCE_EVERY,
+    PRESENCE_KEPT,
+    RUNNING_MAX,
+    TEXT_MAX,
+    RunningJob,
+    WorkerInfo,
+)
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import ChoreFailed, ConcurrencyChanged, Events
+from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.executor import Executor
+from pollwise.runtime.executor.handlers import text_of
+
+if TYPE_CHECKING:
+    from pollwise.worker.run import WorkerRunOptions
+
+PRESENCE = "presence"
+#: How long a worker that stops tries to delete its record, in seconds.
+LEAVE_WITHIN = 2.0
+#: Kinds whose names have more characters than this together are not named in a record.
+KINDS_LENGTH_MAX = 8000
+
+
+class Presence:
+    """The record of one run of a worker."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        name: str,
+        kinds: tuple[str, ...],
+        options: WorkerRunOptions,
+        executor: Executor[Any, Any],
+        breakers: Breakers,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._queue = queue
+        self._name = name
+        self._kinds = kinds if _nameable(kinds) else None
+        self._executor = executor
+        self._breakers = breakers
+        self._clock = clock
+        self._events = events
+        self._instance = secrets.token_hex(4)
+        self._started_at = clock.epoch()
+        self._ttl = PRESENCE_KEPT / PRESENCE_EVERY * _longest_pause(options)
+        self._strategy = repr(options.polling)[:TEXT_MAX]
+        self._hints = queue.hints()
+        self._able = queue.capabilities.presence
+        self._next = 0.0
+        self._told: WorkerInfo | None = None
+        executor.chores.add(PRESENCE, PRESENCE_EVERY, self._chore)
+        self._listening = (
+            self._hints.listen(self._heard, (order_broadcast(name),))
+            if self._able and options.hints
+            else None
+        )
+
+    async def after_poll(self) -> None:
+        """Write the record, if it is time."""
+        if self._able and self._clock.now() >= self._next:
+            await self._tell()
+        if self._able and not self._executor.is_idle():
+            self._executor.chores.wake(PRESENCE)
+
+    async def leave(self) -> None:
+        """The worker stops: delete its record. If that fails, it counts as gone later."""
+        if self._listening is not None:
+            self._listening.close()
+        told, self._told, self._able = self._told, None, False
+        if told is not None:
+            with suppress(Exception):
+                async with asyncio.timeout(LEAVE_WITHIN):
+                    await self._queue.leave(told)
+
+    def _heard(self, _: str) -> None:
+        """There is an order."""
+        if self._told is not None:
+            self._next = 0.0
+            self._executor.chores.wake(PRESENCE)
+            self._executor.chores.hasten(PRESENCE, 0.0)
+
+    async def _chore(self) -> None:
+        if self._able and self._clock.now() >= self._next:
+            await self._tell()
+        if self._executor.is_idle():
+            self._executor.chores.rest(PRESENCE)
+
+    async def _tell(self) -> None:
+        self._next = self._clock.now() + PRESENCE_EVERY
+        self._told = info = self._describe()
+        try:
+            order = await self._queue.attend(info, self._ttl)
+        except Unsupported:  # the store of a controller cannot
+            self._able, self._told = False, None
+        except Exception as error:
+            self._events.emit(ChoreFailed(self._queue.name, PRESENCE, text_of(error)))
+        else:
+            self._obey(order)
+
+    def _obey(self, order: int | None) -> None:
+        """Change the concurrency, if that is asked for."""
+        before = self._executor.ahead.concurrency
+        if order is None or order == before:
+            return
+        self._executor.resize(order)
+        self._next = 0.0  # the record shows it after the next poll
+        self._events.emit(ConcurrencyChanged(self._queue.name, self._name, before, order))
+
+    def _describe(self) -> WorkerInfo:
+        executor, now = self._executor, self._clock.now()
+        epoch = self._clock.epoch()
+        running = executor.running()
+        state = executor.state()
+        return WorkerInfo(
+            name=self._name,
+            instance=self._instance,
+            host=socket.gethostname()[:TEXT_MAX],
+            pid=os.getpid(),
+            version=version("pollwise"),
+            kinds=self._kinds,
+            concurrency=executor.ahead.concurrency,
+            busy=len(running),
+            waiting=state["waiting"],
+            running=tuple(
+                RunningJob(
+                    held.claim.job.id,
+                    held.claim.job.kind,
+                    epoch - (now - (now if held.began is None else held.began)),
+                )
+                for held in running[:RUNNING_MAX]
+            ),
+            started_at=self._started_at,
+            seen_at=epoch,
+            strategy=self._strategy,
+            interval=executor.polls.interval,
+            hints=self._hints.proven_at is not None,
+            breakers=tuple(self._breakers.not_closed()[:RUNNING_MAX]),
+        )
+
+
+def _longest_pause(options: WorkerRunOptions) -> float:
+    """The longest time between two polls of an idle worker, in seconds; at least a minute."""
+    polling = options.polling
+    long = seconds(options.long_interval, "long_interval") if options.hints else 0.0
+    return max(PRESENCE_EVERY, polling.max_interval, polling.longest_hold, long)
+
+
+def _nameable(kinds: tuple[str, ...]) -> bool:
+    return len(kinds) <= KINDS_MAX and sum(map(len, kinds)) <= KINDS_LENGTH_MAX
