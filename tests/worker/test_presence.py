@@ -79,8 +79,8 @@ def test_a_worker_is_there_while_it_runs(store: str, tmp_path: Path) -> None:
 class Counting(MemoryQueue):
     """Counts the records that are written."""
 
-    def __init__(self, **given: object) -> None:
-        super().__init__(**given)
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock=clock)
         self.told: list[tuple[float, WorkerInfo, float]] = []
         self.fails: Exception | None = None
 
@@ -96,7 +96,7 @@ def test_records_are_written_at_most_once_a_minute(jobs: int) -> None:
     """Idle, with a free handler, or with all handlers busy; and never later than they count."""
 
     async def main(clock: VirtualClock) -> None:
-        queue = Counting(clock=clock)
+        queue = Counting(clock)
         gate = Gate(queue)
         await queue.put([NewJob("job", n) for n in range(jobs)])
         async with working(gate.worker, options(concurrency=2, prefetch=0)):
@@ -114,7 +114,7 @@ def test_records_are_written_at_most_once_a_minute(jobs: int) -> None:
 
 def test_an_idle_worker_does_not_wake_up_for_its_record() -> None:
     async def main(clock: VirtualClock) -> None:
-        queue = Counting(clock=clock)
+        queue = Counting(clock)
         gate = Gate(queue)
         async with working(gate.worker, options(polling=Fixed("10m"))):
             await clock.advance(HOUR)
@@ -201,7 +201,7 @@ def test_an_order_ends_with_the_run() -> None:
 
 def test_a_failed_record_does_no_harm() -> None:
     async def main(clock: VirtualClock) -> None:
-        queue = Counting(clock=clock)
+        queue = Counting(clock)
         queue.fails = StoreUnavailable("down")
         gate = Gate(queue)
         gate.open.set()
