@@ -16,6 +16,7 @@ from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
 from pollwise.cli.queue import jobs, steering
 from pollwise.cli.queue.opening import Url, with_queue
+from pollwise.cli.queue.show import show
 from pollwise.cli.queue.text import shortened
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
@@ -106,7 +107,7 @@ async def _kinds_of(queue: Queue) -> tuple[dict[str, Stats], Pauses, list[Worker
 
 
 app.command("list")(jobs.list_jobs)
-app.command("show")(jobs.show)
+app.command("show")(show)
 
 
 @app.command("migrate")

@@ -1,37 +1,32 @@
-"""The commands of `pollwise queue` for single jobs: list, show, cancel, retry and drop them."""
+"""The commands of `pollwise queue` for single jobs: list, cancel, retry and drop them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, cast
 
 import typer
 
 from pollwise.cli.options import Json
-from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
+from pollwise.cli.output import fail, moment, print_json, print_table, say, visible
 from pollwise.cli.queue.opening import Url, with_queue
-from pollwise.cli.queue.text import encoded, progress_text, shortened
+from pollwise.cli.queue.show import facts_of
+from pollwise.cli.queue.text import encoded, shortened
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
-from pollwise.runtime.jobs import ENDED, STATES, JobInfo, State
-from pollwise.runtime.payloads.envelope import shown
-from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.jobs import ENDED, STATES, State
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
 After = Annotated[str | None, typer.Option(help="Continue after this job id.")]
 Kinds = Annotated[
     list[str] | None, typer.Option("--kind", help="Only jobs of this kind; may be repeated.")
 ]
-Id = Annotated[str, typer.Argument(help="The job's id, as `queue list` shows it.")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all.")]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
-#: The facts of a job that are times.
-TIMES = ("created_at", "run_at", "since", "claimed_at")
 #: What `queue cancel` says about a job, by its state.
 CANCELLED = {
     "cancelled": "cancelled",
-    "leased": "runs; its worker stops it at the next renewal of its lease",
+    "leased": "runs; its worker is asked to stop it",
 }
 
 
@@ -63,7 +58,7 @@ def list_jobs(
         ),
     )
     if as_json:
-        print_json([_facts(info) for info in page])
+        print_json([facts_of(info) for info in page])
         return
     time = "died" if state == "dead" else "run at"
     print_table(
@@ -86,27 +81,6 @@ def list_jobs(
     )
     if len(page) == limit:
         say(f"more may follow: --after {page[-1].job.id}")
-
-
-def show(url: Url, job_id: Id, as_json: Json = False) -> None:
-    """Show one job: its payload, its headers, who ran it, how far it is, and how it ended.
-
-    Example: pollwise queue show sqlite:///jobs.db 17
-    """
-    info = with_queue(url, lambda queue: queue.get(job_id))
-    if info is None:
-        fail(
-            f"no job {job_id} in {without_secrets(url)}; it may be done (finished jobs are "
-            "deleted unless kept)"
-        )
-        raise typer.Exit(1)
-    facts = _facts(info)
-    if as_json:
-        print_json(facts)
-        return
-    for name, value in facts.items():
-        for n, text in enumerate(_lines(info, name, value)):
-            say((f"{'' if n else name:<11}", "bold"), visible(text))
 
 
 def cancel(
@@ -186,41 +160,3 @@ def _report(what: str, count: int, others: list[str], as_json: bool) -> None:
         which = "ended" if what == "retried" else "dead"
         fail(f"not {which} jobs in this queue: {', '.join(others)}")
         raise typer.Exit(1)
-
-
-def _facts(info: JobInfo) -> dict[str, Any]:
-    """The record of a job, without its claim: the token is for its worker only."""
-    job = asdict(info.job)
-    for name in ("sealed", "locked"):  # commands have no key, and need none
-        del job[name]
-    return {
-        **job,
-        "payload": shown(info.job.payload),
-        "state": info.state,
-        "since": info.since,
-        "worker": info.worker,
-        "claimed_at": info.claimed_at,
-        "progress": None if info.progress is None else asdict(info.progress),
-        "cancel": info.cancel,
-        "errors": [asdict(failure) for failure in info.errors],
-        "result": shown(info.result),
-    }
-
-
-def _lines(info: JobInfo, name: str, value: Any) -> Iterator[str]:
-    """A fact as text, usually of one line."""
-    if name == "payload" or (name == "result" and value is not None):
-        yield encoded(getattr(info.job if name == "payload" else info, name))
-    elif name == "headers" and value:
-        yield from (f"{header}={text}" for header, text in value.items())
-    elif name == "errors" and value:
-        for each in info.errors:
-            yield f"{moment(each.at)}  attempt {each.attempt}  {each.error}"
-    elif name == "progress" and info.progress is not None:
-        yield progress_text(info.progress)
-    elif name == "cancel":
-        yield "asked for" if value else NOTHING
-    elif name in TIMES and value is not None:
-        yield moment(value)
-    else:
-        yield NOTHING if value in (None, {}, []) else str(value)

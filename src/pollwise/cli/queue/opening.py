@@ -17,6 +17,7 @@ from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
 Url = Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")]
+Id = Annotated[str, typer.Argument(help="The job's id, as `queue list` shows it.")]
 
 
 def with_queue(

@@ -1,4 +1,4 @@
-"""Payloads, progress and durations as text of one line."""
+"""Payloads and progress as text of one line."""
 
 from __future__ import annotations
 
