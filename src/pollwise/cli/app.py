@@ -31,7 +31,7 @@ COMMANDS = {
         "demo", "Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early."
     ),
     "worker": CommandEntry(
-        "worker",
+        "worker.commands",
         "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",
     ),
     "agent": CommandEntry(

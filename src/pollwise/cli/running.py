@@ -284,12 +284,8 @@ class Supervisor:
         deaths = 0
         while not self._stopping.is_set():
             began = self._clock.now()
-            process = await asyncio.create_subprocess_exec(
-                *self._command(number),
-                start_new_session=True,
-                pass_fds=[self._life],
-                env={**os.environ, PARENT: str(self._life)},
-            )
+            command = self._command(number)
+            process = await start_process(command, self._life, new_session=True)
             self._alive[number] = process
             if self._stopping.is_set():  # the signal came during its start
                 process.send_signal(signal.SIGTERM)
@@ -322,7 +318,7 @@ class Supervisor:
 
     def _command(self, number: int) -> list[str]:
         """This command line for one process, each with a metrics port of its own."""
-        words = _without(sys.argv[1:], "--processes", "--metrics-port")
+        words = without_options(sys.argv[1:], "--processes", "--metrics-port")
         # After the command's own words, before its arguments.
         at = 2 if words[0] in GROUPS else 1
         port = self._ports[number]
@@ -330,7 +326,23 @@ class Supervisor:
         return [*self._program, *words[:at], *ported, *words[at:]]
 
 
-def _without(words: list[str], *options: str) -> list[str]:
+async def start_process(
+    command: list[str], life: int, *, new_session: bool = False, **environment: str
+) -> asyncio.subprocess.Process:
+    """Start a process of this command.
+
+    life: the file descriptor whose end tells the process that this one is gone.
+    """
+    return await asyncio.create_subprocess_exec(
+        *command,
+        start_new_session=new_session,
+        pass_fds=[life],
+        env={**os.environ, **environment, PARENT: str(life)},
+    )
+
+
+def without_options(words: list[str], *options: str) -> list[str]:
+    """A command line without these options and their values."""
     kept, skip = [], False
     for word in words:
         if skip:

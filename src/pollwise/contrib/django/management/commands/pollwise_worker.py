@@ -7,8 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from pollwise.cli.worker import found_worker, run_worker
-from pollwise.cli.worker import worker as pollwise_worker
+from pollwise.cli.worker.commands import found_worker, run_worker
+from pollwise.cli.worker.commands import worker as pollwise_worker
 from pollwise.contrib.django.backend import PollwiseBackend, backends
 from pollwise.contrib.django.running import Workers, add_options, as_command, program, settings_of
 from pollwise.errors import ConfigError, did_you_mean

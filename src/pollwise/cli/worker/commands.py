@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -55,6 +56,13 @@ def worker(
         bool,
         typer.Option("--once", help="Run the jobs that are ready, then exit; 1 if any failed."),
     ] = False,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Start the worker again when its code changes (developing)."),
+    ] = False,
+    reload_dir: Annotated[
+        list[Path] | None, typer.Option(help="A folder that --reload watches, instead of this one.")
+    ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -70,6 +78,16 @@ def worker(
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     flags |= {"cpu_processes": cpu_processes}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
+    if reload_dir and not reload:
+        raise ConfigError("--reload-dir needs --reload")
+    if reload:
+        if processes > 1 or once:
+            raise ConfigError("--reload runs one process: leave --processes and --once out")
+        from pollwise.cli.worker.reloading import run_reloading
+
+        _price(price, settings)
+        logs.set_up(settings.worker.log_level, settings.worker.log_format)
+        raise typer.Exit(run_reloading(target, reload_dir))
     run_worker(settings, lambda: found_worker(target), processes, price, once)
 
 
