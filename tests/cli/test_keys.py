@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pollwise.cli.codecs import codec_of
 from pollwise.codecs import AesGcm, Key, Keys
 from pollwise.errors import ConfigError
 from pollwise.outbox import NewRecord, open_store
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import Settlement
 from pollwise.settings import load
+from pollwise.settings.codecs import codec_of
 from tests.cli.console import good, pollwise
 
 URL = "sqlite:///jobs.db?keep=1h"

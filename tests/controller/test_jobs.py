@@ -51,6 +51,23 @@ def test_a_job_goes_all_the_way(on: OnFarm) -> None:
     on(main)
 
 
+def test_people_see_no_envelope_and_its_worker_does(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        envelope = {"~codec": "zlib", "data": "AAAA"}
+        agent = await farm.register()
+        sent = await farm.put("build", envelope)
+        assert sent["payload"] == "<encoded with zlib, 3 bytes>"
+        job = await agent.job()
+        assert job["payload"] == envelope
+        await agent.finish(job, result=envelope)
+        ended = await farm.job(job["id"])
+        assert ended["payload"] == ended["result"] == "<encoded with zlib, 3 bytes>"
+        [listed] = (await farm.call("GET", "/api/jobs"))["jobs"]
+        assert listed["payload"] == listed["result"] == "<encoded with zlib, 3 bytes>"
+
+    on(main)
+
+
 def test_a_poll_that_carries_all(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register(slots=3)

@@ -87,11 +87,11 @@ def test_errors_do_not_tell_and_changed_records_are_dead() -> None:
 
     bench.run(main())
     retried = bench.events(RecordRetried)[0]
-    hidden = "(its text is hidden, because the payload is encrypted)"
-    assert retried.error == f"ValueError {hidden}"
+    hidden = "(hidden, because the payload is encrypted)"
+    assert retried.error == f"ValueError: {hidden}"
     dead = {event.key: event.error for event in bench.events(RecordDead)}
     assert "refund: the payload does not fit the handler 'refund': card: string_type" in dead["b"]
-    assert f"its fallback: ZeroDivisionError {hidden}" in dead["b"]
+    assert f"its fallback: ZeroDivisionError: {hidden}" in dead["b"]
     assert "or moved here from another kind or queue" in dead["c"]
     assert CARD not in repr(bench.told)
 

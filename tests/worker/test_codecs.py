@@ -18,6 +18,7 @@ from pollwise.queues.sync import open_sync
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import JobDead, JobGivenBack, JobLocked, JobRetried
 from pollwise.runtime.executor.locked import LOCKED_FOR
+from pollwise.worker.processes.failures import error_of, failure_of
 from tests.support.kit import Seen, options, until, virtually, working
 
 CODEC = AesGcm(Keys((Key("k1", bytes(32)),)))
@@ -193,9 +194,9 @@ def test_errors_do_not_tell_what_is_encrypted(caplog: pytest.LogCaptureFixture) 
             await until(lambda: len(seen.of(JobDead)) == 4)
         infos = [await queue.get(each) for each in ids]
         errors = [(info and info.error) or "" for info in infos]
-        hidden = "(its text is hidden, because the payload is encrypted)"
-        assert errors[0] == f"Ours {hidden}"
-        assert errors[1] == f"ValidationError {hidden}"
+        hidden = "(hidden, because the payload is encrypted)"
+        assert errors[0] == f"Ours: {hidden}"
+        assert errors[1] == f"ValidationError: {hidden}"
         assert errors[2] == "the bank said no"
         assert errors[3] == (
             "the payload does not fit the task 'typed': payment.card: value_error; "
@@ -234,3 +235,17 @@ def test_a_codec_goes_where_the_url_goes(tmp_path: Path) -> None:
     for wrong in (Worker, lambda queue, codec: task_ref("pay", queue, codec=codec)):
         with pytest.raises(ConfigError, match="codec was given with a queue"):
             wrong(MemoryQueue(), codec=CODEC)
+
+
+def test_errors_of_other_processes_do_not_tell_either() -> None:
+    try:
+        try:
+            raise KeyError(CARD)
+        except KeyError as cause:
+            raise Ours(f"no {CARD}") from cause
+    except Ours as error:
+        failure = failure_of(error, secret=True)
+    assert CARD not in json.dumps(failure)
+    raised = error_of(failure)
+    assert CARD not in f"{raised} {raised.remote_traceback}"  # type: ignore[attr-defined]
+    assert isinstance(raised, Ours)

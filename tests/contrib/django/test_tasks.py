@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 
 from pollwise import NewJob
+from pollwise.codecs import Key, Keys
 from tests.contrib.django.sites import Site, forget_connections, set_up_django, work
 
 set_up_django()
 
 from django.db import transaction  # noqa: E402
-from django.test import AsyncClient, Client  # noqa: E402
+from django.test import AsyncClient, Client, override_settings  # noqa: E402
 from django.utils import timezone  # noqa: E402
 from grocer.models import Order  # noqa: E402
 from grocer.tasks import deliver, deliver_async, fail, not_json, slow  # noqa: E402
@@ -224,3 +226,21 @@ def test_signals_are_sent(site: Site) -> None:
         *[("enqueued", "READY"), *runs * 3, ("finished", "FAILED")],
         *[("enqueued", "READY"), *runs, ("finished", "SUCCESSFUL")],
     ]
+
+
+def test_tasks_can_be_encrypted(site: Site, tmp_path: Path) -> None:
+    Keys((Key("k1", bytes(32)),)).save(tmp_path / "keys")
+    codec = {"payloads": "aes-gcm", "key_file": str(tmp_path / "keys")}
+    with override_settings(POLLWISE={**site.pollwise, "codec": codec}):
+        backend()._queues.clear()
+        try:
+            done, failed = deliver.enqueue("oolong"), fail.enqueue("oolong")
+            run(done, failed)
+            assert done.args == ["oolong"]
+            assert done.return_value["orders"] == 0
+            assert {each.exception_class_path for each in failed.errors} == {"builtins.ValueError"}
+            assert "oolong" not in repr(failed.errors)
+        finally:
+            backend()._queues.clear()
+    assert "oolong" not in repr([(each.job, each.result, each.errors) for each in jobs()])
+    assert "<encrypted, key id k1" in repr(jobs())

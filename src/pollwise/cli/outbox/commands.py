@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from pollwise.cli.codecs import codec_of
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import (
     Json,
@@ -36,6 +35,7 @@ from pollwise.outbox import export as measuring
 from pollwise.runtime.events import Events
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.settings import Settings, load
+from pollwise.settings.codecs import codec_of
 
 SET_EXAMPLE = "outbox.lease=30s"
 

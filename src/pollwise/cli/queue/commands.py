@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.codecs import codec_of
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
@@ -26,6 +25,7 @@ from pollwise.queues.presence import WorkerInfo, unhandled
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import DEPTH_MAX, STATES, NewJob
 from pollwise.settings import load
+from pollwise.settings.codecs import codec_of
 
 #: What is paused, by kind.
 Pauses = dict[str | None, PauseInfo]

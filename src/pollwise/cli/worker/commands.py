@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.codecs import codec_of
 from pollwise.cli.options import (
     LogFormat,
     LogLevel,
@@ -27,6 +26,7 @@ from pollwise.errors import ConfigError, HandlerError
 from pollwise.lab.prices import Price, price_named
 from pollwise.observe import logs
 from pollwise.settings import Settings, load
+from pollwise.settings.codecs import codec_of
 from pollwise.worker import Worker
 
 SET_EXAMPLE = "worker.lease=30s"

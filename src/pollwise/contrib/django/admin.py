@@ -24,6 +24,7 @@ from pollwise.contrib.django.results import moment
 from pollwise.errors import PollwiseError
 from pollwise.queues.base import Stats
 from pollwise.runtime.jobs import STATES, JobInfo
+from pollwise.runtime.payloads.envelope import shown
 
 #: How many jobs a page shows.
 PER_PAGE = 50
@@ -283,9 +284,10 @@ def rows_of(info: JobInfo, label: str) -> list[tuple[str, Any, bool]]:
         rows.append(("Progress", f"{share}{progress.note or ''}".strip(), False))
     if job.headers:
         rows.append(("Headers", _text(dict(job.headers)), True))
-    rows.append(("Payload", job.unreadable or _text(job.payload), True))
+    rows.append(("Payload", job.unreadable or job.sealed or _text(shown(job.payload)), True))
     if info.result is not None:
-        rows.append(("Result", _text(info.result), True))
+        result = info.result if job.sealed is None else "<encrypted>"
+        rows.append(("Result", _text(shown(result)), True))
     return [row for row in rows if row[1] is not None and row[1] != ""]
 
 

@@ -32,6 +32,7 @@ from pollwise.queues.base import Capabilities
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.handlers import JOB_RETRY
 from pollwise.runtime.jobs import JobInfo, checked_name
+from pollwise.settings.codecs import codec_of
 from pollwise.worker import Worker, WorkerRunOptions
 
 #: What OPTIONS may have.
@@ -156,7 +157,8 @@ class PollwiseBackend(BaseTaskBackend):
         events: Events | None = None,
     ) -> Worker:
         """A worker that runs all tasks of one queue."""
-        worker = Worker(self.place.url_of(queue), options, events=events)
+        codec = codec_of(conf.loaded())
+        worker = Worker(self.place.url_of(queue), options, events=events, codec=codec)
         retry, timeout = self.options.get("retry"), self.options.get("timeout")
         for kind, task in all_tasks().items():
             runs = TaskRuns(

@@ -5,6 +5,7 @@ POLLWISE = {
     "modules": ["shop.emails"],  # more modules with tasks
     "worker": {"concurrency": 16},  # as [worker] in pollwise.toml
     "outbox": {"target": "shop.events:outbox"},  # and more, as [outbox] in pollwise.toml
+    "codec": {"payloads": "aes-gcm", "key_file": "keys.txt"},  # as [codec] in pollwise.toml
 }
 
 Keys are checked when Django starts. They are below POLLWISE_* variables and above pollwise.toml.
@@ -30,7 +31,9 @@ except ImportError as error:
 
 #: The setting that everything here is read from.
 NAME = "settings.POLLWISE"
-KEYS = ("queue", "modules", "worker", "outbox")
+KEYS = ("queue", "modules", "worker", "outbox", "codec")
+#: The keys that hold what a table of pollwise.toml holds.
+TABLES = ("worker", "outbox", "codec")
 #: What a setting of a queue may be.
 _QUEUE_IS = 'a URL, {"url": …, "on_commit": alias} or {"database": alias}'
 
@@ -135,7 +138,7 @@ def given() -> Mapping[str, Any]:
     for key in found:
         if key not in KEYS:
             raise ConfigError(f"{NAME} has no key {key!r}; {did_you_mean(str(key), KEYS)}")
-    for key in ("worker", "outbox"):
+    for key in TABLES:
         if not isinstance(found.get(key, {}), Mapping):
             raise ConfigError(
                 f'{NAME}["{key}"] must be a dictionary, as the table [{key}] of pollwise.toml'
@@ -201,9 +204,7 @@ def outbox_target() -> str | None:
 def loaded(overrides: Mapping[str, object] | None = None) -> Settings:
     """All settings of Pollwise: those of settings.POLLWISE, files, variables and arguments."""
     found = given()
-    tables: dict[str, dict[str, object]] = {
-        key: dict(found[key]) for key in ("worker", "outbox") if key in found
-    }
+    tables: dict[str, dict[str, object]] = {key: dict(found[key]) for key in TABLES if key in found}
     tables.get("outbox", {}).pop("target", None)
     read = load(overrides=overrides, application=tables, application_name=NAME)
     if read.is_set("worker.queue"):

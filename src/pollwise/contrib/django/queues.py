@@ -22,6 +22,8 @@ from pollwise.errors import PollwiseError
 from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.sync import BorrowedSyncQueue, SyncQueue, open_sync, sync_queue_for
 from pollwise.queues.urls import open_queue
+from pollwise.runtime.payloads.envelope import CodecChain
+from pollwise.settings.codecs import codec_of
 
 T = TypeVar("T")
 
@@ -43,15 +45,17 @@ class DjangoQueue:
         self.name = name
         self.place = place
         self.joined = place.database is not None
+        self._codec = codec_of(conf.loaded())
         self._calls = self._joined() if self.joined else self._apart()
 
     def _joined(self) -> SyncQueue:
         self._queue = open_joined(self.place, self.name)
+        self._queue.use_codec(self._codec)
         return JoinedQueue(lambda: self._queue)
 
     def _apart(self) -> SyncQueue:
         url = self.place.url_of(self.name)
-        return sync_queue_for(url, lambda: _in_memory(url))
+        return sync_queue_for(url, lambda: _in_memory(url, self._codec), codec=self._codec)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -82,8 +86,8 @@ class DjangoQueue:
 
 
 @cache
-def _in_memory(url: str) -> Queue:
-    return open_queue(url)
+def _in_memory(url: str, codec: CodecChain | None) -> Queue:
+    return open_queue(url, codec=codec)
 
 
 def create_tables(alias: str) -> None:

@@ -244,7 +244,7 @@ def text_of(error: BaseException, *, bare: bool = False, secret: bool = False) -
     """
     name = type(error).__name__
     if secret and not isinstance(error, (Reject, HandlerTimeout)):
-        return f"{name} (its text is hidden, because the payload is encrypted)"
+        return f"{name}: (hidden, because the payload is encrypted)"
     try:
         text = str(error) if bare else f"{name}: {error}"
         if isinstance(error, BaseExceptionGroup):

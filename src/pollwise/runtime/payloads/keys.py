@@ -131,16 +131,17 @@ class Keys:
             raise ConfigError(f"the environment variable {name} has no key; set it, or give a file")
         return cls.read(text, f"the environment variable {name}")
 
-    def save(self, path: Path) -> None:
+    def save(self, file: str | os.PathLike[str]) -> None:
         """Write the whole file, readable by its owner only."""
+        path = Path(file)
         beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         text = "".join(f"{key.line()}\n" for key in self.keys)
         try:
             place = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(place, "w", encoding="ascii") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            with os.fdopen(place, "w", encoding="ascii") as written:
+                written.write(text)
+                written.flush()
+                os.fsync(written.fileno())
             beside.replace(path)
         except OSError as error:
             beside.unlink(missing_ok=True)
