@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import pollwise
@@ -21,14 +22,18 @@ from pollwise.errors import (
     JobFailed,
     PayloadError,
     StoreError,
+    StoreUnavailable,
     UniqueConflict,
     Unsupported,
 )
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.runtime.hints import Hint
 from pollwise.runtime.home import background_loop
 from pollwise.runtime.jobs import Settlement
 from tests.storage import sync_child
 from tests.support.kit import options
+from tests.support.servers import Postgres
 
 #: Seconds after which what should have happened fails its test.
 PATIENCE = 240.0
@@ -178,6 +183,90 @@ def test_a_program_ends_while_its_store_does_not_answer(url_of: Any) -> None:
     words = [sys.executable, sync_child.__file__, "silent", "redis"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (ran.stdout, ran.returncode) == ("at its end\n", 0), ran.stderr
+
+
+# Postgres in the calling thread
+
+
+def test_puts_on_postgres_are_made_in_the_calling_thread(
+    url_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pollwise.open_sync(url_of("postgres")) as queue:
+        queue.put(NewJob("first"))  # checks the tables
+        made = queue._queue
+        assert isinstance(made, PostgresQueue)
+        monkeypatch.setattr(made, "put", None)
+        [one] = queue.put(NewJob("plain", {"n": 1}, priority=7, headers={"a": "b"}))
+        two = queue.put([NewJob("key", n, key="k") for n in range(2)])
+        [late] = queue.put(NewJob("late", delay="1h"))
+        monkeypatch.undo()
+        assert len({one, *two, late}) == 4
+        again = queue.put([NewJob("once", unique="u"), NewJob("once", unique="u")])
+        assert again[0] == again[1]
+        info = queue.get(one)
+        assert info is not None
+        job = info.job
+        assert (job.payload, job.priority, job.headers) == ({"n": 1}, 7, {"a": "b"})
+        assert job.created_at == job.run_at
+        states = [queue.get(each).state for each in (one, *two, late)]  # type: ignore[union-attr]
+        assert states == ["ready", "ready", "blocked", "delayed"]
+
+
+def test_a_worker_is_hinted_at_what_other_threads_put_on_postgres(url_of: Any) -> None:
+    """The pause lasts for minutes, so only hints can end it: of the first put, and of later ones
+    that are too soon for a hint in their own transaction.
+    """
+    url = url_of("postgres")
+    woken = threading.Semaphore(0)
+
+    async def main() -> None:
+        async with pollwise.open(url) as there:
+            hints, hint = there.hints(), Hint(frozenset(["job"]))
+            hints.join(hint)
+            while True:
+                hints.asleep(hint)
+                assert await there.clock.sleep(PATIENCE, hint), "no hint came"
+                hints.awake(hint)
+                if hints.proven_at is not None:
+                    woken.release()
+
+    sleeping = asyncio.run_coroutine_threadsafe(main(), background_loop())
+    with pollwise.open_sync(url) as queue:
+        for _ in range(3):
+            for _ in range(3):
+                queue.put(NewJob("job"))
+            while woken.acquire(blocking=False):
+                pass
+            queue.put(NewJob("job"))
+            assert woken.acquire(timeout=PATIENCE)
+    sleeping.cancel()
+
+
+def test_a_broken_connection_is_opened_again(url_of: Any, postgres: Postgres) -> None:
+    with pollwise.open_sync(f"{url_of('postgres')}&application_name=cut") as queue:
+        for _ in range(3):
+            queue.put(NewJob("job"))
+        postgres.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE application_name = 'cut'"
+        )
+        queue.put(NewJob("job"))
+        assert queue.stats().ready == 4
+
+
+def test_a_put_that_waits_for_too_long_is_cancelled_at_the_server(
+    url_of: Any, postgres: Postgres
+) -> None:
+    url = url_of("postgres")
+    with pollwise.open_sync(f"{url}&timeout=300ms") as queue:
+        for _ in range(2):
+            queue.put(NewJob("job"))
+        with psycopg.connect(postgres.dsn()) as rude:
+            rude.execute("LOCK TABLE pollwise.jobs IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(StoreUnavailable, match=r"did not answer within timeout = 0\.3 s"):
+                queue.put(NewJob("late"))
+    with pollwise.open_sync(url) as queue:
+        assert set(queue.stats_by_kind()) == {"job"}
 
 
 # Tasks

@@ -332,7 +332,8 @@ class Queue(NotedStore):
 
     def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
         """Put checked jobs from the calling thread, blocking and quicker than in `loop`, which the
-        queue belongs to. None if the store has no such way, or not now: nothing was put.
+        queue belongs to, and send hints to other processes. None if the store has no such way, or
+        not now: nothing was put.
         """
         return None
 

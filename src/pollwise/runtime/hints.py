@@ -144,10 +144,6 @@ class Hints:
         self._listeners.clear()
         self._send_timer = self._send_loop = None
 
-    @property
-    def has_members(self) -> bool:
-        return bool(self._members)
-
     def join(self, hint: Hint) -> None:
         self._members[hint] = None
 

@@ -210,6 +210,8 @@ class Channel(Hints):
 
     def _enough_here(self, count: int, kinds: Iterable[str] | None) -> bool:
         """True if enough sleepers are here; then other processes need no hint."""
+        if not self._asleep:
+            return False
         groups = self._groups(kinds)
         return sum(hint.wants in groups for hint in self._asleep) >= count
 

@@ -161,7 +161,7 @@ def test_a_queue_whose_event_loop_was_abandoned_can_be_used_and_closed(dsn: str)
         task = loop.create_task(queue.claim("w", 5, 60))
         for _ in range(5):
             loop.run_until_complete(asyncio.sleep(0))
-        assert queue.database.connections._calls, "no call is under way"
+        assert queue.database.connections._begun, "no call is under way"
         loop.close()
 
     async def main(queue: PostgresQueue) -> None:

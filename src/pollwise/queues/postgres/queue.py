@@ -8,6 +8,7 @@ put itself.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -47,6 +48,7 @@ try:
 except ImportError as error:  # also raised if psycopg is installed without libpq
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
+from pollwise.queues.postgres.blocking import BlockingPuts, is_plain
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
 from pollwise.storage.postgres.params import (
@@ -118,6 +120,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         )
         self._listen = self.database.listening(listen)
         self._in_doubt = InDoubt(claim_of)
+        self._blocking: BlockingPuts | None = None
         super().__init__(
             name, clock=self.database.clock, keep=keep, max_payload_bytes=max_payload_bytes
         )
@@ -148,7 +151,11 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         kinds = {job.kind for job in jobs}
         message = self._channel.ride(len(jobs), kinds)
-        ids, fresh = await self._put_all(jobs, message, None)
+        if message is None and is_plain(jobs):
+            [(seq,)] = await self.database.rows("put_one", self._put_one_params(jobs[0]))
+            ids, fresh = [str(seq)], 1
+        else:
+            ids, fresh = await self._put_all(jobs, message, None)
         if fresh and message is None:
             self._channel.send_to_others(fresh, kinds)
         return ids, fresh
@@ -180,6 +187,27 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             for at, other in enumerate(jobs):  # the same JSON, written differently: use the stored
                 if other.unique == job.unique and same_payload(payload, other.encoded):
                     encoded[at] = payload
+
+    def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
+        if self._blocking is None:
+            self._blocking = BlockingPuts(self, self._channel)
+        return self._blocking.put(jobs, loop)
+
+    async def close(self) -> None:
+        if self._blocking is not None:
+            self._blocking.close()
+        await super().close()
+
+    def _put_one_params(self, job: NewJob) -> list[Param]:
+        """The parameters of `put_one`."""
+        return [
+            text(self.name),
+            text(job.kind),
+            text(job.encoded),
+            number(job.priority),
+            text(job.encoded_headers),
+            self.database.now(),
+        ]
 
     def _put_params(
         self, jobs: Sequence[NewJob], encoded: Sequence[str], message: str | None, *, alone: bool

@@ -3,6 +3,19 @@
 SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload
 FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
+-- name: put_one
+-- One ready job without a key and a `unique`, and without a hint. Planned in less time than `put`
+-- takes. A statement has one time of its own, so the three are equal.
+INSERT INTO {schema}.jobs
+    (queue, kind, payload, priority, headers, state, since, run_at, created_at)
+VALUES (
+    $1, $2, $3, $4, $5, 0,
+    coalesce($6, extract(epoch FROM statement_timestamp())::double precision),
+    coalesce($6, extract(epoch FROM statement_timestamp())::double precision),
+    coalesce($6, extract(epoch FROM statement_timestamp())::double precision)
+)
+RETURNING seq
+
 -- name: claim
 SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 

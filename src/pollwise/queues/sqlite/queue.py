@@ -110,10 +110,7 @@ class SqliteQueue(Queue):
             return None
         ids, fresh = made
         if fresh:
-            kinds = {job.kind for job in jobs}
-            self._hints.send_to_others(fresh, kinds)
-            if self._hints.has_members:
-                loop.call_soon_threadsafe(self._hints.send, fresh, kinds)
+            self._hints.send_to_others(fresh)
         return ids
 
     def _put_here(self, jobs: list[NewJob], patience: float) -> tuple[list[str], int] | None:

@@ -15,17 +15,13 @@ is.
 from __future__ import annotations
 
 import asyncio
-import threading
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import psycopg
-from psycopg import capabilities
 from psycopg.adapt import Transformer
-from psycopg.pq import DiagnosticField, ExecStatus
-from psycopg.pq.abc import PGconn, PGresult
+from psycopg.pq.abc import PGresult
 
 from pollwise.errors import StoreError, StoreUnavailable
 from pollwise.runtime.clock import Clock
@@ -33,10 +29,12 @@ from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.storage.postgres.errors import (
     StatementRefused,
     connecting_error,
+    late_error,
     lost_error,
     refused_error,
 )
 from pollwise.storage.postgres.params import Param
+from pollwise.storage.postgres.wire import WireConnection
 
 #: How often a call is tried that conflicts with others on the same rows.
 TRIES = 5
@@ -46,166 +44,6 @@ AGAIN = frozenset({"40001", "40P01", "23505"})
 #: when everything is closed, before they are cancelled.
 CANCEL_PATIENCE = 2.0
 CLOSE_PATIENCE = 2.0
-
-_FIELDS = (DiagnosticField.SQLSTATE, DiagnosticField.MESSAGE_PRIMARY)
-
-
-class WireConnection:
-    """One connection, for one call at a time."""
-
-    def __init__(
-        self, connection: psycopg.AsyncConnection[Any], heard: Callable[[str, str], None] | None
-    ) -> None:
-        self._connection = connection  # owns the memory that `_pgconn` points to
-        self._pgconn: PGconn = connection.pgconn
-        self._heard = heard
-        self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[None] | None = None
-        self._answered: PGresult | None = None
-        self._fd = self._pgconn.socket
-        self._loop.add_reader(self._fd, self._readable)
-        self.lost: asyncio.Future[None] = self._loop.create_future()
-        self._inherited = False
-        watch_forks(self)
-
-    @classmethod
-    async def connect(
-        cls, conninfo: str, heard: Callable[[str, str], None] | None = None
-    ) -> WireConnection:
-        connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
-        return cls(connection, heard)
-
-    @property
-    def alive(self) -> bool:
-        """True if the connection is usable. Notices that the server closed it."""
-        if not self.lost.done():
-            self._consume()
-        return not self.lost.done()
-
-    async def call(self, command: bytes, params: Sequence[Param]) -> PGresult:
-        """Send a statement and wait for its answer. Raises `StatementRefused` for an error."""
-        self._answered = None
-        self._pgconn.send_query_params(command, params, None, None, 1)
-        return await self._answer()
-
-    async def script(self, text: bytes) -> None:
-        """Run several statements."""
-        self._answered = None
-        self._pgconn.send_query(text)
-        await self._answer()
-
-    async def cancelled(self, patience: float) -> PGresult | None:
-        """Ask the server to cancel the call; returns its answer if it was already done.
-
-        A server that waits for a lock does not notice that the client is gone. Gives up after
-        `patience` seconds if the server hangs.
-        """
-        with suppress(TimeoutError, StatementRefused, psycopg.Error, OSError):
-            async with asyncio.timeout(patience):
-                await self._ask_to_cancel(patience)
-                return await self._answer()
-        return None
-
-    async def _ask_to_cancel(self, patience: float) -> None:
-        if capabilities.has_cancel_safe():
-            await self._connection.cancel_safe(timeout=patience)
-            return
-        # libpq before 17 can only cancel blocking, so it runs in a thread that nobody waits for.
-        request, asked = self._pgconn.get_cancel(), asyncio.Event()
-
-        def ask() -> None:
-            with suppress(psycopg.Error, RuntimeError):  # the event loop may be closed by now
-                request.cancel()
-                self._loop.call_soon_threadsafe(asked.set)
-
-        threading.Thread(target=ask, name="pollwise-cancel", daemon=True).start()
-        await asked.wait()
-
-    async def _answer(self) -> PGresult:
-        pgconn = self._pgconn
-        while pgconn.flush():
-            await self._writable()
-        while True:
-            while pgconn.is_busy():
-                if self.lost.done():
-                    self.lost.result()  # raises, because nothing would end the wait
-                self._waiting = self._loop.create_future()
-                try:
-                    await self._waiting
-                finally:
-                    self._waiting = None
-            result = pgconn.get_result()
-            if result is None:
-                break
-            if self._answered is None or self._answered.status != ExecStatus.FATAL_ERROR:
-                self._answered = result
-        answer = self._answered
-        if answer is None:
-            raise psycopg.OperationalError("the connection ended before the answer came")
-        if answer.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-            raise StatementRefused(*map(_text, map(answer.error_field, _FIELDS)))
-        return answer
-
-    def drop(self) -> None:
-        """Close the connection at once."""
-        self._watch_no_more()
-        self._pgconn.finish()
-        self._note_lost()
-
-    def abandon(self) -> None:
-        """Close it from any thread, such as the garbage collector's."""
-        with suppress(RuntimeError):  # if its event loop is closed, nothing is left to do
-            self._loop.call_soon_threadsafe(self.drop)
-
-    async def _writable(self) -> None:
-        """Wait until more can be sent or input arrived; raise when the connection is lost."""
-        self._waiting = self._loop.create_future()
-        self._loop.add_writer(self._fd, self._go_on)
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
-            if self._fd >= 0:
-                self._loop.remove_writer(self._fd)
-
-    def after_fork(self) -> None:
-        self._inherited = True  # what arrives is for the parent
-
-    def _readable(self) -> None:
-        if self._inherited:
-            return
-        self._consume()
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
-
-    def _consume(self) -> None:
-        try:
-            self._pgconn.consume_input()
-            while notice := self._pgconn.notifies():
-                if self._heard is not None:
-                    self._heard(notice.relname.decode(), notice.extra.decode())
-        except psycopg.Error as error:
-            self._watch_no_more()  # otherwise the closed socket would stay readable
-            self._note_lost(error)
-
-    def _watch_no_more(self) -> None:
-        """Stop watching the socket. libpq may have closed it, and its number may be reused."""
-        if self._fd >= 0:
-            for remove in (self._loop.remove_writer, self._loop.remove_reader):
-                with suppress(OSError):  # removing one of two asks the kernel about the socket
-                    remove(self._fd)
-            self._fd = -1
-
-    def _note_lost(self, error: Exception | None = None) -> None:
-        error = error or psycopg.OperationalError("the connection was closed")
-        if not self.lost.done():
-            self.lost.set_exception(error)
-            self.lost.exception()  # mark it as retrieved: nobody has to wait for it
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error)
 
 
 class Connections:
@@ -225,16 +63,17 @@ class Connections:
         most: int,
         told: Callable[[StatementRefused, str], StoreError] = refused_error,
     ) -> None:
-        self._conninfo = conninfo
-        self._where = where
-        self._told = told
+        self.conninfo = conninfo
+        self.where = where
+        self.told = told
         self._clock = clock
-        self._timeout = timeout
-        self._most = most
+        self.timeout = timeout
+        self.most = most
         self._home = Home()
         self._slots = asyncio.Semaphore(most)
         self._idle: list[WireConnection] = []
         self._calls: set[asyncio.Task[Any]] = set()
+        self._begun: set[WireConnection] = set()  # with a call that has no task of its own
         self._transformer = Transformer()
         self._closed = False
         self._cut: asyncio.TimerHandle | None = None
@@ -256,22 +95,74 @@ class Connections:
         within: a limit below the general timeout.
         """
         self.check_open()
-        limit = self._timeout if within is None else min(within, self._timeout)
+        limit = self.timeout if within is None else min(within, self.timeout)
         if self._cut is not None:
             limit = min(limit, CLOSE_PATIENCE)
-        work = self._until_done(command, params, safe, limit)
-        call = asyncio.get_running_loop().create_task(work)
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
+        wire = await self._sent(command, params, safe)
+        if wire is None:
+            return await self._in_task(self._until_done(command, params, safe, limit))
+        # The usual case without a task of its own, whose way through the event loop takes longer
+        # than the rest.
+        until = wire.loop.time() + limit
+        self._begun.add(wire)
+        try:
+            with self._clock.outside():
+                answer = await wire.arrived(limit)
+        except asyncio.CancelledError:
+            call = self._task(self._until_done(command, params, safe, limit, (wire, until)))
+            call.add_done_callback(_forget)
+            raise
+        finally:
+            self._begun.discard(wire)
+        if answer is None:
+            work = self._until_done(command, params, safe, limit, (wire, until))
+            return await self._in_task(work)
+        self._idle.append(wire)
+        self._slots.release()
+        return self._loaded(answer)
+
+    async def _sent(
+        self, command: bytes, params: Sequence[Param], safe: bool
+    ) -> WireConnection | None:
+        """An idle connection that the statement was sent on; None if there is none."""
+        if self._cut is not None or not self._home.here() or self._slots.locked():
+            return None
+        wire = self._idle_wire()
+        if wire is None:
+            return None
+        await self._slots.acquire()
+        try:
+            self.count += 1
+            wire.send(command, params)
+        except psycopg.Error as error:
+            wire.drop()
+            self._slots.release()
+            if not safe:
+                raise lost_error(error, self.where) from None
+            return None
+        return wire
+
+    async def _in_task(
+        self, work: Coroutine[Any, Any, list[tuple[Any, ...]]]
+    ) -> list[tuple[Any, ...]]:
+        call = self._task(work)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
             call.add_done_callback(_forget)
             raise
 
+    def _task(
+        self, work: Coroutine[Any, Any, list[tuple[Any, ...]]]
+    ) -> asyncio.Task[list[tuple[Any, ...]]]:
+        call = asyncio.get_running_loop().create_task(work)
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        return call
+
     def check_open(self) -> None:
         if self._closed:
-            raise StoreError(f"{self._where} is closed; open it again")
+            raise StoreError(f"{self.where} is closed; open it again")
 
     async def script(
         self,
@@ -287,7 +178,7 @@ class Connections:
         """
         with self._clock.outside():
             try:
-                async with asyncio.timeout(None if patient else self._timeout):
+                async with asyncio.timeout(None if patient else self.timeout):
                     wire = await self._connected()
                     try:
                         await wire.script(text.encode())
@@ -298,27 +189,32 @@ class Connections:
                     finally:
                         wire.drop()
             except TimeoutError:
-                raise self._too_late(self._timeout) from None
+                raise late_error(self.timeout, self.where) from None
             except StatementRefused as refused:
-                raise told(refused, self._where) from None
+                raise told(refused, self.where) from None
             except psycopg.Error as error:
-                raise lost_error(error, self._where) from None
+                raise lost_error(error, self.where) from None
 
     def hurry(self) -> None:
         """Prepare to close: running calls may go on for a moment, then they are cancelled."""
         if self._cut is None:
             self._cut = asyncio.get_running_loop().call_later(CLOSE_PATIENCE, self._cut_off)
+            for wire in self._begun_here():
+                wire.hurry()  # its call goes on in a task, which can be cancelled
 
     async def close(self) -> None:
         """Close all connections after the running calls, which get a moment to finish."""
         self.hurry()
         self._closed = True
         with self._clock.outside():
+            while self._begun_here():  # noqa: ASYNC110 - one round
+                await asyncio.sleep(0)
             while calls := self._here():
                 await asyncio.wait(calls)
         if self._cut is not None:
             self._cut.cancel()
         self._calls.clear()  # those of closed event loops
+        self._begun.clear()
         self._drop_idle()
 
     def __del__(self) -> None:
@@ -326,7 +222,7 @@ class Connections:
         for wire in idle:
             wire.abandon()
         if idle:
-            told = f"{self._where} was not closed"
+            told = f"{self.where} was not closed"
             warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
     def _here(self) -> set[asyncio.Task[Any]]:
@@ -334,90 +230,109 @@ class Connections:
         loop = asyncio.get_running_loop()
         return {call for call in self._calls if call.get_loop() is loop}
 
+    def _begun_here(self) -> list[WireConnection]:
+        loop = asyncio.get_running_loop()
+        return [wire for wire in self._begun if wire.loop is loop]
+
     def _cut_off(self) -> None:
         for call in self._here():
             call.cancel()
 
     @property
     def _cancel_patience(self) -> float:
-        return min(CANCEL_PATIENCE, self._timeout)
+        return min(CANCEL_PATIENCE, self.timeout)
 
     async def _until_done(
-        self, command: bytes, params: Sequence[Param], safe: bool, limit: float
+        self,
+        command: bytes,
+        params: Sequence[Param],
+        safe: bool,
+        limit: float,
+        begun: tuple[WireConnection, float] | None = None,
     ) -> list[tuple[Any, ...]]:
+        """begun: a connection that the statement was already sent on, and its time limit."""
         with self._clock.outside():
             tries = 0
             while True:
                 tries += 1
                 try:
-                    async with asyncio.timeout(limit):
-                        return await self._once(command, params)
+                    wire, until = begun or (None, asyncio.get_running_loop().time() + limit)
+                    begun = None
+                    async with asyncio.timeout_at(until):
+                        return await self._once(command, params, wire)
                 except TimeoutError:
-                    raise self._too_late(limit) from None
+                    raise late_error(limit, self.where) from None
                 except asyncio.CancelledError:
                     if self._cut is None:
                         raise
                     raise self._cut_short() from None
                 except StatementRefused as refused:
                     if refused.sqlstate not in AGAIN or tries == TRIES:
-                        raise self._told(refused, self._where) from None
+                        raise self.told(refused, self.where) from None
                 except psycopg.Error as error:
                     if not safe or tries > 1:
-                        raise lost_error(error, self._where) from None
+                        raise lost_error(error, self.where) from None
 
-    async def _once(self, command: bytes, params: Sequence[Param]) -> list[tuple[Any, ...]]:
-        if self._home.enter(self._where):
-            self._drop_idle()  # connections belong to an event loop
-            self._slots = asyncio.Semaphore(self._most)
-        async with self._slots:
-            wire = await self._wire()
-            try:
+    async def _once(
+        self, command: bytes, params: Sequence[Param], wire: WireConnection | None
+    ) -> list[tuple[Any, ...]]:
+        if wire is None:
+            if self._home.enter(self.where):
+                self._drop_idle()  # connections belong to an event loop
+                self._slots = asyncio.Semaphore(self.most)
+            await self._slots.acquire()
+        slots = self._slots
+        try:
+            if wire is None:
+                wire = self._idle_wire() or await self._connected()
                 self.count += 1
-                result = await wire.call(command, params)
-            except StatementRefused as refused:
-                if refused.breaks:
-                    wire.drop()
+                wire.send(command, params)
+            result = await wire.answer()
+        except StatementRefused as refused:
+            if wire is not None and refused.breaks:
+                wire.drop()
+            raise
+        except asyncio.CancelledError:  # timeout, or everything is being closed
+            if wire is None:
                 raise
-            except asyncio.CancelledError:  # timeout, or everything is being closed
-                try:
-                    late = await wire.cancelled(self._cancel_patience)
-                finally:
-                    wire.drop()  # a late cancellation would hit the next call
-                if late is None:
-                    raise
-                result = late
-            except BaseException:
-                wire.drop()  # its late answer would be taken for that of the next call
-                raise
+            try:
+                late = await wire.cancelled(self._cancel_patience)
             finally:
-                if wire.alive:
-                    self._idle.append(wire)
+                wire.drop()  # a late cancellation would hit the next call
+            if late is None:
+                raise
+            result = late
+        except BaseException:
+            if wire is not None:
+                wire.drop()  # its late answer would be taken for that of the next call
+            raise
+        finally:
+            if wire is not None and wire.alive:
+                self._idle.append(wire)
+            slots.release()
+        return self._loaded(result)
+
+    def _loaded(self, result: PGresult) -> list[tuple[Any, ...]]:
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
-    async def _wire(self) -> WireConnection:
+    def _idle_wire(self) -> WireConnection | None:
         while self._idle:
             wire = self._idle.pop()
             if wire.alive:
                 return wire
             wire.drop()
-        return await self._connected()
+        return None
 
     async def _connected(self) -> WireConnection:
         try:
-            return await WireConnection.connect(self._conninfo)
+            return await WireConnection.connect(self.conninfo)
         except psycopg.Error as error:
-            raise connecting_error(error, self._where) from None
-
-    def _too_late(self, limit: float) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"{self._where} did not answer within timeout = {limit:g} s, so the call may or may "
-            "not be carried out. Check its load and its locks, or raise `timeout`."
-        )
+            raise connecting_error(error, self.where) from None
 
     def _cut_short(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"{self._where} was closed before the answer came, so the call may or may not be "
+            f"{self.where} was closed before the answer came, so the call may or may not be "
             "carried out"
         )
 
@@ -427,15 +342,11 @@ class Connections:
         self._idle.clear()
 
     def after_fork(self) -> None:
-        keep_for_parent(*self._idle, *self._calls)
-        self._idle, self._calls, self._cut = [], set(), None
+        keep_for_parent(*self._idle, *self._calls, *self._begun)
+        self._idle, self._calls, self._begun, self._cut = [], set(), set(), None
 
 
 def _forget(call: asyncio.Task[Any]) -> None:
     """Read the error of a call that nobody waits for, so that asyncio does not report it."""
     if not call.cancelled():
         call.exception()
-
-
-def _text(field: bytes | None) -> str:
-    return (field or b"").decode(errors="replace")

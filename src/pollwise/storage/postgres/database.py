@@ -84,7 +84,8 @@ class Database:
             each: statement.replace("{schema}", quoted(self.schema)).encode()
             for each, statement in (sql or statements(tables.package)).items()
         }
-        self._fits = False
+        #: The tables were checked, and have the version of this code.
+        self.fits = False
         self._ended = 0
         self._vacuum: asyncio.Task[None] | None = None
 
@@ -103,7 +104,7 @@ class Database:
         self, name: str, params: Sequence[Param] = (), *, safe: bool = False
     ) -> list[tuple[Any, ...]]:
         """The rows of the statement `name`. safe: see `Connections.rows`."""
-        if not self._fits:
+        if not self.fits:
             await self.check()
         connections = self._own if name == self._apart else self.connections
         return await connections.rows(self.sql[name], params, safe=safe)
@@ -113,7 +114,7 @@ class Database:
         [(found, isolation)] = await self.connections.rows(self.sql["version"], safe=True)
         check_version(found, self.schema, self.url, self.tables)
         check_isolation(isolation, self.url, self.tables)
-        self._fits = True
+        self.fits = True
 
     # Migrating
 

@@ -138,6 +138,14 @@ def lost_error(error: psycopg.Error, where: str) -> ConnectionLost:
     )
 
 
+def late_error(limit: float, where: str) -> StoreUnavailable:
+    """The error for a call that was not answered in time."""
+    return StoreUnavailable(
+        f"{where} did not answer within timeout = {limit:g} s, so the call may or may not be "
+        "carried out. Check its load and its locks, or raise `timeout`."
+    )
+
+
 def connecting_error(error: psycopg.Error, where: str) -> StoreError:
     """The error for a failed connection attempt."""
     said = one_line(error)

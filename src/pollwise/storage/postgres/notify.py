@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.clock import Clock
 from pollwise.storage.channel import HintTransport
-from pollwise.storage.postgres.connections import Connections, WireConnection
+from pollwise.storage.postgres.connections import Connections
 from pollwise.storage.postgres.conninfo import shown
 from pollwise.storage.postgres.errors import (
     StatementRefused,
@@ -23,6 +23,7 @@ from pollwise.storage.postgres.errors import (
 )
 from pollwise.storage.postgres.params import text
 from pollwise.storage.postgres.schema import quoted
+from pollwise.storage.postgres.wire import WireConnection
 
 #: How long the listening connection may take to answer, in seconds, before it is dropped; and how
 #: long sending a message may take: hints are not worth more.
