@@ -1,7 +1,8 @@
 """Renews the leases of held work. A renewal also stores progress, and shows what to cancel.
 
-One call renews all of them, every third of a lease. It comes earlier, but not more often than once
-a second, if a handler reports progress, or if a hint says that a running job was cancelled.
+One call renews all of them, every third of a lease. It comes earlier if a handler reports progress,
+within a second, and if a hint says that a running job was cancelled, at once; each of the two makes
+at most one call a second.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from pollwise.runtime.executor.work import Held, Work
 from pollwise.runtime.hints import CANCELS, Hints, Listening
 
 RENEW = "renew leases"
-#: The shortest time between two renewals, in seconds, and how long a report of progress waits.
+#: How long a report of progress waits for others, in seconds; and the shortest time between two
+#: renewals after hints.
 RENEW_APART = 1.0
 
 H = TypeVar("H", bound=Held)
@@ -55,7 +57,7 @@ class Leases(Generic[H]):
         self._cancel = cancel
         self._renewed = renewed
         self._loop = asyncio.get_running_loop()
-        self._renewed_at = self._heard_at = -math.inf
+        self._heard_at = self._answered_at = -math.inf
         self._listening: Listening | None = None
         chores.add(RENEW, lease / 3, self._renew)
 
@@ -91,7 +93,10 @@ class Leases(Generic[H]):
             self._renew_soon()
 
     def _renew_soon(self) -> None:
-        self._chores.hasten(RENEW, max(self._renewed_at + RENEW_APART - self._clock.now(), 0.0))
+        now = self._clock.now()
+        if self._answered_at <= now:  # else one is planned
+            self._answered_at = max(self._answered_at + RENEW_APART, now)
+        self._chores.hasten(RENEW, self._answered_at - now)
 
     async def _renew(self) -> None:
         """The chore. Settlements that are just being gathered need no renewal."""
@@ -101,7 +106,6 @@ class Leases(Generic[H]):
             if not self._held:
                 self._chores.rest(RENEW)
             return
-        self._renewed_at = now
         renewal = await self._work.renew(list(renewed.values()))
         until, until_epoch = self.times(now)
         for held in renewed.values():
