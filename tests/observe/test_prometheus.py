@@ -608,7 +608,8 @@ try:
     import pollwise.observe.prometheus
 except ImportError as error:
     print(type(error).__name__, error)
-import pollwise.observe.metrics, pollwise.cli, pollwise.cli.worker.commands, pollwise.cli.fleet.commands
+import pollwise.observe.metrics, pollwise.cli
+import pollwise.cli.worker.commands, pollwise.cli.fleet.commands
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert run.returncode == 0, run.stderr

@@ -23,6 +23,7 @@ from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import WorkerStopping
+from pollwise.runtime.jobs import Progress
 from pollwise.worker.processes.places import process_call
 from pollwise.worker.processes.pool import ProcessPool
 from tests.support.daemons import wait_until
@@ -150,6 +151,24 @@ def test_errors_are_treated_as_in_the_worker_itself(caplog: pytest.LogCaptureFix
     logged = [record for record in caplog.records if record.name == "cpu"]
     assert [record.getMessage() for record in logged] == ["about to fail: os"] * 3
     assert os.getpid() not in {record.process for record in logged}
+
+
+def test_progress_is_passed_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with at_work() as queue:
+            job = await cpu.steps.put(str(tmp_path))
+
+            async def progress() -> Progress | None:
+                info = await queue.get(job.id)
+                return None if info is None else info.progress
+
+            while (found := await progress()) is None or found.note != "step 999":
+                await asyncio.sleep(0.01)  # real time: another process is at work
+            assert found.fraction == 0.999
+            (tmp_path / "seen").touch()
+            assert await job.result(PATIENCE) is False
+
+    run(main)
 
 
 def test_a_timeout_kills_the_process_and_what_it_started(tmp_path: Path) -> None:

@@ -111,6 +111,16 @@ def slow(job: Job) -> None:
     (folder / "ended").touch()
 
 
+@worker.task(process=True)
+def steps(job: Job, folder: str) -> bool:
+    """Reports more often than is passed on, and waits until its newest report is stored."""
+    for n in range(1000):
+        job.progress(n / 1000, f"step {n}")
+    wait_for(Path(folder, "seen"))
+    job.progress(1.0)
+    return job.cancel_requested
+
+
 @worker.task
 def thread() -> int:
     return os.getpid()

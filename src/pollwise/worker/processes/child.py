@@ -4,8 +4,9 @@
 
 FD: a socket to the worker. A message is its length, as eight bytes, and JSON. The first one has
 what the process needs before it imports anything of the program. Then each `load` makes a handler
-ready, and each `run` runs a job. When the socket closes, the worker has stopped or died: the
-process ends, and with it the processes that it started.
+ready, and each `run` runs a job. While it runs, the process says when there is a new report of its
+progress, and sends it when `report` asks for it. When the socket closes, the worker has stopped or
+died: the process ends, and with it the processes that it started.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
+
+    from pollwise.runtime.executor.control.run_control import RunControl
 
 #: How long the context may take to be torn down, in seconds.
 CLOSE_WITHIN = 5.0
@@ -107,8 +110,10 @@ class LogForwarder(logging.Handler):
 class LoadedHandlers:
     """The handlers of this process, by kind."""
 
-    def __init__(self, main: list[str]) -> None:
+    def __init__(self, main: list[str], socket: ParentSocket) -> None:
         self._main = main
+        self._socket = socket
+        self._control: RunControl | None = None  # of the run
         self._calls: dict[str, Callable[[Any], Any]] = {}
         self._runner: asyncio.Runner | None = None
         self._entered: AsyncExitStack | None = None
@@ -136,13 +141,27 @@ class LoadedHandlers:
 
     def run(self, message: dict[str, Any]) -> Any:
         """Run a job; what its handler returned."""
+        from pollwise.runtime.executor.control.run_control import RunControl, begin_run
         from pollwise.runtime.jobs import Job
 
         job = Job(**message["job"])
-        value = self._calls[job.kind](job)
-        if inspect.isawaitable(value):
-            value = self._run(value)
+        self._control = RunControl(lambda: self._socket.send({"reports": True}))
+        begin_run(job, self._control)
+        try:
+            value = self._calls[job.kind](job)
+            if inspect.isawaitable(value):
+                value = self._run(value)
+        finally:
+            self.report()
+            self._control = None
         return value if message["returns"] else None
+
+    def report(self) -> None:
+        """Send the newest report of the run's progress, if there is one. From any thread."""
+        control = self._control
+        if control is not None and (progress := control.unwritten()) is not None:
+            control.wrote(progress)
+            self._socket.send({"progress": [progress.fraction, progress.note]})
 
     def close(self) -> None:
         """Tear down the context."""
@@ -184,8 +203,9 @@ def main(fd: int) -> None:
     logging.getLogger().setLevel(first["log_level"])
     todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     idle = threading.Event()
-    threading.Thread(target=_receive, args=(channel, todo, idle), daemon=True).start()
-    handlers = LoadedHandlers(first["main"])
+    handlers = LoadedHandlers(first["main"], channel)
+    reading = (channel, todo, idle, handlers.report)
+    threading.Thread(target=_receive, args=reading, daemon=True).start()
     while (message := _next(todo, idle)) is not None:
         channel.send(_answer(handlers, message))
         del message  # do not hold a payload while idle
@@ -225,11 +245,17 @@ def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]
 
 
 def _receive(
-    channel: ParentSocket, todo: queue.SimpleQueue[dict[str, Any] | None], idle: threading.Event
+    channel: ParentSocket,
+    todo: queue.SimpleQueue[dict[str, Any] | None],
+    idle: threading.Event,
+    report: Callable[[], None],
 ) -> None:
     """The thread that reads; at the end of the socket it makes sure that the process ends."""
     while (message := channel.receive()) is not None:
-        todo.put(message)
+        if message["do"] == "report":
+            report()
+        else:
+            todo.put(message)
     todo.put(None)
     if idle.is_set():
         threading.Event().wait(CLOSE_WITHIN)

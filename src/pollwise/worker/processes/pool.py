@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pollwise.errors import HandlerCrashed, HandlerTimeout
+from pollwise.errors import HandlerCrashed, HandlerTimeout, JobError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.handlers import Proceed
@@ -32,6 +32,8 @@ from pollwise.worker.processes.places import ProcessCall, main_source, place_of
 
 #: How long a process may take to start and to import a handler's module, in seconds.
 START_WITHIN = 300.0
+#: How often a process is asked for its progress at most, in seconds.
+REPORT_EVERY = 0.5
 #: How long a killed process may take to disappear, in seconds.
 KILL_WITHIN = 10.0
 _CHILD = Path(__file__).with_name("child.py")
@@ -70,6 +72,9 @@ class HandlerProcess:
         self._reading: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._answer: asyncio.Future[dict[str, Any]] | None = None
+        self._job: Job | None = None  # the one that runs
+        self._refused: JobError | None = None  # why its progress cannot be stored
+        self._next_report = 0.0
         #: The kinds whose handlers it has imported.
         self.loaded: set[str] = set()
         #: The memory that it used after its last run, in bytes.
@@ -130,7 +135,13 @@ class HandlerProcess:
         """Run a job; return what its handler returned, or raise what it raised."""
         values = {name: getattr(job, name) for name in _JOB_FIELDS}
         values["headers"] = dict(job.headers)
-        text = await self._ask({"do": "run", "job": values, "returns": returns})
+        self._job, self._refused = job, None
+        try:
+            text = await self._ask({"do": "run", "job": values, "returns": returns})
+        finally:
+            self._job = None
+        if self._refused is not None:
+            raise self._refused
         return json.loads(text)
 
     async def _ask(self, message: dict[str, Any]) -> Any:
@@ -153,7 +164,7 @@ class HandlerProcess:
         return answer["value"]
 
     def _send(self, message: dict[str, Any]) -> None:
-        if self._writer is not None:
+        if self._writer is not None and not self._writer.is_closing():
             self._writer.write(framed(message))
 
     async def _read(
@@ -186,6 +197,17 @@ class HandlerProcess:
             logger = logging.getLogger(record.name)
             if logger.isEnabledFor(record.levelno):
                 logger.handle(record)
+        elif "reports" in message:
+            loop = asyncio.get_running_loop()
+            when = max(self._next_report, loop.time())
+            self._next_report = when + REPORT_EVERY
+            loop.call_at(when, self._send, {"do": "report"})
+        elif "progress" in message:
+            if self._job is not None:
+                try:
+                    self._job.progress(*message["progress"])
+                except JobError as error:
+                    self._refused = error
         elif self._answer is not None and not self._answer.done():
             self._answer.set_result(message)
 
