@@ -203,12 +203,18 @@ class JobFailed(PollwiseError):
     """A job whose result was waited for is dead, was cancelled, or does not exist any more.
 
     job_id: its id. state: "dead", "cancelled", or None if the job is gone.
+    traceback: where the error in the handler came from, as text, if it is known.
     """
 
-    def __init__(self, job_id: str, state: str | None, text: str) -> None:
+    def __init__(
+        self, job_id: str, state: str | None, text: str, traceback: str | None = None
+    ) -> None:
         self.job_id = job_id
         self.state = state
+        self.traceback = traceback
         super().__init__(text)
+        if traceback:
+            self.add_note(f"In the worker:\n{traceback}")
 
 
 class Signal(Exception):

@@ -301,6 +301,36 @@ def test_cancel_ends_what_waits_and_asks_the_worker_of_what_runs() -> None:
     assert "dead; it had ended" in pollwise("queue", "cancel", url, dead).out
 
 
+def test_result_prints_json_and_tells_failures_apart() -> None:
+    async def work() -> None:
+        async with SqliteQueue("jobs.db") as queue:
+            await queue.put([NewJob("greet", n) for n in range(3)])
+            first, second, _ = await queue.claim("w", 3, "1m")
+            where = 'File "greet.py", line 7, in greet'
+            await queue.settle(
+                [
+                    Settlement.done(first, {"a": [1]}, keep="1h"),
+                    Settlement.dead(second, "ValueError: no\x1b[31m", where),
+                ]
+            )
+
+    asyncio.run(work())
+    assert good("queue", "result", URL, "1").json() == {"a": [1]}
+    dead = pollwise("queue", "result", URL, "2", "--timeout", "1m")
+    assert (dead.code, dead.out) == (1, "")
+    assert "job 2 of kind greet is dead: ValueError: no" in dead.err
+    assert "greet.py" in dead.err
+    assert "\x1b" not in dead.err
+    assert "greet.py" in good("queue", "show", URL, "2").out
+    assert good("queue", "show", URL, "2", "--json").json()["errors"][0]["traceback"]
+    late = pollwise("queue", "result", URL, "3", "--timeout", "10ms")
+    assert (late.code, late.out) == (3, "")
+    assert "job 3 has not ended within 10ms" in late.err
+    gone = pollwise("queue", "result", URL, "4")
+    assert gone.code == 1
+    assert "does not exist" in gone.err
+
+
 def test_reading_a_queue_changes_nothing(folder: Path) -> None:
     bury("a")
     before = files(folder)

@@ -45,7 +45,9 @@ jobs = st.fixed_dictionaries(
         "headers": st.sampled_from([None, None, {"a": "☃"}]),
     }
 )
-actions = st.sampled_from(["done", "done", "result", "retry", "dead", "cancelled", "give_back"])
+actions = st.sampled_from(
+    ["done", "done", "result", "kept", "kept", "retry", "dead", "cancelled", "give_back"]
+)
 
 
 def step(name: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
@@ -100,6 +102,7 @@ programs = st.lists(
         step("prune"),
         step("pause", kind=st.sampled_from([None, "a", "b"])),
         step("resume", kind=st.sampled_from([None, "a", "b"])),
+        step("endings", picks=picks),
     ),
     min_size=10,
     max_size=50,
@@ -150,10 +153,12 @@ class Side:
                         batch.append(Settlement.done(claim))
                     case "result":
                         batch.append(Settlement.done(claim, {"n": delay}))
+                    case "kept":
+                        batch.append(Settlement.done(claim, {"n": delay}, keep=delay or 3))
                     case "cancelled":
-                        batch.append(Settlement.cancelled(claim, "stopped"))
+                        batch.append(Settlement.cancelled(claim, "stopped", keep=delay))
                     case "dead":
-                        batch.append(Settlement.dead(claim, "broken"))
+                        batch.append(Settlement.dead(claim, "broken", "where" if delay else None))
                     case "retry":
                         batch.append(Settlement.retry(claim, delay, "again"))
                     case _:
@@ -191,6 +196,10 @@ class Side:
 
     async def _resume(self, queue: Queue, kind: str | None) -> Any:
         return await queue.resume(kind)
+
+    async def _endings(self, queue: Queue, picks: list[int]) -> Any:
+        found = await queue.endings([*(self._some_ids(picks) or []), "no-such-job"])
+        return {self.numbers.get(job_id): ending for job_id, ending in found.items()}
 
     def _some_ids(self, picks: list[int] | None) -> list[str] | None:
         return None if picks is None else [i for p in picks for i in self.ids[p : p + 1]]
@@ -249,7 +258,8 @@ class Promises:
                     "cancel": was in ("ready", "delayed", "blocked"),
                     "claim": cancelled,  # its lease ran out
                 }
-                gone = was is None or rightly.get(name)
+                # A result may have ended by itself; then it was a finished job.
+                gone = was in (None, "done", "cancelled") or rightly.get(name)
                 assert gone, f"job {number} was {was}, and {name} lost it"
         live: Counter[str] = Counter()
         for job in shown.values():

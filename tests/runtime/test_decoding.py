@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollwise.runtime.decoding import NotUtf8, decode_document, decode_job, decode_result
-from pollwise.runtime.jobs import DEPTH_MAX, NewJob
+from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.payloads.depth import DEPTH_MAX
 
 JSON = st.recursive(
     st.one_of(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pollwise.errors import ConfigError, JobError, PayloadError
 from pollwise.runtime.decoding import same_payload
 from pollwise.runtime.jobs import (
-    DEPTH_MAX,
     ERROR_LENGTH_MAX,
     NAME_LENGTH_MAX,
     PRIORITY_MAX,
@@ -21,6 +20,7 @@ from pollwise.runtime.jobs import (
     NewJob,
     Settlement,
 )
+from pollwise.runtime.payloads.depth import DEPTH_MAX
 
 NOW = 1_767_225_600.0
 

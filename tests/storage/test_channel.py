@@ -21,6 +21,7 @@ from pollwise.runtime.events import HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 from pollwise.storage.channel import RIDE_EVERY, SEND_EVERY, TURN_AFTER, Channel, HintTransport
+from pollwise.storage.wanted import ANNOUNCED_FOR, HEARD_AFTER
 from tests.support.kit import Seen
 
 T = TypeVar("T")
@@ -540,3 +541,50 @@ def test_the_channel_moves_to_another_event_loop() -> None:
     under(main)
     under(main)
     assert len(seen.of(HintsProven)) == 2
+
+
+def test_a_broadcast_is_sent_only_while_somebody_wants_it() -> None:
+    async def main() -> None:
+        exchange = Exchange()
+        sender, waiter = (Channel(MemoryTransport(exchange), Clock()) for _ in range(2))
+        heard: list[str] = []
+        sender.broadcast_if_wanted("#news")
+        await asyncio.sleep(SOON)
+        assert "broadcast" in exchange.words(), "who does not know sends it"
+        await asyncio.sleep(2 * HEARD_AFTER)
+        exchange.sent.clear()
+        for _ in range(100):
+            sender.broadcast_if_wanted("#news")
+            await asyncio.sleep(SEND_EVERY)
+        assert exchange.words().count("broadcast") == 0, "nobody wants it"
+
+        assert waiter.known_at("#news") is None
+        listening = waiter.listen(heard.append, ("#news",))
+        waiter.announce("#news")
+        await asyncio.sleep(SOON)
+        known = waiter.known_at("#news")
+        assert known is not None
+        assert known <= asyncio.get_running_loop().time()
+        sender.broadcast_if_wanted("#news")
+        await asyncio.sleep(SOON)
+        assert heard == ["#news"]
+
+        late = Channel(MemoryTransport(exchange), Clock())  # a process that comes later
+        late.broadcast_if_wanted("#news")
+        await asyncio.sleep(3 * HEARD_AFTER)
+        heard.clear()
+        late.broadcast_if_wanted("#news")
+        await asyncio.sleep(SOON)
+        assert heard == ["#news"]
+
+        listening.close()
+        await asyncio.sleep(2 * ANNOUNCED_FOR)
+        exchange.sent.clear()
+        sender.broadcast_if_wanted("#news")
+        await asyncio.sleep(SOON)
+        assert exchange.words().count("broadcast") == 0, "nobody wants it any more"
+        assert waiter.known_at("#news") is None
+        for channel in (sender, waiter, late):
+            await channel.aclose()
+
+    under(main)

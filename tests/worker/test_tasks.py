@@ -185,7 +185,7 @@ def test_waiting_ends_with_its_timeout_and_the_job_goes_on() -> None:
 
         async with working(worker, options()):
             job = await slow.put()
-            with pytest.raises(TimeoutError, match="has no result yet; it is leased"):
+            with pytest.raises(TimeoutError, match="job 1 has not ended within 10s; it goes on"):
                 await job.result("10s")
             assert await job.result() == "done"
 

@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, JobError, JobFailed, LeaseLost, Unsupported
+from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
 from pollwise.queues.notes import NotedStore
+from pollwise.queues.waiting import ENDINGS, EndingWaiters, JobEnding, endings_one_by_one
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import CANCELS
 from pollwise.runtime.jobs import (
-    ENDED,
     STATES,
     Claim,
     JobInfo,
@@ -35,7 +36,6 @@ from pollwise.runtime.jobs import (
     State,
     checked_name,
 )
-from pollwise.runtime.loop import poll
 from pollwise.runtime.store import (
     MAX_BATCH,
     check_page,
@@ -47,8 +47,6 @@ from pollwise.runtime.store import (
 
 #: The maximum size of a payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
-#: How often to look for a result that is waited for.
-WAIT_FOR_RESULT = Adaptive("20ms", "1s", backoff_multiplier=1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +164,8 @@ class Queue(NotedStore):
     #: stores that bill each call gather.
     gather: ClassVar[float] = 0.0
     gather_up_to: ClassVar[int] = 1
+    #: How often to look for results that are waited for.
+    wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
 
     def __init__(
         self,
@@ -187,6 +187,7 @@ class Queue(NotedStore):
                 "them; leave `keep` out or choose a store that can"
             )
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
+        self._waiters = EndingWaiters(self, lambda *result: self._sealing.opened_result(*result))
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
@@ -260,13 +261,15 @@ class Queue(NotedStore):
         batch = checked_batch(settlements, "settle")
         if not batch:
             return
-        if not self.capabilities.results and any(s.result is not None for s in batch):
+        if not self.capabilities.results and any(s.result is not None or s.keep for s in batch):
             raise self._cannot("keep results")
         once, again = (batch, []) if len(batch) == 1 else once_each(batch, claim_of)
         once = self._sealing.settlements(once)
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
         if any(s.action != "done" or s.claim.job.key is not None for s in batch):
             self._hint_after(batch)
+        if any(s.keep is not None or s.result is not None or s.action == "dead" for s in batch):
+            self._hints.broadcast_if_wanted(ENDINGS)
         if lost:
             raise LeaseLost(lost)
 
@@ -292,27 +295,25 @@ class Queue(NotedStore):
 
         timeout: how long to wait; then `TimeoutError` is raised, and the job goes on.
         """
+        return await self._waiters.result(job_id, timeout)
+
+    async def wait(self, ids: Sequence[str], timeout: Duration | None = None) -> dict[str, Any]:
+        """Wait until jobs have ended; return the result of each, or its `JobFailed`, by id.
+
+        timeout: how long to wait; then those that have not ended are left out, and go on.
+        """
+        return await self._waiters.results(distinct(ids, "ids") or [], timeout)
+
+    async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        """How jobs ended, in one call; None for those that do not exist. Others are left out."""
         if not self.capabilities.results:
             raise self._cannot("keep results")
-        state: State | None = None
+        wanted = checked_batch(distinct(ids, "ids") or [], "endings")
+        return await self._endings(wanted) if wanted else {}
 
-        async def look() -> list[JobInfo | None]:
-            nonlocal state
-            info = await self.get(job_id)
-            state = None if info is None else info.state
-            return [info] if state is None or state in ENDED else []
-
-        polls = poll(look, WAIT_FOR_RESULT, clock=self.clock, spread=False)
-        limit = asyncio.timeout(None if timeout is None else seconds(timeout, "timeout"))
-        try:
-            async with limit:
-                [info] = await anext(polls)
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the store's own
-            raise TimeoutError(f"job {job_id} has no result yet; it is {state}") from None
-        value = result_of(job_id, info)
-        return value if info is None else self._sealing.opened_result(value, info.job)
+    async def prune(self) -> int:
+        """Delete finished jobs and results that were kept long enough, a limited number."""
+        return await self._prune(self.keep)
 
     async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
@@ -326,6 +327,8 @@ class Queue(NotedStore):
         states = await self._cancel(distinct(ids, "ids") or [])
         if "cancelled" in states.values():
             self._hints.send()  # a job that it blocked may run now
+            self._waiters.cancelled(i for i, state in states.items() if state == "cancelled")
+            self._hints.broadcast_if_wanted(ENDINGS)
         if "leased" in states.values():
             self._hints.broadcast(CANCELS)
         return states
@@ -392,6 +395,10 @@ class Queue(NotedStore):
         """Delete dead jobs permanently (None: all); return how many."""
         return await self._drop(distinct(ids, "ids"))
 
+    async def close(self) -> None:
+        self._waiters.close()
+        await super().close()
+
     # What a store implements.
 
     @abstractmethod
@@ -425,6 +432,14 @@ class Queue(NotedStore):
 
     @abstractmethod
     async def _drop(self, ids: Sequence[str] | None) -> int: ...
+
+    @abstractmethod
+    async def _prune(self, keep: float | None) -> int:
+        """Delete what ended `keep` seconds ago, and results whose time is over."""
+
+    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        """As `endings`; a store overrides this to read all of them in one call."""
+        return await endings_one_by_one(self._find, ids)
 
     async def _give_back(self, claims: list[Claim]) -> None:
         await self.settle([Settlement.give_back(claim) for claim in claims])
@@ -477,22 +492,6 @@ class Queue(NotedStore):
                 )
         if self.codec is None:  # else what counts is its size when it is encoded
             self._check_size(job.kind, job.size)
-
-
-def result_of(job_id: str, info: JobInfo | None) -> Any:
-    """The result of a job that has ended; a `JobFailed` if it has none."""
-    if info is None:
-        raise JobFailed(
-            job_id,
-            None,
-            f"job {job_id} does not exist any more, nor does its result. A worker keeps results "
-            "for as long as its queue keeps finished jobs: open it with `keep`, or keep for longer",
-        )
-    if info.state == "done":
-        return info.result
-    reason = f": {info.error}" if info.error else ""
-    text = f"job {job_id} of kind {info.job.kind} is {info.state}{reason}"
-    raise JobFailed(job_id, info.state, text)
 
 
 def claim_of(settlement: Settlement) -> tuple[str, int]:

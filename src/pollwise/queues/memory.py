@@ -6,6 +6,7 @@ It is also the model that the other stores are compared with: plain dictionaries
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,6 +62,7 @@ class _MemoryJob:
     progress: Progress | None = None
     cancel: bool = False
     result: str | None = None
+    expires_at: float | None = None  # it is kept until then for its result
     version: int = field(default=0)  # distinguishes stale heap entries from the current one
 
     @property
@@ -107,17 +109,10 @@ class MemoryQueue(MemoryNotes, Queue):
             due = job.due_at(now)
             fresh.append(
                 _MemoryJob(
-                    seq,
-                    job.kind,
-                    job.encoded,
-                    job.key,
-                    job.priority,
-                    job.unique,
-                    now,
-                    due,
+                    seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due,
                     job.headers,
                 )
-            )
+            )  # fmt: skip
             ids.append(str(seq))
             if job.unique is not None:
                 in_batch[job.unique] = fresh[-1]
@@ -286,8 +281,8 @@ class MemoryQueue(MemoryNotes, Queue):
                 continue
             record.token += 1
             record.lapsed = False
-            if settlement.error is not None:
-                self._note_error(record, now, settlement.error)
+            if settlement.failure is not None:
+                self._note_error(record, now, settlement.failure)
             if settlement.action == "give_back":
                 record.attempt -= 1
             if settlement.comes_back and not record.cancel:
@@ -296,13 +291,15 @@ class MemoryQueue(MemoryNotes, Queue):
                 self._move(record, "delayed" if settlement.delay else "ready", record.run_at)
             else:
                 record.result = settlement.result
+                if (more := settlement.outlasting(self.keep)) is not None:
+                    record.expires_at = now + more
                 ways: dict[str, State] = {"done": "done", "dead": "dead"}
                 self._end(record, ways.get(settlement.action, "cancelled"), now)
         return lost
 
     @staticmethod
     def _note_error(record: _MemoryJob, at: float, error: str) -> None:
-        failure = JobFailure(at, record.attempt, error)
+        failure = JobFailure.stored(at, record.attempt, error)
         record.errors = (*record.errors, failure)[-ERRORS_KEPT:]
 
     def _end(self, record: _MemoryJob, state: State, now: float) -> None:
@@ -314,7 +311,10 @@ class MemoryQueue(MemoryNotes, Queue):
         record.cancel = False
         self._move(record, state, now)
         if state != "dead" and self.keep is None:
-            self._delete(record)
+            if record.expires_at is None:
+                self._delete(record)
+            else:
+                self._free_unique(record)
 
     async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
         now = self._now()
@@ -339,8 +339,12 @@ class MemoryQueue(MemoryNotes, Queue):
 
     def _delete(self, record: _MemoryJob) -> None:
         del self._records[record.seq]
+        self._free_unique(record)
+
+    def _free_unique(self, record: _MemoryJob) -> None:
         if record.unique is not None:
             del self._unique[record.unique]
+            record.unique = None
 
     def _held(self, claim: Claim) -> _MemoryJob | None:
         """The job, if this claim is its newest and was not settled yet."""
@@ -396,7 +400,11 @@ class MemoryQueue(MemoryNotes, Queue):
 
     async def _find(self, job_id: str) -> JobInfo | None:
         record = self._records.get(number_of(job_id))
-        return None if record is None else self._info(record)
+        return None if record is None or self._expired(record) else self._info(record)
+
+    def _expired(self, record: _MemoryJob) -> bool:
+        """True if it was kept for a result whose time is over."""
+        return record.expires_at is not None and record.expires_at <= self._now()
 
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
         page: list[JobInfo] = []
@@ -408,7 +416,8 @@ class MemoryQueue(MemoryNotes, Queue):
                 continue
             info = self._info(record)
             if (
-                chosen.state in (None, info.state)
+                not self._expired(record)
+                and chosen.state in (None, info.state)
                 and (chosen.kinds is None or record.kind in chosen.kinds)
                 and chosen.worker in (None, info.worker)
             ):
@@ -429,6 +438,7 @@ class MemoryQueue(MemoryNotes, Queue):
             record.token += 1
             record.run_at = now
             record.worker = record.progress = record.result = record.claimed_at = None
+            record.expires_at = None
             self._enter(record, now)
         return len(ended)
 
@@ -446,12 +456,16 @@ class MemoryQueue(MemoryNotes, Queue):
             if record.state in states and (wanted is None or record.seq in wanted)
         ]
 
-    async def _prune(self, keep: float) -> int:
-        before = self._now() - keep
-        old = [r for r in self._ended(None, ("done", "cancelled")) if r.since <= before]
-        for record in old:
-            self._delete(record)
-        return len(old)
+    async def _prune(self, keep: float | None) -> int:
+        before = -math.inf if keep is None else self._now() - keep
+        count = 0
+        for record in self._ended(None, ("done", "cancelled")):
+            if self._expired(record) or (record.expires_at is None and record.since <= before):
+                self._delete(record)
+                count += 1
+            elif record.since <= before:
+                self._free_unique(record)
+        return count
 
     def _now(self) -> float:
         """The time; refuses calls from a second thread, because nothing here is locked."""
@@ -461,19 +475,10 @@ class MemoryQueue(MemoryNotes, Queue):
     def _job(self, record: _MemoryJob) -> Job:
         decoded = decode_job(record.encoded)
         return Job(
-            id=str(record.seq),
-            queue=self.name,
-            kind=record.kind,
-            payload=decoded.payload,
-            key=record.key,
-            priority=record.priority,
-            attempt=record.attempt,
-            created_at=record.created_at,
-            run_at=record.run_at,
-            unique=record.unique,
-            headers=record.headers,
-            unreadable=decoded.unreadable,
-        )
+            str(record.seq), self.name, record.kind, decoded.payload, record.key, record.priority,
+            record.attempt, record.created_at, record.run_at, record.unique, record.headers,
+            decoded.unreadable,
+        )  # fmt: skip
 
     def _info(self, record: _MemoryJob) -> JobInfo:
         state, since = self._state_at(record, self._now()), record.since

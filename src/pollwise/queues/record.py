@@ -7,8 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pollwise.queues.base import Stats
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import STATES, Claim, Job, JobFailure, JobInfo, Progress
+from pollwise.storage.ids import number_of
+
+#: A prune examines jobs again that ended up to this many seconds before the last one's limit: they
+#: may have been locked, or committed late.
+PRUNE_LOOK_BACK = 600.0
 
 
 def job_from(row: Sequence[Any], queue: str) -> Job:
@@ -41,6 +47,20 @@ def info_from(row: Sequence[Any], queue: str) -> JobInfo:
     )
 
 
+def endings_from(rows: Iterable[Sequence[Any]], ids: Iterable[str]) -> dict[str, JobEnding | None]:
+    """From rows of a number, kind, state, errors and result. A job that is gone has no state."""
+    found: dict[int, JobEnding | None] = {}
+    for number, kind, code, errors, result in rows:
+        found[number] = None
+        if code is not None:
+            failures = errors_from(errors)
+            found[number] = JobEnding(
+                kind, STATES[code], decode_result(result), failures[-1] if failures else None
+            )
+    numbers = {job_id: number_of(job_id) for job_id in ids}
+    return {job_id: found[number] for job_id, number in numbers.items() if number in found}
+
+
 def stats_from(rows: Iterable[Sequence[Any]]) -> Stats:
     """From rows of a state, a number of jobs and how long the first of them has been ready."""
     counts = dict.fromkeys(STATES, 0)
@@ -65,4 +85,4 @@ def progress_from(text: str | None) -> Progress | None:
 
 def errors_from(text: str | None) -> tuple[JobFailure, ...]:
     """From `[[at, attempt, error], …]`, the newest last."""
-    return () if text is None else tuple(JobFailure(*each) for each in json.loads(text))
+    return () if text is None else tuple(JobFailure.stored(*each) for each in json.loads(text))

@@ -87,6 +87,7 @@ class SyncQueue:
 
     get = blocking(Queue.get)
     result = blocking(Queue.result)
+    wait = blocking(Queue.wait)
     cancel = blocking(Queue.cancel)
     jobs = blocking(Queue.jobs)
     stats = blocking(Queue.stats)

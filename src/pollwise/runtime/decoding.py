@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pollwise.runtime.jobs import DEPTH_MAX, deeper_than
+from pollwise.runtime.payloads.depth import DEPTH_MAX, deeper_than
 from pollwise.runtime.payloads.marks import same_value
 
 

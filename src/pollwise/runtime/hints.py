@@ -206,6 +206,26 @@ class Hints:
         self._broadcast_to_others(kind)
         self._hear(kind)
 
+    def broadcast_if_wanted(self, kind: str) -> None:
+        """As `broadcast`, but to other processes only if one of them may have announced it."""
+        if self._others_want(kind):
+            self._broadcast_to_others(kind)
+        self._hear(kind)
+
+    def announce(self, kind: str) -> None:
+        """Tell other processes that such broadcasts are wanted here, for the next minute.
+
+        To be repeated; it is sent now and then.
+        """
+
+    def known_at(self, kind: str) -> float | None:
+        """Since when everybody is known to send such broadcasts here, in the event loop's time."""
+        return None
+
+    def _others_want(self, kind: str) -> bool:
+        """True if another process may have announced that it wants such broadcasts."""
+        return True
+
     def _broadcast_to_others(self, kind: str) -> None:
         """Send a broadcast to other processes, where the store has a channel."""
 

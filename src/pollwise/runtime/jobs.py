@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, PayloadError, PollwiseError
 from pollwise.runtime.executor.control.run_control import OfRun, control_of
+from pollwise.runtime.payloads.depth import DEPTH_MAX, deeper_than
 
 #: The longest kind, key and unique, in characters.
 NAME_LENGTH_MAX = 200
@@ -23,20 +24,22 @@ DELAY_MAX = 10 * 365 * 86400.0
 PRIORITY_MAX = 1000
 #: The longest error or reason that is kept with a job, in characters.
 ERROR_LENGTH_MAX = 2000
+#: The longest traceback that is kept with an error, in characters.
+TRACEBACK_LENGTH_MAX = 4096
 #: How many errors are kept with a job: the last ones.
 ERRORS_KEPT = 5
 #: The largest headers of a job, in bytes of JSON.
 MAX_HEADER_BYTES = 8 * 1024
 #: The largest result of a job, in bytes of JSON.
 MAX_RESULT_BYTES = 1024 * 1024
+#: How long the result of a task is kept unless it says otherwise, in seconds.
+RESULT_TTL = 3600.0
 #: The longest note of a progress report, in characters.
 NOTE_LENGTH_MAX = 500
 #: A job whose leases ran out this many times in a row is a suspect: it is claimed alone.
 LAPSES_ALONE = 2
 #: The longest lease, in seconds.
 MAX_LEASE = 7 * 86400.0
-#: How deep a payload may nest, so that decoding never depends on the depth of the caller's stack.
-DEPTH_MAX = 200
 
 State = Literal["ready", "delayed", "blocked", "leased", "dead", "done", "cancelled"]
 #: In this order, because stores keep a state as its place here.
@@ -48,6 +51,8 @@ ENDED: tuple[State, ...] = STATES[4:]
 SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
 #: In this order, because stores are sent an action as its place here.
 ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
+#: Stands between an error and its traceback in the text that a store keeps.
+_TRACEBACK_FOLLOWS = "\n\x1e"
 
 
 class NewJob:
@@ -217,11 +222,21 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
-    """Why an attempt of a job failed, and when."""
+    """Why an attempt of a job failed, and when.
+
+    traceback: where the error came from, if it made the job dead and is known.
+    """
 
     at: float
     attempt: int
     error: str
+    traceback: str | None = None
+
+    @classmethod
+    def stored(cls, at: float, attempt: int, text: str) -> JobFailure:
+        """From the text that a store keeps; see `Settlement.failure`."""
+        error, found, traceback = text.partition(_TRACEBACK_FOLLOWS)
+        return cls(at, attempt, error, traceback if found else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +250,7 @@ class JobInfo:
     claimed_at: when its current or last run was claimed.
     progress: of the current or last run.
     cancel: it runs, and was asked to cancel.
-    result: what the run returned, for as long as finished jobs are kept.
+    result: what the run returned, for as long as it is kept.
     claim: the claim that holds it; None unless it is leased, and over HTTP.
     """
 
@@ -255,6 +270,11 @@ class JobInfo:
         """The newest error."""
         return self.errors[-1].error if self.errors else None
 
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of the newest error, if it made the job dead and is known."""
+        return self.errors[-1].traceback if self.errors else None
+
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
@@ -266,19 +286,32 @@ class Renewal:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a claim ends. `result` is JSON text."""
+    """How a claim ends. `result` is JSON text.
+
+    keep: how many seconds the record of a job that is done or cancelled is kept for those who wait
+        for its result, even if the queue keeps no finished jobs; None for no longer than these. It
+        does not prolong `unique`.
+    traceback: where the error came from; it is kept if the job is dead.
+    """
 
     claim: Claim
     action: SettlementAction
     delay: float = 0.0
     error: str | None = None
     result: str | None = None
+    keep: float | None = None
+    traceback: str | None = None
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ConfigError(f"action = {self.action!r} must be one of {', '.join(ACTIONS)}")
         object.__setattr__(self, "delay", seconds(self.delay, "delay"))
         object.__setattr__(self, "error", storable(self.error))
+        if self.keep is not None:
+            object.__setattr__(self, "keep", _checked_keep(self.keep, self.action))
+        if self.traceback is not None:
+            text = storable(self.traceback, TRACEBACK_LENGTH_MAX)
+            object.__setattr__(self, "traceback", text or None)
         if self.result is not None and len(self.result.encode()) > MAX_RESULT_BYTES:
             raise PayloadError(
                 f"the result of job {self.claim.job.id} has more than {MAX_RESULT_BYTES} bytes of "
@@ -286,10 +319,13 @@ class Settlement:
             )
 
     @classmethod
-    def done(cls, claim: Claim, result: Any = None) -> Settlement:
-        """The work is finished. `result` is any JSON value; None means that there is none."""
+    def done(cls, claim: Claim, result: Any = None, *, keep: Duration | None = None) -> Settlement:
+        """The work is finished. `result` is any JSON value; None means that there is none.
+
+        keep: how long the job is kept for its result, even if the queue keeps no finished jobs.
+        """
         text = None if result is None else encode(result, claim.job.kind, "result")
-        return cls(claim, "done", result=text)
+        return cls(claim, "done", result=text, keep=_keep_for(keep))
 
     @classmethod
     def retry(cls, claim: Claim, delay: Duration = 0, error: str | None = None) -> Settlement:
@@ -302,19 +338,34 @@ class Settlement:
         return cls(claim, "give_back", seconds(delay, "delay"))
 
     @classmethod
-    def dead(cls, claim: Claim, error: str) -> Settlement:
+    def dead(cls, claim: Claim, error: str, traceback: str | None = None) -> Settlement:
         """It will not run again unless an operator retries it."""
-        return cls(claim, "dead", error=error)
+        return cls(claim, "dead", error=error, traceback=traceback)
 
     @classmethod
-    def cancelled(cls, claim: Claim, error: str | None = None) -> Settlement:
-        """It was stopped because somebody asked to cancel it."""
-        return cls(claim, "cancelled", error=error)
+    def cancelled(
+        cls, claim: Claim, error: str | None = None, *, keep: Duration | None = None
+    ) -> Settlement:
+        """It was stopped because somebody asked to cancel it. `keep` is as in `done`."""
+        return cls(claim, "cancelled", error=error, keep=_keep_for(keep))
 
     @property
     def comes_back(self) -> bool:
         """True if the job runs again."""
         return self.action in ("retry", "give_back")
+
+    @property
+    def failure(self) -> str | None:
+        """The text that a store keeps of the error: that of a dead job ends with its traceback."""
+        if self.traceback is None or self.error is None or self.action != "dead":
+            return self.error
+        return f"{self.error}{_TRACEBACK_FOLLOWS}{self.traceback}"
+
+    def outlasting(self, keep: float | None) -> float | None:
+        """Its `keep`, if that is longer than the one of its queue; else None."""
+        if self.keep is None or (keep is not None and self.keep <= keep):
+            return None
+        return self.keep
 
 
 def encode(payload: Any, kind: str, what: str = "payload") -> str:
@@ -415,12 +466,28 @@ def checked_moment(value: datetime | float, name: str) -> float:
     return float(value)
 
 
-def storable(error: str | None) -> str | None:
+def _keep_for(keep: Duration | None) -> float | None:
+    """The seconds of a `keep`; None if there is none, or no time."""
+    return None if keep is None else seconds(keep, "keep") or None
+
+
+def _checked_keep(keep: float, action: str) -> float:
+    kept = seconds(keep, "keep", positive=True)
+    if action not in ("done", "cancelled"):
+        raise ConfigError(
+            f"keep = {keep!r} is for jobs that are done or cancelled, not for {action}"
+        )
+    if kept > DELAY_MAX:
+        raise ConfigError(f"keep = {keep!r} is above the limit of ten years")
+    return kept
+
+
+def storable(error: str | None, most: int = ERROR_LENGTH_MAX) -> str | None:
     """Shorten and escape an error text so that every store can keep it."""
     if error is None:
         return None
-    text = str(error)[:ERROR_LENGTH_MAX].replace("\0", "\\0")
-    return text.encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH_MAX]
+    text = str(error)[:most].replace("\0", "\\0").replace("\x1e", " ")
+    return text.encode("utf-8", "backslashreplace").decode()[:most]
 
 
 def repr_without(item: Any) -> str:
@@ -430,18 +497,3 @@ def repr_without(item: Any) -> str:
         shown["payload"] = item.sealed
     told = ", ".join(f"{name}={value!r}" for name, value in shown.items())
     return f"{type(item).__name__}({told})"
-
-
-def deeper_than(payload: Any, levels: int) -> bool:
-    """True if lists and dicts nest deeper than this."""
-    depth, layer = 0, [payload]
-    while layer := [value for value in layer if isinstance(value, (dict, list, tuple))]:
-        depth += 1
-        if depth > levels:
-            return True
-        layer = [
-            child
-            for value in layer
-            for child in (value.values() if isinstance(value, dict) else value)
-        ]
-    return False

@@ -30,6 +30,7 @@ from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints, Listening
 from pollwise.runtime.home import keep_for_parent
 from pollwise.storage.messages import PASSES_MAX, message_of, parts_of
+from pollwise.storage.wanted import HEARD_AFTER, Wanted
 
 #: How often a channel is checked, in seconds; and the share of that time after which a poll carries
 #: the check. Even idle workers poll once a minute, so a poll always comes in time, and no statement
@@ -122,6 +123,7 @@ class Channel(Hints):
         self._unsent_kinds: set[str] | None = set()
         self._unsent_broadcasts: set[str] = set()
         self._sending_hints: asyncio.Task[None] | None = None
+        self._wanted = Wanted(clock)
         self._reports: dict[int, tuple[str, Events]] = {}
 
     def after_fork(self) -> None:
@@ -129,6 +131,7 @@ class Channel(Hints):
         keep_for_parent(self._listening, self._turn, self._sending_hints, *self._sending)
         self._listening = self._turn = self._sending_hints = self._timer = self._standstill = None
         self._sending, self._turns = set(), {}
+        self._wanted = Wanted(self._clock)
         self._id = secrets.token_hex(6)
         self._forget()
 
@@ -193,6 +196,22 @@ class Channel(Hints):
         self._unsent_broadcasts.add(kind)
         self._begin_sending()
 
+    def announce(self, kind: str) -> None:
+        self._begin()
+        if self._wanted.announce(kind) and self._subscribed:
+            self._send_soon(message_of("wants", self._id, kind))
+
+    def known_at(self, kind: str) -> float | None:
+        proven, known = self.proven_at, self._wanted.known_at(kind)
+        return None if proven is None or known is None else max(proven, known)
+
+    def _others_want(self, kind: str) -> bool:
+        self._begin()
+        return self._wanted.elsewhere(kind)
+
+    def _announcements(self, before: float = 0.0) -> list[str]:
+        return [message_of("wants", self._id, kind) for kind in self._wanted.announced(before)]
+
     def _begin_sending(self) -> None:
         if self._sending_hints is None or _dead(self._sending_hints):
             self._sending_hints = asyncio.get_running_loop().create_task(self._send_hints())
@@ -203,8 +222,7 @@ class Channel(Hints):
             if self._unsent:
                 messages.append(self.message(self._unsent, self._unsent_kinds))
             self._unsent, self._unsent_kinds, self._unsent_broadcasts = 0, set(), set()
-            for message in messages:
-                await self._send_quietly(message)
+            await self._send_quietly(*messages)
             await self._clock.sleep(SEND_EVERY)
         self._sending_hints = None
 
@@ -248,7 +266,9 @@ class Channel(Hints):
         if self._listening is None:  # closed meanwhile
             return
         self._subscribed = True
-        self._check_apart()
+        self._wanted.listening(self._clock.now())
+        # Before the check, so that others know what is wanted here when it comes back.
+        self._check_apart(*self._announcements())
 
     def _received(self, text: str) -> None:
         message = parts_of(text)
@@ -265,6 +285,8 @@ class Channel(Hints):
             return
         elif word == "broadcast":
             self._hear(*rest)
+        elif word == "wants":
+            self._wanted.heard(*rest)
         else:
             self._received_hint(sender, *rest)
 
@@ -284,25 +306,28 @@ class Channel(Hints):
         self._set_timer(self._check_timeout, self._no_answer)
         return message_of("check", self._id, self._awaited, self._wants())
 
-    def _check_apart(self) -> None:
+    def _check_apart(self, *before: str) -> None:
         """Send a check on its own: at the start, and when no poll came to carry it."""
         if self._subscribed and self._awaited is None:
-            self._send_soon(self._new_check())
+            self._send_soon(*before, self._new_check())
 
-    def _send_soon(self, message: str) -> None:
-        sending = asyncio.get_running_loop().create_task(self._send_quietly(message))
+    def _send_soon(self, *messages: str) -> None:
+        sending = asyncio.get_running_loop().create_task(self._send_quietly(*messages))
         self._sending.add(sending)  # a task without a reference may be collected
         sending.add_done_callback(self._sending.discard)
 
-    async def _send_quietly(self, message: str) -> None:
-        with suppress(Exception):  # a lost hint costs latency, and the check will notice
-            await self._transport.send(message)
+    async def _send_quietly(self, *messages: str) -> None:
+        for message in messages:
+            with suppress(Exception):  # a lost hint costs latency, and the check will notice
+                await self._transport.send(message)
 
     def _received_check(self, sender: str, nonce: str, wants: list[str] | None) -> None:
         now = self._clock.now()
         if sender != self._id:
             if len(self._others) >= OTHERS_MAX and sender not in self._others:
                 return
+            if sender not in self._others and (said := self._announcements(HEARD_AFTER)):
+                self._send_soon(*said)  # it may not know
             until = now + GONE_AFTER * self._check_every
             self._others[sender] = (until, None if wants is None else frozenset(wants))
         elif nonce == self._awaited:
@@ -327,10 +352,13 @@ class Channel(Hints):
             self._report(HintsLost, reason, advice)
         # Hints may have been lost: all sleepers poll, and then use their strategy's own interval.
         self.send_to_all()
+        for kind in self._wanted.announced():
+            self._hear(kind)
 
     def _forget(self) -> None:
         """Reset what was known of the connection."""
         self._subscribed = False
+        self._wanted.listening(None)
         self._proven_at = None
         self._awaited = None
         self._others.clear()

@@ -58,4 +58,5 @@ _SHAPES: dict[str, tuple[Callable[[object], bool], ...]] = {
     "polled": (_word, _word, _word),
     "bye": (_word, _word),
     "broadcast": (_word, _word, _word),
+    "wants": (_word, _word, _word),
 }

@@ -60,6 +60,7 @@ from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
+from pollwise.worker.results import ResultsKept, kept_traceback
 from pollwise.worker.unhandled import UnhandledKinds
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class WorkerRun:
                 self._executor.threads,
                 timeout,
                 middleware,
-                partial(processes.place, kind, handler.returns)
+                partial(processes.place, kind, handler.result_ttl is not None)
                 if processes is not None and handler.process
                 else None,
             )
@@ -207,6 +208,7 @@ class WorkerRun:
         self._processes = processes
         if processes is not None:
             processes.on_free = self._executor.polls.hint
+        self._results = ResultsKept(queue, handlers, self._executor.pruning)
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._locked = LockedReports(clock)
@@ -236,7 +238,7 @@ class WorkerRun:
             async with self._executor as executor:
                 async for claims in executor.polls:
                     executor.take([self._held(claim) for claim in claims])
-                    await executor.prune()
+                    await executor.pruning.run()
                     await self._look_for_unhandled(bool(claims))
                     await self._presence.after_poll()
                     if self._ending is not None:
@@ -370,11 +372,12 @@ class WorkerRun:
             return None
         if control.seen and self._handlers[job.kind].plain:
             return self.cancelled(held)  # it saw that somebody asked for it, and returned
+        end = self._results.settlement(held.claim, value)
         self._breakers.succeeded(job.kind, held.trial)
         if self._events.wants(JobDone):
             self._emit(JobDone, job, self._took(held))
-        if self._handlers[job.kind].returns and self._queue.keep is not None:
-            return Settlement.done(held.claim, value)
+        if end is not None:
+            return end
         held.may_wait = job.key is None
         return Settlement.done(held.claim)
 
@@ -422,7 +425,7 @@ class WorkerRun:
 
     def _dead(self, claim: Claim, error: str, traceback: str = "") -> Settlement:
         self._emit(JobDead, claim.job, error, traceback)
-        return Settlement.dead(claim, error)
+        return Settlement.dead(claim, error, kept_traceback(traceback))
 
     def _give_back_locked(self, claim: Claim, reason: str) -> Settlement:
         """Settle a job whose payload this worker cannot decode."""
@@ -477,10 +480,11 @@ class WorkerRun:
     def cancelled(self, held: HeldJob, error: BaseException | None = None) -> Settlement:
         self._breakers.inconclusive(held.claim.job.kind, held.trial)
         self._emit(JobCancelled, held.claim.job)
+        keep = self._results.ttl(held.claim.job.kind)
         if error is None or isinstance(error, asyncio.CancelledError):
-            return Settlement.cancelled(held.claim)
+            return Settlement.cancelled(held.claim, keep=keep)
         reason = error.reason if isinstance(error, Cancelled) else text_of(error)
-        return Settlement.cancelled(held.claim, reason)
+        return Settlement.cancelled(held.claim, reason, keep=keep)
 
     def lost(self, held: HeldJob) -> None:
         self._reports.forget(held)

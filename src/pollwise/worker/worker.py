@@ -29,7 +29,7 @@ from pollwise.runtime.executor.background import in_background
 from pollwise.runtime.executor.handlers import Handler, Middleware, check_middleware, handler_for
 from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
-from pollwise.runtime.jobs import Job, checked_name
+from pollwise.runtime.jobs import RESULT_TTL, Job, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.context import filling_in
@@ -125,6 +125,7 @@ class Worker:
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
         process: bool = False,
+        result_ttl: Duration | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, as the handler of `kind`.
 
@@ -135,6 +136,8 @@ class Worker:
         process: run it in a process of its own, for work that keeps a CPU busy. The function is
             imported there by its name, so it must be at the top level of a module. At a timeout or
             a cancel the process is killed. `WorkerRunOptions(cpu_processes=...)` has how many.
+        result_ttl: how long to keep what a run returns, which must be a JSON value. None or 0 keeps
+            nothing.
 
         A parameter whose default is `pollwise.from_context` gets what `context` yielded.
         """
@@ -145,7 +148,9 @@ class Worker:
         def register(function: F) -> F:
             if process:
                 self._in_processes[kind] = process_call(kind, function, task=False)
-            self._register(kind, function, retry, timeout, breaker, process=process)
+            self._register(
+                kind, function, retry, timeout, breaker, result_ttl=result_ttl, process=process
+            )
             return function
 
         return register
@@ -158,7 +163,7 @@ class Worker:
         timeout: Duration | None,
         breaker: Breaker | None,
         *,
-        returns: bool = False,
+        result_ttl: Duration | None = None,
         process: bool = False,
     ) -> None:
         if kind in self._handlers:
@@ -166,7 +171,7 @@ class Worker:
             raise HandlerError(f"kind {kind!r} already has a handler: {taken}")
         filled = filling_in(function, lambda: self._in_context)
         self._handlers[kind] = handler_for(
-            kind, filled, retry, timeout, breaker, returns=returns, process=process
+            kind, filled, retry, timeout, breaker, result_ttl=result_ttl, process=process
         )
 
     @overload
@@ -188,6 +193,7 @@ class Worker:
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
         process: bool = False,
+        result_ttl: Duration | None = RESULT_TTL,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -197,6 +203,7 @@ class Worker:
         timeout: Duration | None = None,
         breaker: Breaker | None = None,
         process: bool = False,
+        result_ttl: Duration | None = RESULT_TTL,
     ) -> Any:
         """Make the decorated function a task, whose calls can be put as jobs.
 
@@ -204,8 +211,7 @@ class Worker:
         again when the job runs. A payload that no longer fits is dead, with the reason.
 
         kind: the kind of its jobs; by default the function's name. The rest is as in `handle`.
-
-        The result is kept for as long as the queue keeps finished jobs (`keep`).
+        result_ttl: how long the result is kept; one hour unless given. None or 0 keeps none.
         """
         from pollwise.worker.tasks import Task  # it needs pydantic, which handlers do not
 
@@ -215,7 +221,7 @@ class Worker:
             if process:
                 self._in_processes[name] = process_call(name, function, task=True)
             self._register(
-                name, task.handler, retry, timeout, breaker, returns=True, process=process
+                name, task.handler, retry, timeout, breaker, result_ttl=result_ttl, process=process
             )
             return task
 

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollwise.errors import PayloadError
-from pollwise.runtime.jobs import DEPTH_MAX, NewJob
+from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.payloads.depth import DEPTH_MAX
 from pollwise.runtime.payloads.typed import TypedValue
 
 

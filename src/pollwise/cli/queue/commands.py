@@ -13,7 +13,7 @@ import typer
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
-from pollwise.cli.queue import jobs, steering
+from pollwise.cli.queue import jobs, results, steering
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.show import show
 from pollwise.cli.queue.text import shortened
@@ -23,7 +23,8 @@ from pollwise.queues.base import Queue, Stats
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, unhandled
 from pollwise.queues.urls import open_queue
-from pollwise.runtime.jobs import DEPTH_MAX, STATES, NewJob
+from pollwise.runtime.jobs import STATES, NewJob
+from pollwise.runtime.payloads.depth import DEPTH_MAX
 from pollwise.settings import load
 from pollwise.settings.codecs import codec_of
 
@@ -108,6 +109,7 @@ async def _kinds_of(queue: Queue) -> tuple[dict[str, Stats], Pauses, list[Worker
 
 app.command("list")(jobs.list_jobs)
 app.command("show")(show)
+app.command("result")(results.result)
 
 
 @app.command("migrate")

@@ -194,6 +194,7 @@ def _lines(info: JobInfo, name: str, value: Any) -> Iterator[str]:
     elif name == "errors" and value:
         for each in info.errors:
             yield f"{moment(each.at)}  attempt {each.attempt}  {each.error}"
+            yield from (each.traceback or "").splitlines()
     elif name == "progress" and info.progress is not None:
         yield progress_text(info.progress)
     elif name == "cancel":

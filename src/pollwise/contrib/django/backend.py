@@ -31,7 +31,7 @@ from pollwise.errors import ConfigError, JobError, PollwiseError, did_you_mean
 from pollwise.queues.base import Capabilities
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.handlers import JOB_RETRY
-from pollwise.runtime.jobs import JobInfo, checked_name
+from pollwise.runtime.jobs import RESULT_TTL, JobInfo, checked_name
 from pollwise.settings.codecs import codec_of
 from pollwise.worker import Worker, WorkerRunOptions
 
@@ -165,7 +165,7 @@ class PollwiseBackend(BaseTaskBackend):
                 task, getattr(task, "retry", None) or retry or JOB_RETRY, self, queue, worker.name
             )
             limit = getattr(task, "timeout", None) or timeout
-            worker._register(kind, runs.handler, runs.retry, limit, None, returns=True)
+            worker._register(kind, runs.handler, runs.retry, limit, None, result_ttl=RESULT_TTL)
         return worker
 
     # Checks

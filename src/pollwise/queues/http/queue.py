@@ -52,9 +52,18 @@ from pollwise.queues.http.client import (
 )
 from pollwise.queues.notes import PauseInfo, pause_from
 from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Progress, Renewal, Settlement, State
+from pollwise.runtime.jobs import (
+    Claim,
+    JobInfo,
+    NewJob,
+    Progress,
+    Renewal,
+    Settlement,
+    State,
+)
 from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
 
@@ -250,8 +259,13 @@ class HttpQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return int((await self._post("drop", {"ids": ids}))["count"])
 
-    async def _prune(self, keep: float) -> int:
+    async def _prune(self, keep: float | None) -> int:
         return int((await self._post("prune", {}))["count"])
+
+    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        said = {"ids": [*ids]}
+        answer = await self._again(lambda: self._post("endings", said))
+        return wire.endings_from(answer["endings"])
 
     # Pauses and workers
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from pollwise.errors import ConfigError, JobError
 from pollwise.queues.base import Stats
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
     STATES,
     Claim,
@@ -218,6 +219,10 @@ def _encoded_settlement(settlement: Settlement) -> str:
         said["delay"] = settlement.delay
     if settlement.error is not None:
         said["error"] = settlement.error
+    if settlement.keep is not None:
+        said["keep"] = settlement.keep
+    if settlement.traceback is not None:
+        said["traceback"] = settlement.traceback
     text = json.dumps(said, ensure_ascii=False)
     if settlement.result is None:
         return text
@@ -227,13 +232,22 @@ def _encoded_settlement(settlement: Settlement) -> str:
 def settlement_from(given: object, queue: str) -> Settlement:
     claim = held_from(given, queue)
     said: Wire = given if isinstance(given, dict) else {}
-    error = said.get("error")
-    if error is not None and not isinstance(error, str):
-        raise ConfigError("a settlement's error must be a string")
+    error, traceback = said.get("error"), said.get("traceback")
+    for name, text in (("error", error), ("traceback", traceback)):
+        if text is not None and not isinstance(text, str):
+            raise ConfigError(f"a settlement's {name} must be a string")
+    keep = said.get("keep")
     action: Any = said.get("action")
     result = said.get("result")
-    text = None if result is None else encode(result, claim.job.kind, "result")
-    return Settlement(claim, action, _number(said.get("delay", 0.0), "delay"), error, text)
+    return Settlement(
+        claim,
+        action,
+        _number(said.get("delay", 0.0), "delay"),
+        error,
+        None if result is None else encode(result, claim.job.kind, "result"),
+        None if keep is None else _number(keep, "keep"),
+        traceback,
+    )
 
 
 def info_to(info: JobInfo) -> Wire:
@@ -258,11 +272,34 @@ def info_from(said: Wire, queue: str) -> JobInfo:
         state_from(said["state"]),
         said["since"],
         said["worker"],
-        tuple(JobFailure(each["at"], each["attempt"], each["error"]) for each in said["errors"]),
+        tuple(map(_failure_from, said["errors"])),
         said["claimed_at"],
         progress and Progress(progress["fraction"], progress["note"], progress["at"]),
         said["cancel"],
         said["result"],
+    )
+
+
+def _failure_from(said: Wire) -> JobFailure:
+    return JobFailure(said["at"], said["attempt"], said["error"], said.get("traceback"))
+
+
+def endings_to(endings: Mapping[str, JobEnding | None]) -> Wire:
+    """How jobs ended, by their ids."""
+    return {job_id: None if each is None else asdict(each) for job_id, each in endings.items()}
+
+
+def endings_from(said: Mapping[str, Any]) -> dict[str, JobEnding | None]:
+    return {job_id: each and _ending_from(each) for job_id, each in said.items()}
+
+
+def _ending_from(said: Wire) -> JobEnding:
+    failure = said["failure"]
+    return JobEnding(
+        said["kind"],
+        state_from(said["state"]),
+        said["result"],
+        failure and _failure_from(failure),
     )
 
 

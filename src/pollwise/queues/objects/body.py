@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollwise.queues.objects.chain import Failure, ListedObject
-from pollwise.queues.objects.names import SLICE
+from pollwise.queues.objects.names import SLICE, padded_result
 from pollwise.runtime.decoding import decode_document, decode_result, shown
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, NewJob, Progress, State
 from pollwise.runtime.payloads.marks import canonical, is_envelope, marks_of
@@ -148,12 +148,17 @@ def write_again(job: StoredJob, errors: Sequence[Failure], now: float) -> bytes:
 
 
 def write_record(
-    job: StoredJob, content: dict[str, Any], move: dict[str, Any], retried: int
+    job: StoredJob,
+    content: dict[str, Any],
+    move: dict[str, Any],
+    retried: int,
+    keep: float | None = None,
 ) -> bytes:
     """The record of a job that left the chains: dead, or ended and kept.
 
     content, move: what the entry that ended it says about all its jobs, and about this one. The
     size of a cancelled job's record is odd, and that of any other even, so that a LIST shows it.
+    keep: how long it is kept for its result, if it is not kept otherwise.
     """
     record = {
         "v": 1,
@@ -162,7 +167,7 @@ def write_record(
         "priority": job.priority,
         "created_at": job.created_at,
         "run_at": job.run_at if content["run_at"] is None else content["run_at"],
-        "unique": job.unique,
+        "unique": job.unique if keep is None else None,
         "headers": job.headers,
         "state": move["to"],
         "attempt": move["attempt"],
@@ -174,6 +179,10 @@ def write_record(
         "result": move["result"],
         "retried": retried,
     }
+    if keep is not None:
+        record["expires_at"] = content["since"] + keep
+        text = _written(job, record).encode()
+        return padded_result(text, keep, cancelled=move["to"] == "cancelled")
     text = _written(job, record).encode()
     return text if len(text) % 2 == (move["to"] == "cancelled") else text + b" "
 
@@ -195,7 +204,7 @@ def duties(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def record_state(item: ListedObject) -> State:
-    """The state of a record in `ended/`."""
+    """The state of a record in `ended/` or `results/`."""
     return "cancelled" if item.size % 2 else "done"
 
 
@@ -224,7 +233,7 @@ def info_of(queue: str, raw: bytes) -> JobInfo:
 
 
 def failures(errors: Sequence[Failure]) -> tuple[JobFailure, ...]:
-    return tuple(JobFailure(*each) for each in errors)
+    return tuple(JobFailure.stored(*each) for each in errors)
 
 
 def progress_of(said: Sequence[Any] | None) -> Progress | None:

@@ -14,7 +14,14 @@ from pollwise.queues.objects.body import PutBody, duties, record_state, write_re
 from pollwise.queues.objects.chain import ClaimUnit, RootObject, errors_of, last_run, worker_of
 from pollwise.queues.objects.claiming import HeldUnit, UnitClaimer
 from pollwise.queues.objects.core import ACT_WITHIN, GRACE, PAUSE, TICK, Core
-from pollwise.queues.objects.names import EntryKind, EntryMeaning, PutName, read_id, write_entry
+from pollwise.queues.objects.names import (
+    EntryKind,
+    EntryMeaning,
+    PutName,
+    read_id,
+    rounded_delay,
+    write_entry,
+)
 from pollwise.runtime.jobs import ERRORS_KEPT, State
 
 #: The maximum number of folders that one claim cleans up.
@@ -31,29 +38,34 @@ class AskedToCancel(Exception):
 
 @dataclass(slots=True)  # not frozen: one for each settlement, and frozen ones are slow to make
 class Ending:
-    """How a job ends. counted: its last attempt counts. result: JSON text."""
+    """How a job ends. counted: its last attempt counts. result: JSON text.
+
+    keep: for how many seconds it is kept for its result, if that is longer than ended jobs are.
+    """
 
     state: State
     error: str | None = None
     result: str | None = None
     counted: bool = True
+    keep: float | None = None
 
 
 class UnitEnder:
-    """keep: ended jobs are kept. unique_path: returns where the marker of a `unique` is.
+    """keep: for how many seconds ended jobs are kept; None if they are not.
+    unique_path: returns where the marker of a `unique` is.
     free_unique: deletes the marker of a `unique` if it names this job."""
 
     def __init__(
         self,
         core: Core,
         claiming: UnitClaimer,
-        keep: bool,
+        keep: float | None,
         unique_path: Callable[[str], str],
         free_unique: Callable[[str, str], Awaitable[None]],
     ) -> None:
         self._core = core
         self._claiming = claiming
-        self._keep = keep
+        self.keep = keep
         self._unique_path = unique_path
         self._free_unique = free_unique
         self._ended: dict[str, set[int]] = {}  # jobs of a root that this handle ended
@@ -185,7 +197,7 @@ class UnitEnder:
         moves: dict[str, dict[str, Any]] = {}
         for index, ending in endings.items():
             job = held.body[index]
-            if ending.state == "dead" or self._keep:
+            if ending.state == "dead" or self.keep is not None or ending.keep is not None:
                 errors = await errors_of(
                     held.path, index, job.errors, core.content, core.time.grain
                 )
@@ -196,6 +208,9 @@ class UnitEnder:
                     "errors": errors, "progress": held.progress.get(str(index)),
                     "result": ending.result,
                 }  # fmt: skip
+                if ending.keep is not None:
+                    only = {"keep": rounded_delay(ending.keep), "only": self.keep is None}
+                    moves[str(index)] |= only
             elif job.unique is not None:
                 moves[str(index)] = {"to": ""}
         return moves
@@ -238,13 +253,17 @@ class UnitEnder:
         for number, content in enumerate(pending):
             for text, move in content["moves"].items():
                 index, job = int(text), body[int(text)]
-                if move["to"]:
-                    folder = "dead" if move["to"] == "dead" else "ended"
-                    record = write_record(job, content, move, root.retried)
+                keep, only = move.get("keep"), move.get("only", not move["to"])
+                places = {"dead" if move["to"] == "dead" else "ended": None} if not only else {}
+                places |= {} if keep is None else {"results": keep}
+                for folder, kept in places.items():
+                    record = write_record(job, content, move, root.retried, kept)
                     calls.append(core.create(core.path(folder, root.put.key(index)), record))
-                elif job.unique is not None and first and not number:
+                if not only or job.unique is None:
+                    continue
+                if first and not number:
                     freed.append(self._unique_path(job.unique))
-                elif job.unique is not None:
+                else:
                     calls.append(self._free_unique(job.unique, job.id))
         if freed:
             calls.append(core.delete(freed))
@@ -356,8 +375,9 @@ class UnitEnder:
         core = self._core
         if await core.head(core.path("dead", put.key(index))) is not None:
             return "dead"
-        if (item := await core.head(core.path("ended", put.key(index)))) is not None:
-            return record_state(item)
+        for folder in ("ended", "results"):
+            if (item := await core.head(core.path(folder, put.key(index)))) is not None:
+                return record_state(item)
         record = await self.unmoved(roots, index)
         return None if record is None else record[0]
 

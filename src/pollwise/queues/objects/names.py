@@ -254,6 +254,21 @@ def write_entry(meaning: EntryMeaning, content: dict[str, Any]) -> bytes:
     return text.ljust(code + periods * _PERIOD)
 
 
+#: The sizes of records in `results/` encode how long these are kept; see `padded_result`.
+_RESULT_PERIOD = 2048
+
+
+def padded_result(record: bytes, keep: float, *, cancelled: bool) -> bytes:
+    """A record in `results/`, whose size says how long it is kept, and whether it is cancelled."""
+    code = 2 * DELAYS.index(rounded_delay(keep)) + cancelled
+    return record.ljust(len(record) + (code - len(record)) % _RESULT_PERIOD)
+
+
+def kept_for(size: int) -> float:
+    """How long a record in `results/` of this size is kept, in seconds."""
+    return DELAYS[min(size % _RESULT_PERIOD // 2, len(DELAYS) - 1)]
+
+
 def read_size(size: int) -> EntryMeaning | None:
     meaning = _MEANINGS.get(size % _PERIOD)
     if size >= _PERIOD and meaning is not None and meaning.kind is EntryKind.CLAIM:

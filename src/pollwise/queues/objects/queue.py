@@ -10,6 +10,7 @@ Objects, below `<prefix>/<queue>/`:
     live/<put>/<root>.<a>.<k>  entry k of the chain that starts at job a; see `chain`
     dead/<order>.<id>          a dead job
     ended/<order>.<id>         a done or cancelled job that is kept; an odd size means cancelled
+    results/<order>.<id>       the same, if it is kept for its result; the size says for how long
     unique/<sha256>            a marker: which job has a `unique`; see `unique`
     live/-pauses/…, -orders/…  what is paused, and orders to workers; see `notes`
     workers/…                  the records of running workers; see `notes`
@@ -109,6 +110,8 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
 from pollwise.queues.base import (
@@ -129,6 +132,7 @@ from pollwise.queues.objects.names import MIXED, SLICE, PutName, safe_name, tag_
 from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
 from pollwise.queues.objects.views import Views
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
     Claim,
@@ -161,6 +165,7 @@ class ObjectQueue(Queue):
     # Jobs claimed by one write can be settled by one write, if one call settles them.
     gather: ClassVar[float] = 0.05
     gather_up_to: ClassVar[int] = SLICE
+    wait_pace: ClassVar[Strategy] = Adaptive("200ms", "5s", backoff_multiplier=1.5)
 
     def __init__(
         self,
@@ -194,7 +199,7 @@ class ObjectQueue(Queue):
         self._claiming = UnitClaimer(self._core)
         self._uniques = UniqueMarkers(self._core)
         self._ender = UnitEnder(
-            self._core, self._claiming, self.keep is not None, self._uniques.path,
+            self._core, self._claiming, self.keep, self._uniques.path,
             self._uniques.free,
         )  # fmt: skip
         self._uniques.ender = self._ender
@@ -315,7 +320,7 @@ class ObjectQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._whole(self._views.drop(ids))
 
-    async def _prune(self, keep: float) -> int:
+    async def _prune(self, keep: float | None) -> int:
         return await self._whole(self._views.prune(keep))
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
@@ -324,6 +329,9 @@ class ObjectQueue(Queue):
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         return await self._whole(self._claiming.notes.read(topics))
+
+    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        return await self._whole(self._views.endings(ids))
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work that changes the store to its end, even if the caller is cancelled."""

@@ -157,7 +157,8 @@ class UnitSettler:
         away = {i: s for i, s in ours.items() if not s.comes_back or i in held.asked}
         back = {i: s for i, s in ours.items() if i not in away}
         if away:
-            if not await self._ender.end(held, {i: _ending(s) for i, s in away.items()}):
+            keep = self._ender.keep
+            if not await self._ender.end(held, {i: _ending(s, keep) for i, s in away.items()}):
                 return list(ours)
             settled += [(held.id_of(i), held.token, s.action) for i, s in away.items()]
         if not back:
@@ -312,8 +313,11 @@ def _may_be_cut(held: HeldUnit) -> bool:
     return cut and held.doubt is None and not held.lock.locked()
 
 
-def _ending(settlement: Settlement) -> Ending:
-    """How a settlement ends a job; one that would come back was asked to cancel."""
-    action = settlement.action
+def _ending(settlement: Settlement, keep: float | None) -> Ending:
+    """How a settlement ends a job; one that would come back was asked to cancel.
+
+    keep: for how long its queue keeps ended jobs.
+    """
+    action, more = settlement.action, settlement.outlasting(keep)
     state: State = action if action in ("done", "dead") else "cancelled"
-    return Ending(state, settlement.error, settlement.result, action != "give_back")
+    return Ending(state, settlement.failure, settlement.result, action != "give_back", more)

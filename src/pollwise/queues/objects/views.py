@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pollwise.queues.base import JobFilter, Stats
 from pollwise.queues.objects.body import (
@@ -16,6 +18,7 @@ from pollwise.queues.objects.body import (
 )
 from pollwise.queues.objects.chain import (
     ClaimUnit,
+    ListedObject,
     RootObject,
     errors_of,
     last_run,
@@ -26,11 +29,16 @@ from pollwise.queues.objects.claiming import UnitClaimer, since_of
 from pollwise.queues.objects.core import TICK, Core
 from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.markers.unique import UniqueMarkers
-from pollwise.queues.objects.names import PutName, place_after, read_id, tag_of
+from pollwise.queues.objects.names import PutName, kept_for, place_after, read_id, tag_of
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
+
+T = TypeVar("T")
 
 #: The maximum number of finished jobs that one prune deletes, and that it examines.
 PRUNE_MAX, PRUNE_LOOK = 1000, 10_000
+#: How many puts are listed one by one, rather than all, to find out whether their jobs have ended.
+LISTED_ALONE = 8
 #: The number of jobs of mixed puts whose kind is remembered.
 KINDS_MAX = 65536
 
@@ -63,7 +71,7 @@ class Views:
         self._claiming = claiming
         self._uniques = uniques
         self._ender = ender
-        self._pruned_to = ""
+        self._pruned_to = {"ended": "", "results": ""}
         self._kinds: dict[str, str] = {}  # of tags, and of the ids of jobs in mixed puts
 
     async def stats(self) -> Stats:
@@ -97,9 +105,8 @@ class Views:
                 if not unit.ended:
                     job = _ListedJob(root.put, unit.start, self._state(unit), unit)
                     counts.append(_JobCount(job, unit.left, since_of(core, unit)))
-        for folder in ("dead", "ended"):
-            counts += [_JobCount(job) for job in await self._records(folder)]
-        return counts
+        ended = {job.put.id_of(job.index): job for job in await self._all_records()}
+        return counts + [_JobCount(job) for job in ended.values()]
 
     async def _kinds_of(self, counts: list[_JobCount]) -> list[str | None]:
         """Two kinds with the same tag count as one of them, which is very unlikely."""
@@ -132,17 +139,55 @@ class Views:
         if place is None:
             return None
         put, index = place
-        roots = [r for r in await core.folder(put.folder) if r.item is not None and not r.void]
+        roots = [root for root in await core.folder(put.folder) if _is_live(root)]
         for root in roots:
             for unit in await core.units(root):
                 if index in (unit.jobs(core.cache.content) or ()):
                     return await self._info(_ListedJob(put, index, self._state(unit), unit))
-        for folder in ("dead", "ended"):
+        return await self._ended(put, index, roots)
+
+    async def _ended(self, put: PutName, index: int, roots: list[RootObject]) -> JobInfo | None:
+        """A job that is not in a unit of these roots, which are those of its put."""
+        core = self._core
+        for folder in ("dead", "ended", "results"):
             raw = await core.get(core.path(folder, put.key(index)))
             if raw is not None:
-                return info_of(core.name, raw)
+                return self._unless_expired(raw)
         record = await self._ender.unmoved(roots, index)
         return None if record is None else info_of(core.name, record[1])
+
+    def _unless_expired(self, raw: bytes) -> JobInfo | None:
+        _, data = read_record(raw)
+        if data.get("expires_at", math.inf) <= self._core.time.now() + TICK:
+            return None
+        return info_of(self._core.name, raw)
+
+    async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        """How jobs ended; None for those that do not exist. One LIST for each put, or one for all
+        if they are many; and up to three GETs for each job that has ended."""
+        core = self._core
+        places = {job_id: read_id(job_id) for job_id in ids}
+        folders = {place[0].folder for place in places.values() if place}
+        if len(folders) > LISTED_ALONE:
+            roots = await self._roots()
+        else:
+            found = await core.all(core.folder(folder) for folder in folders)
+            roots = [root for part in _checked(found) for root in part if _is_live(root)]
+        live: set[str] = set()
+        of_put: dict[str, list[RootObject]] = {}
+        for root in roots:
+            if root.put.folder in folders:
+                of_put.setdefault(root.put.folder, []).append(root)
+                for unit in await core.units(root):
+                    live |= {root.put.id_of(i) for i in unit.jobs(core.cache.content) or ()}
+        over = {i: place for i, place in places.items() if place and i not in live}
+        infos = await core.all(
+            self._ended(*place, of_put.get(place[0].folder, [])) for place in over.values()
+        )
+        endings: dict[str, JobEnding | None] = {i: None for i, place in places.items() if not place}
+        for job_id, info in zip(over, _checked(infos), strict=True):
+            endings[job_id] = None if info is None else JobEnding.of(info)
+        return endings
 
     async def page(self, chosen: JobFilter) -> list[JobInfo]:
         page: list[JobInfo] = []
@@ -169,17 +214,14 @@ class Views:
                     yield info
 
     async def _roots(self) -> list[RootObject]:
-        roots = read_roots(await self._core.listing("live"))
-        return [root for root in roots if root.item is not None and not root.void]
+        return [root for root in read_roots(await self._core.listing("live")) if _is_live(root)]
 
     async def _all(self, chosen: JobFilter) -> list[_ListedJob]:
         """The jobs that may be on the page or after it, as far as a listing shows."""
         core, state = self._core, chosen.state
         seen: dict[str, _ListedJob] = {}
-        for folder, states in (("dead", ENDED[:1]), ("ended", ENDED[1:])):
-            if state is None or state in states:
-                for job in await self._records(folder):
-                    seen[job.put.id_of(job.index)] = job
+        for job in await self._all_records(state):
+            seen[job.put.id_of(job.index)] = job
         if state not in ENDED:
             for root in await self._roots():
                 for unit in await core.units(root):
@@ -197,9 +239,22 @@ class Views:
             and (begin is None or _beyond(job.put.place(job.index), begin, chosen.newest))
         ]
 
+    async def _all_records(self, state: State | None = None) -> list[_ListedJob]:
+        """The ended jobs, or those that may be in this state; some twice."""
+        folders = (("results", ENDED[1:]), ("ended", ENDED[1:]), ("dead", ENDED[:1]))
+        return [
+            job
+            for folder, states in folders
+            if state is None or state in states
+            for job in await self._records(folder)
+        ]
+
     async def _records(self, folder: str) -> list[_ListedJob]:
         found = []
+        now = self._core.time.now() + TICK
         for item in await self._core.listing(folder):
+            if folder == "results" and item.written + kept_for(item.size) <= now:
+                continue
             _, _, job_id = item.name.rpartition("/")[2].partition(".")
             if place := read_id(job_id):
                 state: State = "dead" if folder == "dead" else record_state(item)
@@ -216,7 +271,7 @@ class Views:
         core, unit, index = self._core, seen.unit, seen.index
         if unit is None:
             raw = await core.get(seen.record)
-            return None if raw is None else info_of(core.name, raw)
+            return None if raw is None else self._unless_expired(raw)
         body = await core.body(unit.root)
         if body is None:
             return None
@@ -254,8 +309,14 @@ class Views:
         return _counted(await self._core.all(calls))
 
     async def _retry_named(self, put: PutName, index: int) -> int:
-        path, key = self._core.path, put.key(index)
-        return await self._retry(path("dead", key)) or await self._retry(path("ended", key))
+        core, key = self._core, put.key(index)
+        if count := await self._retry(core.path("dead", key)):
+            return count
+        only = core.path("results", key)
+        if await core.head(core.path("ended", key)) is None:
+            return await self._retry(only)
+        await core.delete([only])  # first: it must not stay as the result of the next run
+        return await self._retry(core.path("ended", key))
 
     async def _retry(self, name: str) -> int:
         """Put an ended job again with its own id. If this is interrupted before its record is
@@ -299,35 +360,55 @@ class Views:
         await core.delete([name])
         return 1
 
-    async def prune(self, keep: float) -> int:
+    async def prune(self, keep: float | None) -> int:
         """Delete a bounded number of finished jobs that are old enough; each call continues."""
+        core, now = self._core, self._core.time.surely() + TICK
+        over = await self._old("results", lambda item: item.written + kept_for(item.size) <= now)
+        if over:
+            await core.delete(over)
+        if keep is None:
+            return len(over)
+        before = now - keep
+        old = await self._old("ended", lambda item: item.written <= before)
+        return len(over) + _counted(await core.all(self._drop(name) for name in old))
 
-        core = self._core
-        before = core.time.surely() - keep + TICK
+    async def _old(self, folder: str, is_old: Callable[[ListedObject], bool]) -> list[str]:
+        """The records of a folder that are old enough, a bounded number; each call continues."""
         old: list[str] = []
         looked = 0
         last = ""
-        async for page in core.pages("ended"):
+        async for page in self._core.pages(folder):
             for item in page:
-                if item.name > self._pruned_to:
+                if item.name > self._pruned_to[folder]:
                     looked += 1
                     last = item.name
-                    if item.written <= before:
+                    if is_old(item):
                         old.append(item.name)
             if len(old) >= PRUNE_MAX or looked >= PRUNE_LOOK:
                 break
         else:
             last = ""
-        self._pruned_to = last
-        return _counted(await core.all(self._drop(name) for name in old[:PRUNE_MAX]))
+        self._pruned_to[folder] = last
+        return old[:PRUNE_MAX]
 
 
 def _beyond(place: tuple[int, str, int], begin: tuple[int, str, int], newest: bool) -> bool:
     return place < begin if newest else place > begin
 
 
-def _counted(results: list[int | BaseException]) -> int:
+def _is_live(root: RootObject) -> bool:
+    return root.item is not None and not root.void
+
+
+def _checked(results: list[T | BaseException]) -> list[T]:
+    """The results of calls; raises the first that failed."""
+    found: list[T] = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return sum(result for result in results if isinstance(result, int))
+        found.append(result)
+    return found
+
+
+def _counted(results: list[int | BaseException]) -> int:
+    return sum(_checked(results))

@@ -25,8 +25,9 @@ from pollwise.queues.base import (
     claim_of,
 )
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
-from pollwise.queues.record import info_from, job_from, stats_from
+from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import same_payload
 from pollwise.runtime.jobs import (
@@ -71,6 +72,8 @@ TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queu
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _SEQ_MAX = 2**63 - 1
+#: How many jobs one prune deletes at most.
+PRUNE_MAX = 1000
 #: For a page of one state, the condition of the index that holds such jobs.
 _NARROW = {
     "delayed": "AND state IN (1, 3)",
@@ -121,6 +124,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         self._listen = self.database.listening(listen)
         self._in_doubt = InDoubt(claim_of)
         self._blocking: BlockingPuts | None = None
+        self._pruned_to = 0.0  # jobs that ended before were all examined
         super().__init__(
             name, clock=self.database.clock, keep=keep, max_payload_bytes=max_payload_bytes
         )
@@ -256,14 +260,16 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         batch = sorted(settlements, key=lambda s: _row(s.claim))
         plain = all(s.action == "done" for s in batch)
         keep = self.keep is not None
+        keeps = unless_all(None, [s.outlasting(self.keep) for s in batch], numbers)
         params = [
             text(self.name),
             numbers([number_of(s.claim.job.id) for s in batch]),
             numbers([s.claim.token for s in batch]),
             None if plain else numbers([ACTIONS.index(s.action) for s in batch]),
             None if plain else unless_all(0.0, [s.delay for s in batch], numbers),
-            None if plain else unless_all(None, [s.error for s in batch], texts),
-            unless_all(None, [s.result for s in batch], texts) if keep else None,
+            None if plain else unless_all(None, [s.failure for s in batch], texts),
+            unless_all(None, [s.result for s in batch], texts) if keep or keeps else None,
+            keeps,
             flag(any(s.claim.job.key is not None for s in batch)),
             flag(keep),
             self.database.now(),
@@ -281,7 +287,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _not_settled(self, refused: Sequence[Settlement]) -> Sequence[Settlement]:
         """The refused settlements, without those that an earlier call had carried out.
 
-        A settlement leaves the token one higher, or, when done or cancelled, no row.
+        A settlement leaves the token one higher, or, when done or cancelled and not kept, no row.
         A claim by another worker leaves the time of that claim as the token.
         """
         doubted = [number_of(s.claim.job.id) for s in refused if s in self._in_doubt]
@@ -353,6 +359,10 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         page = await self._page(JobFilter(limit=1), seq - 1, seq + 1)
         return page[0] if page else None
 
+    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        params = [text(self.name), _seqs(ids), self.database.now()]
+        return endings_from(await self.database.rows("endings", params, safe=True), ids)
+
     async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
         place = place_after(chosen.after)
         if chosen.newest:
@@ -400,6 +410,15 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._count("drop", _seqs(ids))
+
+    async def _prune(self, keep: float | None) -> int:
+        params = [text(self.name), None if keep is None else number(keep), self.database.now()]
+        [(kept, expired, now)] = await self.database.rows(
+            "prune", [*params, number(self._pruned_to)]
+        )
+        if keep is not None and kept < PRUNE_MAX:
+            self._pruned_to = now - keep - PRUNE_LOOK_BACK
+        return int(kept) + int(expired)
 
 
 def _with_pages(named: Mapping[str, str]) -> dict[str, str]:

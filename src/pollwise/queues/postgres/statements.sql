@@ -20,7 +20,7 @@ RETURNING seq
 SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: settle
-SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
 -- name: renew
 SELECT {schema}.renew($1, $2, $3, $4, $5, $6, $7)
@@ -40,17 +40,38 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: prune
--- Jobs done or cancelled this many seconds ago, a bounded number.
-WITH gone AS (
+-- Jobs done or cancelled this many seconds ago, and jobs that were kept for a result whose time is
+-- over, a bounded number. What has a longer time for its result stays, but frees its `unique`. Jobs
+-- that ended before $4 were examined before. Returns how many were deleted, and the time.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now),
+kept AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
         WHERE queue = $1 AND state IN (5, 6)
-          AND since <= (SELECT {schema}.now_or($3::double precision)) - $2::double precision
+          AND since <= (SELECT now FROM clock) - $2::double precision
+          AND since > $4::double precision AND expires_at IS NULL
         ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
     RETURNING seq
+), expired AS (
+    DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
+        SELECT seq FROM {schema}.jobs
+        WHERE queue = $1 AND expires_at <= (SELECT now FROM clock) AND state IN (5, 6)
+        ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING seq
+), freed AS (
+    UPDATE {schema}.jobs SET "unique" = NULL WHERE seq = ANY (ARRAY(
+        SELECT seq FROM {schema}.jobs
+        WHERE queue = $1 AND state IN (5, 6)
+          AND since <= (SELECT now FROM clock) - $2::double precision
+          AND since > $4::double precision AND expires_at > (SELECT now FROM clock)
+          AND "unique" IS NOT NULL
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING seq
 )
-SELECT count(*) FROM gone
+SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now FROM clock
 
 -- name: stats
 -- Counts by state from the indexes alone; overdue jobs count as ready.
@@ -86,6 +107,7 @@ FROM (
              THEN 0 ELSE state END AS shown
     FROM {schema}.jobs
     WHERE queue = $1 AND seq > $2::bigint AND seq < $3::bigint {narrow}
+      AND NOT (state >= 5 AND coalesce(expires_at <= (SELECT now FROM clock), false))
 ) AS jobs
 WHERE ($4::smallint IS NULL OR shown = $4::smallint)
   AND ($5::text[] IS NULL OR kind = ANY ($5::text[]))
@@ -100,6 +122,19 @@ SELECT topic, name, value FROM {schema}.notes
 WHERE queue = $1 AND topic = ANY ($2::text[])
   AND (until IS NULL OR until > {schema}.now_or($3::double precision))
 ORDER BY topic, name
+
+-- name: endings
+-- Which of these jobs have ended, and how; a row of NULLs for one that does not exist.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now)
+SELECT wanted.seq, j.kind, j.state, j.errors::text, j.result
+FROM unnest($2::bigint[]) AS wanted (seq)
+LEFT JOIN LATERAL (
+    SELECT * FROM {schema}.jobs AS t
+    WHERE t.seq = wanted.seq AND t.queue = $1
+      AND NOT (t.state >= 5 AND coalesce(t.expires_at <= (SELECT now FROM clock), false))
+    OFFSET 0
+) AS j ON true
+WHERE j.state IS NULL OR j.state >= 4
 
 -- name: tokens
 SELECT seq, token FROM {schema}.jobs WHERE seq = ANY ($1::bigint[])

@@ -18,6 +18,7 @@ import json
 import struct
 from collections.abc import Iterator
 
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import (
     ACTIONS,
@@ -49,6 +50,7 @@ _SETTLEMENT = struct.Struct(">QIBBBdH")
 _RENEWAL = struct.Struct(">QIHH")
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
 _SEPARATE, _WITH_HEADERS = 1, 2
+_WITH_RESULT, _WITH_KEEP = 1, 2
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
 
 
@@ -71,13 +73,15 @@ def packed_job(job: NewJob, encoded: str) -> list[bytes]:
     return [b"".join((head, kind, key, unique, body))]
 
 
-def packed_settlement(settlement: Settlement, with_result: bool) -> bytes:
-    claim = settlement.claim
-    error = b"" if settlement.error is None else settlement.error.encode()
+def packed_settlement(settlement: Settlement, with_result: bool, keep: float | None) -> bytes:
+    """A settlement as settle.lua takes it. keep: how long its record outlasts its queue's."""
+    claim, failure = settlement.claim, settlement.failure
+    error = b"" if failure is None else failure.encode()
     token = claim.token if 0 <= claim.token < 2**32 else 0
+    more = with_result * _WITH_RESULT + (keep is not None) * _WITH_KEEP
     head = _SETTLEMENT.pack(
         number_of(claim.job.id), token, _CODES[settlement.action],
-        settlement.error is not None, with_result, settlement.delay, len(error),
+        failure is not None, more, settlement.delay if keep is None else keep, len(error),
     )  # fmt: skip
     return head + error
 
@@ -155,6 +159,17 @@ def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int
         )
 
 
+def ending_in(
+    code: int, kind: bytes = b"", errors: bytes = b"", result: bytes = b""
+) -> JobEnding | None:
+    """What ended.lua says about a job; None for a job that does not exist."""
+    if code < 0:
+        return None
+    failures = tuple(_errors(errors))
+    newest = failures[-1] if failures else None
+    return JobEnding(kind.decode(), STATES[code], decode_result(result), newest)
+
+
 def _job(
     blob: bytes,
     place: int,
@@ -192,7 +207,7 @@ def _errors(part: bytes) -> Iterator[JobFailure]:
     while place < len(part):
         at, attempt, size = _ERROR.unpack_from(part, place)
         place += _ERROR.size
-        yield JobFailure(at, attempt, part[place : place + size].decode())
+        yield JobFailure.stored(at, attempt, part[place : place + size].decode())
         place += size
 
 

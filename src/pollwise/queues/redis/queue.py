@@ -22,6 +22,7 @@ from pollwise.queues.base import (
     Stats,
 )
 from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
@@ -94,7 +95,7 @@ class RedisQueue(Queue):
             self._connections,
             name,
             prefix=prefix,
-            keep=keep is not None,
+            keep=None if keep is None else seconds(keep, "keep", positive=True),
             keep_answers=max(2 * time_limit, KEEP_ANSWERS_MIN),
         )
         super().__init__(
@@ -152,7 +153,7 @@ class RedisQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._store.drop(ids, self.clock.imposed())
 
-    async def _prune(self, keep: float) -> int:
+    async def _prune(self, keep: float | None) -> int:
         return await self._store.prune(keep, self.clock.imposed())
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
@@ -160,6 +161,9 @@ class RedisQueue(Queue):
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         return await self._store.read_notes(topics, self.clock.imposed())
+
+    async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        return await self._store.endings(ids, self.clock.imposed())
 
     async def close(self) -> None:
         if self._connections.closed:

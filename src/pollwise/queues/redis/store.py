@@ -20,6 +20,7 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:dead       zset    number by number
     …:done       zset    number by the time it was done, for jobs that are kept
     …:cancelled  zset    number by the time it was cancelled, for jobs that are kept
+    …:results    zset    number by the time until which a job is kept for its result
     …:pages      hash    number // 1024 -> how many jobs exist, so that lists find them
     …:notes:T    hash    the notes of a topic (pauses, workers, orders): name -> until when, as
                          bytes, and the value
@@ -42,12 +43,14 @@ from pollwise.queues.base import ClaimRequest, JobFilter, Stats, claim_of
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.redis.layout import (
     claims_in,
+    ending_in,
     packed_job,
     packed_renewal,
     packed_settlement,
     views_in,
 )
 from pollwise.queues.unique import check_twin, first_places
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
@@ -101,7 +104,7 @@ def tag_of(prefix: str, queue: str) -> str:
 class RedisStore:
     """The calls of one queue handle.
 
-    keep: jobs that are done or cancelled are kept.
+    keep: for how many seconds jobs that are done or cancelled are kept; None if they are not.
     keep_answers: for how many seconds the server keeps an answer for a repeated call.
     """
 
@@ -111,14 +114,15 @@ class RedisStore:
         queue: str,
         *,
         prefix: str,
-        keep: bool,
+        keep: float | None,
         keep_answers: float,
     ) -> None:
         self.tag = tag_of(prefix, queue)
         self.channel = f"{self.tag}:hints:{connections.address.db}"
         self._connections = connections
         self._queue = queue
-        self._keep = keep
+        self._keep_for = keep
+        self._keep = keep is not None
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)
@@ -202,9 +206,11 @@ class RedisStore:
         with self._in_doubt.unless_answered(settlements):
             for part in _in_parts(settlements):
                 stored = {n: s.result for n, s in enumerate(part) if s.result is not None}
+                more = [s.outlasting(self._keep_for) for s in part]
                 if not self._keep:
-                    stored = {n: r for n, r in stored.items() if part[n].action == "dead"}
-                heads = [packed_settlement(s, n in stored) for n, s in enumerate(part)]
+                    dead = [s.action == "dead" for s in part]
+                    stored = {n: r for n, r in stored.items() if more[n] or dead[n]}
+                heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
                 answer = await self._kept(
                     "settle", [_time(now), int(self._keep)], [b"".join(heads), *results]
@@ -275,6 +281,15 @@ class RedisStore:
             return info
         return None
 
+    async def endings(self, ids: Sequence[str], now: float | None) -> dict[str, JobEnding | None]:
+        found: dict[str, JobEnding | None] = {}
+        for n in range(0, len(ids), MOST_AT_ONCE):
+            by_number = {number_of(job_id): job_id for job_id in ids[n : n + MOST_AT_ONCE]}
+            answer = await self._run("ended", _time(now), "read", "0", 0, *by_number)
+            for number, code, *rest in answer:
+                found[by_number[int(number)]] = ending_in(int(code), *rest)
+        return found
+
     async def list_jobs(self, chosen: JobFilter, now: float | None) -> list[JobInfo]:
         if chosen.worker == "" or chosen.kinds == ():
             return []
@@ -330,8 +345,9 @@ class RedisStore:
             go_on = cursor.decode()
         return count
 
-    async def prune(self, keep: float, now: float | None) -> int:
-        found, _ = await self._run("ended", _time(now), "prune", repr(keep), MOST_AT_ONCE)
+    async def prune(self, keep: float | None, now: float | None) -> int:
+        kept = "" if keep is None else repr(keep)
+        found, _ = await self._run("ended", _time(now), "prune", kept, MOST_AT_ONCE)
         return int(found)
 
     async def write_note(self, note: NewNote, now: float | None) -> NoteWritten:

@@ -75,7 +75,7 @@ class SqliteQueue(Queue):
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(
-            self.path, name, synchronous=synchronous, create=create, keep=keep is not None
+            self.path, name, synchronous=synchronous, create=create, keep=self.keep
         )
         self._puts_here = 0
         self._in_thread_until = 0.0
@@ -134,6 +134,7 @@ class SqliteQueue(Queue):
     _prune = in_thread_now(SqliteStore.prune)
     _write_note = in_thread_now(SqliteStore.write_note)
     _read_notes = in_thread_now(SqliteStore.read_notes)
+    _endings = in_thread_now(SqliteStore.endings)
 
     async def close(self) -> None:
         if not self._thread.closed:

@@ -117,10 +117,15 @@ WHERE state IN (0, 3) AND (seq, token) IN (
 RETURNING seq, token;
 
 -- name: settle_end
--- :batch is a JSON list of [seq, token, state, error, result].
+-- :batch is a JSON list of [seq, token, state, error, result, keep]. A job that is kept only for its
+-- result frees its `unique`.
 UPDATE pollwise_jobs SET
     state = json_extract(b.value, '$[2]'), since = :now, errors = {with_error},
-    result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0
+    result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0,
+    expires_at = :now + json_extract(b.value, '$[5]'),
+    "unique" = CASE
+        WHEN :keep OR json_extract(b.value, '$[5]') IS NULL THEN "unique"
+    END
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
@@ -202,10 +207,19 @@ SELECT seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique
        since, worker, errors, claimed_at, progress, cancel, result
 FROM pollwise_jobs
 WHERE queue = :queue AND seq > :after AND seq < :before {narrow}
+  AND NOT (state >= 5 AND expires_at IS NOT NULL AND expires_at <= :now)
   AND (:state IS NULL OR shown = :state)
   AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
   AND (:worker IS NULL OR worker = :worker)
 ORDER BY seq {order} LIMIT :limit;
+
+-- name: endings
+-- Which of these jobs have ended, and how; a row of NULLs for one that does not exist.
+SELECT wanted.value, kind, state, errors, result
+FROM json_each(:batch) AS wanted
+LEFT JOIN pollwise_jobs ON seq = wanted.value AND queue = :queue
+  AND NOT (state >= 5 AND expires_at IS NOT NULL AND expires_at <= :now)
+WHERE state IS NULL OR state >= 4;
 
 -- name: dead_ids
 SELECT seq FROM pollwise_jobs WHERE queue = :queue AND state >= 4 AND state = 4 ORDER BY seq;
@@ -226,7 +240,7 @@ UPDATE pollwise_jobs SET
         ELSE 0
     END,
     since = :now, run_at = :now, attempt = 0, token = token + 1,
-    worker = NULL, claimed_at = NULL, progress = NULL, result = NULL
+    worker = NULL, claimed_at = NULL, progress = NULL, result = NULL, expires_at = NULL
 WHERE seq = :seq;
 
 -- name: drop
@@ -236,10 +250,13 @@ WHERE queue = :queue AND state >= 4 AND state = 4
 RETURNING seq;
 
 -- name: prune
+-- What has a longer time for its result stays, see `free_unique`. Jobs that ended before :from were
+-- examined before.
 DELETE FROM pollwise_jobs
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
-    WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before
+    WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before AND since > :from
+      AND (expires_at IS NULL OR expires_at <= :now)
     ORDER BY since LIMIT :most
 )
 RETURNING seq;
@@ -269,3 +286,19 @@ SELECT topic, name, value FROM pollwise_notes
 WHERE queue = :queue AND topic IN (SELECT value FROM json_each(:topics))
   AND (until IS NULL OR until > :now)
 ORDER BY topic, name;
+
+-- name: free_unique
+-- Of jobs that stay only for their results.
+UPDATE pollwise_jobs SET "unique" = NULL
+WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before AND since > :from
+  AND "unique" IS NOT NULL;
+
+-- name: expire
+-- Delete jobs that were kept for their results, when their time is over.
+DELETE FROM pollwise_jobs
+WHERE seq IN (
+    SELECT seq FROM pollwise_jobs
+    WHERE queue = :queue AND expires_at <= :now AND state IN (5, 6)
+    ORDER BY expires_at LIMIT :most
+)
+RETURNING seq;

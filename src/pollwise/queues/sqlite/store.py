@@ -12,8 +12,16 @@ from typing import Any
 
 from pollwise.queues.base import ClaimRequest, JobFilter, Stats
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic, without_paused
-from pollwise.queues.record import encoded_progress, info_from, job_from, stats_from
+from pollwise.queues.record import (
+    PRUNE_LOOK_BACK,
+    encoded_progress,
+    endings_from,
+    info_from,
+    job_from,
+    stats_from,
+)
 from pollwise.queues.unique import check_twin
+from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
     STATES,
@@ -58,11 +66,18 @@ class SqliteStore(SqliteFile):
     holds = "queue"
 
     def __init__(
-        self, path: Path, queue: str, *, synchronous: str, create: bool, keep: bool = False
+        self,
+        path: Path,
+        queue: str,
+        *,
+        synchronous: str,
+        create: bool,
+        keep: float | None = None,
     ) -> None:
         super().__init__(path, synchronous=synchronous, create=create, queue=queue)
         self._queue = queue
         self._keep = keep
+        self._pruned_to = 0.0  # jobs that ended before were all examined
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
             added = self._sql["with_error"].replace("{error}", error).replace("{at}", at)
@@ -143,7 +158,7 @@ class SqliteStore(SqliteFile):
         return bool(moved)
 
     def _forget_unless_kept(self, cancelled: Iterable[int]) -> None:
-        if not self._keep and (ended := list(cancelled)):
+        if self._keep is None and (ended := list(cancelled)):
             self._rows("forget", batch=json.dumps(ended))
 
     def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int]:
@@ -199,16 +214,22 @@ class SqliteStore(SqliteFile):
             if s.action in ("retry", "give_back"):
                 name = "settle_again"
                 row += [s.delay, s.error, s.action == "retry"]
-            elif s.action == "dead" or self._keep:
+            elif s.action == "dead" or self._keep is not None or s.keep is not None:
                 name = "settle_end"
-                row += [_CODES[s.action], s.error, s.result]
+                row += [_CODES[s.action], s.failure, s.result, s.outlasting(self._keep)]
             else:
                 name = "settle_done"
             by_statement.setdefault(name, []).append(row)
         settled: set[tuple[int, int]] = set()
         with transaction(self.connect()):
             for name, batch in by_statement.items():
-                rows = self._rows(name, batch=json.dumps(batch), now=now, errors_kept=ERRORS_KEPT)
+                rows = self._rows(
+                    name,
+                    batch=json.dumps(batch),
+                    now=now,
+                    errors_kept=ERRORS_KEPT,
+                    keep=self._keep is not None,
+                )
                 settled |= {row[:2] for row in rows}
                 if name == "settle_again":
                     self._forget_unless_kept(row[0] for row in rows if row[2] == _CANCELLED)
@@ -254,6 +275,10 @@ class SqliteStore(SqliteFile):
         page = self._page(now, JobFilter(limit=1), number - 1, number + 1)
         return page[0] if page else None
 
+    def endings(self, now: float, ids: Sequence[str]) -> dict[str, JobEnding | None]:
+        rows = self._rows("endings", batch=_id_batch(ids), now=now)
+        return endings_from(rows, ids)
+
     def list_jobs(self, now: float, chosen: JobFilter) -> list[JobInfo]:
         place = place_after(chosen.after)
         after, before = (0, place or _SEQ_MAX) if chosen.newest else (place, _SEQ_MAX)
@@ -288,9 +313,17 @@ class SqliteStore(SqliteFile):
         with transaction(self.connect()):
             return len(self._rows("drop", batch=_id_batch(ids)))
 
-    def prune(self, now: float, keep: float) -> int:
+    def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):
-            return len(self._rows("prune", before=now - keep, most=MOST_AT_ONCE))
+            count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
+            if keep is None:
+                return count
+            span = {"before": now - keep, "from": self._pruned_to}
+            pruned = len(self._rows("prune", now=now, most=MOST_AT_ONCE, **span))
+            if pruned < MOST_AT_ONCE:
+                self._rows("free_unique", **span)
+                self._pruned_to = now - keep - PRUNE_LOOK_BACK
+            return count + pruned
 
     # Notes
 

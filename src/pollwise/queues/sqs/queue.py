@@ -355,7 +355,7 @@ class SqsQueue(Queue):
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._dead.drop(ids)
 
-    async def _prune(self, keep: float) -> int:
+    async def _prune(self, keep: float | None) -> int:
         return 0  # nothing is ever kept
 
     async def close(self) -> None:

@@ -26,11 +26,11 @@ from pollwise.core.retry import Retry
 from pollwise.durations import seconds
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import ChoreFailed, Events, HandlerStuck
+from pollwise.runtime.events import Events, HandlerStuck
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES, Ahead
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.control.leases import Leases
-from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.executor.control.pruning import Pruning
 from pollwise.runtime.executor.recycling import Recycling
 from pollwise.runtime.executor.settling import Settler
 from pollwise.runtime.executor.starting import RunOptions
@@ -46,10 +46,6 @@ SETTLE_TRIES_AT_STOP = 3
 SETTLE_WITHIN_AT_STOP = 10.0
 #: How long a handler may take to end after a stop cancelled it, in seconds; then it is stuck.
 STUCK_AFTER = 10.0
-#: How often finished work that was kept long enough is deleted, in seconds; happens after a poll.
-PRUNE_EVERY = 60.0
-#: The same while some are left to delete: a store deletes a bounded number at a time.
-PRUNE_AGAIN = 1.0
 
 #: The name of the task that gives back the work of stuck handlers when the event loop ends.
 GIVES_BACK = "give back at the end"
@@ -111,7 +107,7 @@ class Executor(Generic[H, C]):
             self._held, work, self._settler, self.chores, self.lease, clock, self._lose,
             self._cancel, self._start_waiting,
         )  # fmt: skip
-        self._next_prune = 0.0
+        self.pruning = Pruning(store, clock, events, work.source)
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -252,18 +248,6 @@ class Executor(Generic[H, C]):
     def count_by(self, group: Callable[[H], str]) -> Counter[str]:
         """How much of each group is held and not done yet."""
         return Counter(group(held) for held in self._held.values() if held.settlement is None)
-
-    async def prune(self) -> None:
-        """Delete finished work that was kept long enough, if it is time; called after each poll."""
-        now = self._clock.now()
-        if self._store.keep is None or now < self._next_prune:
-            return
-        self._next_prune = now + PRUNE_EVERY
-        try:
-            if await self._store.prune():
-                self._next_prune = now + PRUNE_AGAIN
-        except Exception as error:
-            self._events.emit(ChoreFailed(self._work.source, "prune", text_of(error)))
 
     # Running
 

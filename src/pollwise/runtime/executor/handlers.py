@@ -41,7 +41,7 @@ class Handler:
 
     timeout: seconds a run may take; None uses the worker's.
     breaker: stops the kind from being claimed while its runs keep failing.
-    returns: what it returns is kept with the job, if the queue keeps finished jobs.
+    result_ttl: for how many seconds what it returns is kept with the job; None: not at all.
     process: it runs in a process of its own.
     """
 
@@ -51,7 +51,7 @@ class Handler:
     retry: Retry
     timeout: float | None
     breaker: Breaker | None
-    returns: bool = False
+    result_ttl: float | None = None
     process: bool = False
 
 
@@ -62,7 +62,7 @@ def handler_for(
     timeout: Duration | None,
     breaker: Breaker | None,
     item: str = "job",
-    returns: bool = False,
+    result_ttl: Duration | None = None,
     process: bool = False,
 ) -> Handler:
     """Check a function as a handler of `kind`; `item` is what it is called with."""
@@ -79,7 +79,7 @@ def handler_for(
         retry=retry or JOB_RETRY,
         timeout=None if timeout is None else seconds(timeout, "timeout", positive=True),
         breaker=breaker,
-        returns=returns,
+        result_ttl=None if result_ttl is None else seconds(result_ttl, "result_ttl") or None,
         process=process,
     )
 

@@ -64,8 +64,9 @@ class Sealing:
         """A job whose result cannot be sealed is dead: it ran, so a retry would not help."""
         assert self.chain is not None  # noqa: S101
         assert settlement.result is not None  # noqa: S101
+        job = settlement.claim.job
         try:
-            result = self.chain.seal(settlement.result, self._of_result(settlement.claim.job))
+            result = self.chain.seal(settlement.result, self._of_result(job.kind, job.id))
             return replace(settlement, result=result)
         except (PayloadError, CodecError) as error:
             return Settlement.dead(settlement.claim, f"its result cannot be kept: {error}")
@@ -87,17 +88,17 @@ class Sealing:
 
     def _result(self, info: JobInfo) -> Any:
         try:
-            return self.opened_result(info.result, info.job)
+            return self.opened_result(info.result, info.job.kind, info.job.id)
         except CodecError:
             return info.result
 
-    def opened_result(self, result: Any, job: Job) -> Any:
+    def opened_result(self, result: Any, kind: str, job_id: str) -> Any:
         """A result, decoded. Raises `KeyMissing` or `CodecError`."""
         if not is_envelope(result):
             return result
         if self.chain is None:
             raise unknown_codecs(result, NO_CODEC)
-        return self._open(result, self._of_result(job))
+        return self._open(result, self._of_result(kind, job_id))
 
     def opened(self, item: T) -> T:
         """A job or record with its payload, or with the reason why it cannot be decoded.
@@ -148,5 +149,5 @@ class Sealing:
     def _of_payload(self, kind: str) -> CodecContext:
         return CodecContext("payload", self._place, kind)
 
-    def _of_result(self, job: Job) -> CodecContext:
-        return CodecContext("result", self._place, job.kind, job.id)
+    def _of_result(self, kind: str, job_id: str) -> CodecContext:
+        return CodecContext("result", self._place, kind, job_id)

@@ -6,13 +6,17 @@ emptied when it has grown; a reader may then miss a line, which only costs laten
 
 from __future__ import annotations
 
+import math
+import os
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from pollwise.runtime.hints import Hint
 from pollwise.storage.sqlite.file_hints import IN_MODIFY, FileBeside
+from pollwise.storage.wanted import ANNOUNCE_EVERY, ANNOUNCED_FOR
 
 #: The file is emptied when it is larger than this, in bytes.
 SIZE_MAX = 64 * 1024
@@ -82,3 +86,31 @@ class BroadcastFile(FileBeside):
             return self._path.stat().st_size
         except OSError:
             return 0
+
+
+class WantedFile:
+    """The file `<database>-wanted`: its time says when somebody last wanted frequent broadcasts."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+        self._path = database.with_name(database.name + "-wanted")
+        self._announced_at = -math.inf
+
+    def announce(self) -> None:
+        """Such broadcasts are wanted here. A failure only costs latency, so it is not an error."""
+        now = time.monotonic()
+        if now < self._announced_at + ANNOUNCE_EVERY:
+            return
+        self._announced_at = now
+        with suppress(OSError):
+            if not self._path.exists():
+                self._path.touch()
+                self._path.chmod(self._database.stat().st_mode & 0o666)  # for all its users
+            os.utime(self._path)
+
+    def wanted(self) -> bool:
+        """True if somebody announced it lately."""
+        try:
+            return self._path.stat().st_mtime + ANNOUNCED_FOR > time.time()
+        except OSError:
+            return False

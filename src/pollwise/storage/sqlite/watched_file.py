@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from pollwise.runtime.hints import Listening
-from pollwise.storage.sqlite.broadcasts import BroadcastFile
+from pollwise.storage.sqlite.broadcasts import BroadcastFile, WantedFile
 from pollwise.storage.sqlite.file_hints import IN_ATTRIB, FileBeside
 
 
@@ -22,6 +22,7 @@ class WatchedFile(FileBeside):
 
     def __init__(self, database: Path, every: float) -> None:
         self._broadcasts = BroadcastFile(database, every, self._hear)
+        self._wanted_file = WantedFile(database)
         super().__init__(database, "-hint", every)
         self._touched = str(self._path)  # quicker to use than a Path
 
@@ -47,6 +48,13 @@ class WatchedFile(FileBeside):
 
     def _broadcast_to_others(self, kind: str) -> None:
         self._broadcasts.append(kind)
+
+    def announce(self, kind: str) -> None:
+        if self._every:
+            self._wanted_file.announce()
+
+    def _others_want(self, kind: str) -> bool:
+        return self._wanted_file.wanted()
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Touch the file. A failure only costs others latency, so it is not an error."""

@@ -40,9 +40,9 @@ from pollwise.testing.conformance import (
     ordering,
     putting,
     record,
+    results,
     settling,
     steering,
-    unique,
     views,
     waking,
 )
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 _MODULES = (
-    putting, ordering, unique, leasing, settling, record, dead, views, waking, cancelling,
+    putting, ordering, leasing, settling, record, results, dead, views, waking, cancelling,
     steering, codecs,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.

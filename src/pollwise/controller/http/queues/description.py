@@ -112,6 +112,10 @@ class RawSettlement(RawHeld):
     delay: float = Field(0.0, ge=0)
     error: str | None = None
     result: Any = None
+    keep: float | None = Field(
+        None, gt=0, description="Seconds that a done or cancelled job is kept for its result."
+    )
+    traceback: str | None = Field(None, description="Where the error of a dead job came from.")
 
 
 class RawSettle(BaseModel):
@@ -185,6 +189,24 @@ class RawFailure(BaseModel):
     at: float
     attempt: int
     error: str
+    traceback: str | None = None
+
+
+class RawIds(BaseModel):
+    ids: list[str]
+
+
+class RawEnding(BaseModel):
+    kind: str
+    state: JobState
+    result: Any
+    failure: RawFailure | None
+
+
+class RawEndings(BaseModel):
+    endings: dict[str, RawEnding | None] = Field(
+        description="How jobs ended; null for one that does not exist. Others are left out."
+    )
 
 
 class RawProgressView(RawProgress):
@@ -325,6 +347,10 @@ def raw_renew(name: str, body: RawRenew, keep: Keep = None) -> None: ...
 
 @description.post("/prune", summary="Delete jobs kept long enough", **_answers(RawCount, _WORK))
 def raw_prune(name: str, keep: Keep = None) -> None: ...
+
+
+@description.post("/endings", summary="How jobs ended", **_answers(RawEndings, _READ))
+def raw_endings(name: str, body: RawIds, keep: Keep = None) -> None: ...
 
 
 @description.post("/cancel", summary="Cancel jobs", **_answers(RawStates, _OPERATE))

@@ -7,6 +7,7 @@ Under /api/queue/{name}:
     POST …/abandon      {"nonce"} of a held claim                              → {}
     POST …/settle       {"settlements": [claim + {"action", "result"}]}        → {"lost"}
     POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
+    POST …/endings      {"ids"}                                                → {"endings"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
     POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
@@ -70,6 +71,7 @@ from pollwise.durations import seconds
 from pollwise.errors import ConfigError, LeaseLost, PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.queues.http import wire
+from pollwise.queues.waiting import ENDINGS
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Claim, Settlement, checked_name
@@ -141,6 +143,7 @@ class QueueApi:
             "settle": (self._settle, WORK),
             "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
+            "endings": (self._endings, READ_JOBS),
             "cancel": (self._cancel, OPERATE),
             "retry": (self._retry, OPERATE),
             "drop": (self._drop, OPERATE),
@@ -363,6 +366,8 @@ class QueueApi:
         claims, lost = self._seals.open_all([each.claim for each in read], who)
         pairs = zip(read, claims, strict=True)
         settlements = [replace(each, claim=claim) for each, claim in pairs if claim is not None]
+        if not queue.capabilities.results:  # the worker cannot know; the work is done all the same
+            settlements = [replace(each, result=None, keep=None) for each in settlements]
         try:
             await queue.settle(settlements)
         except LeaseLost as error:
@@ -416,6 +421,13 @@ class QueueApi:
     async def _job(self, queue: Queue, request: Request, *_: object) -> Any:
         info = await queue.get(request.path_params["job_id"])
         return {"job": None if info is None else wire.info_to(info)}
+
+    async def _endings(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+        ids = wire.names_from(body.get("ids"), "ids")
+        if ids is None:
+            raise ConfigError("ids must be a list of job ids")
+        queue.hints().announce(ENDINGS)  # for the client, who gets it through a WebSocket
+        return {"endings": wire.endings_to(await queue.endings(ids))}
 
     async def _cancel(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
         ids = wire.names_from(body.get("ids"), "ids")

@@ -2,7 +2,7 @@
 local types = {
   hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages,
     KEY.notes .. 'pauses', KEY.notes .. 'workers', KEY.notes .. 'orders'},
-  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled},
+  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled, KEY.results},
   set = {KEY.kinds},
 }
 for wanted, keys in pairs(types) do

@@ -12,7 +12,8 @@ local KEY = {
   parts = base .. ':parts', kinds = base .. ':kinds', ready = base .. ':ready:',
   delayed = base .. ':delayed', leased = base .. ':leased', heads = base .. ':heads',
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
-  done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages', notes = base .. ':notes:',
+  done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
+  results = base .. ':results', notes = base .. ':notes:',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
@@ -300,6 +301,7 @@ local function take_out(job)
   local set = SETS[job.state]
   if set then
     remove(KEY[set], job.id)
+    if job.state > STATE.dead then remove(KEY.results, job.id) end
     return
   end
   names(job)
@@ -310,8 +312,20 @@ local function take_out(job)
   end
 end
 
+-- Free the `unique` of a job that is kept only for its result.
+local function free_unique(job)
+  names(job)
+  if not job.unique then return end
+  redis.call('HDEL', KEY.unique, job.unique)
+  job.tail = struct.pack('>BhHHH', job.form, job.priority, #job.kind, #(job.key or ''), 0) ..
+    job.kind .. (job.key or '') .. string.sub(job.tail, job.body_at)
+  job.body_at = job.body_at - #job.unique
+  job.unique = nil
+end
+
 -- End a job that was taken out; delete it unless ended jobs are kept. A blocked one frees no key.
-local function finish(job, state, now, keep)
+-- more: for how many seconds it is kept for its result, if that is longer.
+local function finish(job, state, now, keep, more)
   names(job)
   if job.key and job.state ~= STATE.blocked then note('freed', job.key) end
   job.state, job.since = state, now
@@ -320,6 +334,11 @@ local function finish(job, state, now, keep)
     add(KEY.dead, tonumber(job.id), job.id)
   elseif keep == '1' then
     add(KEY[SETS[state]], now, job.id)
+    if more then add(KEY.results, now + more, job.id) end
+  elseif more then
+    add(KEY[SETS[state]], now + more, job.id)
+    add(KEY.results, now + more, job.id)
+    free_unique(job)
   else
     note('gone', job)
     return

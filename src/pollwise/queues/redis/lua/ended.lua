@@ -1,16 +1,57 @@
--- Retry ended jobs, or delete them. ARGV: now, what, the number to start after or how long jobs are
--- kept, the maximum count; then the numbers, unless all are meant.
--- What: "retry" (all: dead ones), "drop" (only dead ones) or "prune" (done and cancelled ones).
--- Returns how many, and the number to continue after, or '' at the end.
+-- Retry ended jobs, delete them, or read how they ended. ARGV: now, what, the number to start after or how long jobs are
+-- kept ('' if they are not), the maximum count; then the numbers, unless all are meant.
+-- What: "retry" (all: dead ones), "drop" (only dead ones), "prune" (done and cancelled ones) or "read".
+-- Returns how many, and the number to continue after, or '' at the end. "read" returns for each named
+-- job that has ended, or does not exist: its number, its state or -1, and, if it exists, its kind, its
+-- errors and its result.
 local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local ids, go_on = {}, ''
-if what == 'prune' then
-  local before = now - tonumber(after)
-  for _, key in ipairs({KEY.done, KEY.cancelled}) do
-    for _, id in ipairs(call('ZRANGEBYSCORE', key, '-inf', before, 'LIMIT', 0, most - #ids)) do
-      ids[#ids + 1] = id
-      remove(key, id)
+
+local function endings()
+  local answer = {}
+  for n, job in ipairs(load(ids)) do
+    local over = job and job.state > STATE.dead and call('ZSCORE', KEY.results, job.id)
+    if not job or (over and tonumber(over) <= now) then
+      answer[#answer + 1] = {ids[n], -1}
+    elseif job.state >= STATE.dead then
+      answer[#answer + 1] = {
+        ids[n], job.state, names(job).kind, part_of(job, FLAG.errors), part_of(job, FLAG.result),
+      }
     end
+  end
+  return answer
+end
+
+if what == 'prune' then
+  -- The scores of jobs that stay for their results are the times when these are over, so that each
+  -- is examined once.
+  if after ~= '' then
+    local before, longer = now - tonumber(after), {}
+    for _, key in ipairs({KEY.done, KEY.cancelled}) do
+      for _, id in ipairs(call('ZRANGEBYSCORE', key, '-inf', before, 'LIMIT', 0, most - #ids)) do
+        local over = tonumber(call('ZSCORE', KEY.results, id) or now)
+        if over > now then
+          longer[#longer + 1] = id
+          add(key, over, id)
+        else
+          ids[#ids + 1] = id
+          remove(key, id)
+        end
+      end
+    end
+    for _, job in ipairs(load(longer)) do
+      if job then
+        free_unique(job)
+        save(job)
+      end
+    end
+    flush()
+  end
+  local seen = {}
+  for _, id in ipairs(ids) do seen[id] = true end
+  for _, id in ipairs(call('ZRANGEBYSCORE', KEY.results, '-inf', now, 'LIMIT', 0, most)) do
+    if not seen[id] then ids[#ids + 1] = id end
+    remove(KEY.results, id)
   end
 elseif #ARGV > 4 then
   for at = 5, #ARGV do ids[#ids + 1] = ARGV[at] end
@@ -18,9 +59,11 @@ else
   ids = call('ZRANGEBYSCORE', KEY.dead, '(' .. after, '+inf', 'LIMIT', 0, most)
   if #ids == most then go_on = ids[most] end
 end
+if what == 'read' then return endings() end
 local count = 0
 for _, job in ipairs(load(ids)) do
-  if job and job.state >= STATE.dead and (what ~= 'drop' or job.state == STATE.dead) then
+  if job and job.state >= STATE.dead and (what ~= 'drop' or job.state == STATE.dead)
+      and (what ~= 'prune' or job.state > STATE.dead) then
     count = count + 1
     take_out(job)
     if what == 'retry' then

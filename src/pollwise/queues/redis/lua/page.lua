@@ -19,6 +19,13 @@ local function state_of(job)
   return waits and job.since <= now and STATE.ready or job.state
 end
 
+-- True for a job that was kept for a result whose time is over.
+local function expired(job)
+  if job.state <= STATE.dead then return false end
+  local over = call('ZSCORE', KEY.results, job.id)
+  return over and tonumber(over) <= now
+end
+
 local answer, count, size = {}, 0, 0
 
 local function append(bytes)
@@ -33,7 +40,7 @@ local function show(ids)
   for n, id in ipairs(ids) do
     local job = found[n] and read(id, found[n])
     if job and (state == nil or state == state_of(job)) and (worker == '' or worker == job.worker)
-        and (kinds == nil or kinds[names(job).kind]) then
+        and (kinds == nil or kinds[names(job).kind]) and not expired(job) then
       local bytes = found[n]
       if names(job).form % 2 == 1 then
         bytes = bytes .. (call('HGET', KEY.payloads, id) or 'null')

@@ -1,7 +1,7 @@
 -- End claims. ARGV: now, whether ended jobs are kept, key and number of the kept answer, how long it
 -- is kept; then the settlements, one after the other: number, token, action (0 done, 1 retry, 2 dead,
--- 3 cancelled, 4 give back), whether it has an error, whether it has a result, delay, length of the
--- error, error; then the results.
+-- 3 cancelled, 4 give back), whether it has an error, 1 if it has a result plus 2 if it has a time
+-- for which its job is kept, delay or that time, length of the error, error; then the results.
 -- Returns the refused ones: their places in the batch, as "3,7".
 local imposed, keep, kept_at, number, keep_for, batch = unpack(ARGV, 1, 6)
 local known = answer_of(kept_at, number)
@@ -11,12 +11,13 @@ local ENDS = {[0] = STATE.done, [2] = STATE.dead}
 local settlements, ids, results = {}, {}, 6
 local at, size = 1, #batch
 while at <= size do
-  local s, failed, with_result, error_size = {}
-  s.id, s.token, s.action, failed, with_result, s.delay, error_size, at =
+  local s, failed, more, error_size = {}
+  s.id, s.token, s.action, failed, more, s.delay, error_size, at =
     unpack_bytes('>I8I4BBBdH', batch, at)
   if failed == 1 then s.error = sub(batch, at, at + error_size - 1) end
   at = at + error_size
-  if with_result == 1 then
+  if more >= 2 then s.more = s.delay end
+  if more % 2 == 1 then
     results = results + 1
     s.result = ARGV[results]
   end
@@ -44,7 +45,7 @@ for n, s in ipairs(settlements) do
       await_due(job, now)
     else
       if s.result then set_part(job, FLAG.result, s.result) end
-      finish(job, ENDS[s.action] or STATE.cancelled, now, keep)
+      finish(job, ENDS[s.action] or STATE.cancelled, now, keep, s.more)
     end
   end
 end

@@ -1,0 +1,287 @@
+"""Waiting for jobs to end: all who wait for jobs of one queue share one poll loop.
+
+A poll reads all the jobs that are waited for in one call. Polls have a pace of their own, and a
+broadcast makes them at once: within the process, and between processes where the store has a
+channel. While broadcasts are known to arrive, polls are rare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import CodecError, JobFailed, StoreError
+from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import ENDED, JobFailure, JobInfo, State
+from pollwise.runtime.loop import POLL_RETRY, Batch, LoopOptions, PollLoop
+
+if TYPE_CHECKING:
+    from pollwise.queues.base import Queue
+
+#: The broadcast after jobs ended that somebody may wait for.
+ENDINGS = "#ended"
+#: The longest pause between two polls while broadcasts are known to arrive, in seconds.
+LONG_INTERVAL = 10.0
+#: The pace begins again for a job that is waited for from now on, at most this often, in seconds.
+AGAIN_EVERY = 0.5
+#: How long the first look may take, however short the timeout is, in seconds.
+LOOK_FOR = 1.0
+#: The maximum number of jobs that one call to the store reads.
+READ_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnding:
+    """How a job ended, for those who wait for it: its state, and its result or newest error."""
+
+    kind: str
+    state: State
+    result: Any = None
+    failure: JobFailure | None = None
+
+    @classmethod
+    def of(cls, info: JobInfo) -> JobEnding:
+        newest = info.errors[-1] if info.errors else None
+        return cls(info.job.kind, info.state, info.result, newest)
+
+
+Ended = asyncio.Future[JobEnding | None]
+
+
+class EndingWaiters:
+    """Those who wait for jobs of a queue, in each event loop that uses it.
+
+    opened: decodes a result, given the kind and the id of its job; may raise `CodecError`.
+    """
+
+    def __init__(self, queue: Queue, opened: Callable[[Any, str, str], Any]) -> None:
+        self._queue = queue
+        self._decoded = opened
+        self._by_loop: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}
+
+    async def result(self, job_id: str, timeout: Duration | None) -> Any:
+        """The result of a job; raises `JobFailed`, or `TimeoutError`."""
+        endings = await self.wait([job_id], timeout)
+        if job_id not in endings:
+            raise TimeoutError(f"job {job_id} has not ended within {timeout}; it goes on")
+        return self._opened(job_id, endings[job_id])
+
+    async def results(self, ids: Sequence[str], timeout: Duration | None) -> dict[str, Any]:
+        """The result of each job, or the `JobFailed` that says why there is none."""
+        endings = await self.wait(ids, timeout)
+        results: dict[str, Any] = {}
+        for job_id in ids:
+            if job_id in endings:
+                try:
+                    results[job_id] = self._opened(job_id, endings[job_id])
+                except JobFailed as error:
+                    results[job_id] = error
+                except CodecError as error:
+                    text = f"the result of job {job_id} cannot be decoded: {error}"
+                    results[job_id] = JobFailed(job_id, "done", text)
+        return results
+
+    def _opened(self, job_id: str, ending: JobEnding | None) -> Any:
+        """Raises `JobFailed`, or `CodecError`."""
+        value = result_of(job_id, ending)
+        return self._decoded(value, ending.kind if ending else "", job_id)
+
+    async def wait(
+        self, ids: Sequence[str], timeout: Duration | None
+    ) -> dict[str, JobEnding | None]:
+        """How these jobs ended; None for one that does not exist any more.
+
+        Those that have not ended at the timeout are left out.
+        """
+        within = None if timeout is None else seconds(timeout, "timeout")
+        if not ids or not self._queue.capabilities.results:
+            return await self._queue.endings(ids)  # raises if it cannot
+        loop = asyncio.get_running_loop()
+        for each in [each for each in self._by_loop if each.is_closed()]:
+            del self._by_loop[each]
+        if loop not in self._by_loop:
+            self._by_loop[loop] = LoopWaiters(self._queue)
+        return await self._by_loop[loop].wait(ids, within)
+
+    def cancelled(self, ids: Iterable[str]) -> None:
+        """These jobs were cancelled here; their records may be gone already."""
+        waiters = self._by_loop.get(asyncio.get_running_loop())
+        if waiters is not None:
+            waiters.cancelled(ids)
+
+    def close(self) -> None:
+        """Nobody can wait any more."""
+        error = StoreError(f"{self._queue.url} was closed while results were waited for")
+        for loop, waiters in self._by_loop.items():
+            with suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(waiters.fail, error)
+
+
+class LoopWaiters:
+    """Those who wait in one event loop."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._waiting: dict[str, set[Ended]] = {}
+        self._new: set[str] = set()  # not looked at yet
+        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
+        self._polls: PollLoop[tuple[str, JobEnding | None]] | None = None
+        self._began = 0.0
+
+    async def wait(self, ids: Sequence[str], within: float | None) -> dict[str, JobEnding | None]:
+        loop = asyncio.get_running_loop()
+        futures: dict[str, Ended] = {job_id: loop.create_future() for job_id in ids}
+        for job_id, future in futures.items():
+            self._waiting.setdefault(job_id, set()).add(future)
+        self._new.update(futures)
+        self._begin()
+        until = None if within is None else loop.time() + within
+        try:
+            if within is not None and self._looking is not None:  # at least one look
+                await asyncio.wait([self._looking], timeout=max(within, LOOK_FOR))
+            left = None if until is None else max(until - loop.time(), 0.0)
+            await asyncio.wait(futures.values(), timeout=left)
+            return {job_id: each.result() for job_id, each in futures.items() if each.done()}
+        finally:
+            for job_id, future in futures.items():
+                future.cancel()
+                self._forget(job_id, future)
+            if not self._waiting and self._polls is not None:
+                self._polls.stop()
+
+    def cancelled(self, ids: Iterable[str]) -> None:
+        for job_id in ids:
+            self._deliver(job_id, JobEnding("", "cancelled"))
+
+    def _forget(self, job_id: str, future: Ended) -> None:
+        waiting = self._waiting.get(job_id)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[job_id]
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._polling is None or self._polling.done():
+            self._polling = loop.create_task(self._poll())
+        elif self._polls is not None and self._queue.hints().known_at(ENDINGS) is None:
+            if loop.time() - self._began > AGAIN_EVERY:
+                self._polls.stop()
+        if self._looking is None or self._looking.done():
+            self._looking = loop.create_task(self._look_at_new())
+
+    # Reading
+
+    async def _look_at_new(self) -> None:
+        """Look at each job once when somebody begins to wait: it may have ended before."""
+        await asyncio.sleep(0)  # for others who begin at the same moment
+        while self._new:
+            ids, self._new = [job_id for job_id in self._new if job_id in self._waiting], set()
+            try:
+                await self._read(ids)
+            except Exception as error:
+                if POLL_RETRY.classify(error) == "permanent":
+                    self.fail(error)
+                return  # the polls try again
+
+    async def _poll(self) -> None:
+        hints = self._queue.hints()
+        options = LoopOptions(
+            clock=self._queue.clock, hints=_Broadcasts(hints), long_interval=LONG_INTERVAL,
+            drain=False,
+        )  # fmt: skip
+        while self._waiting:
+            hints.announce(ENDINGS)
+            self._began = asyncio.get_running_loop().time()
+            polls: PollLoop[tuple[str, JobEnding | None]] = PollLoop(
+                self._look, self._queue.wait_pace, f"results of {self._queue.name}", options
+            )
+            self._polls = polls
+            listening = hints.listen(self._heard, (ENDINGS,))
+            try:
+                async for _ in polls:
+                    if not self._waiting:
+                        return
+            except Exception as error:
+                self.fail(error)
+            finally:
+                listening.close()
+                polls.stop()
+
+    def _heard(self, _: str) -> None:
+        if self._polls is not None:
+            self._polls.hint()
+
+    async def _look(self, hold: float) -> Batch[tuple[str, JobEnding | None]]:
+        if not self._waiting:
+            return Batch(())
+        self._queue.hints().announce(ENDINGS)
+        return Batch(await self._read(list(self._waiting)))
+
+    async def _read(self, ids: Sequence[str]) -> list[tuple[str, JobEnding | None]]:
+        found: list[tuple[str, JobEnding | None]] = []
+        for first in range(0, len(ids), READ_AT_ONCE):
+            endings = await self._queue.endings(ids[first : first + READ_AT_ONCE])
+            for job_id, ending in endings.items():
+                self._deliver(job_id, ending)
+            found += endings.items()
+        return found
+
+    def _deliver(self, job_id: str, ending: JobEnding | None) -> None:
+        for future in self._waiting.pop(job_id, ()):
+            if not future.done():
+                future.set_result(ending)
+
+    def fail(self, error: BaseException) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for future in (each for futures in waiting.values() for each in futures):
+            if not future.done():
+                future.set_exception(error)
+
+
+class _Broadcasts(Hints):
+    """For the poll loop: nothing but whether broadcasts are known to arrive."""
+
+    def __init__(self, hints: Hints) -> None:
+        super().__init__()
+        self._hints = hints
+
+    @property
+    def proven_at(self) -> float | None:
+        return self._hints.known_at(ENDINGS)
+
+
+async def endings_one_by_one(
+    find: Callable[[str], Awaitable[JobInfo | None]], ids: Sequence[str]
+) -> dict[str, JobEnding | None]:
+    """How jobs ended, with one call each."""
+    found: dict[str, JobEnding | None] = {}
+    for job_id in ids:
+        info = await find(job_id)
+        if info is None or info.state in ENDED:
+            found[job_id] = None if info is None else JobEnding.of(info)
+    return found
+
+
+def result_of(job_id: str, ending: JobEnding | None) -> Any:
+    """The result of a job that has ended; raises `JobFailed` if it has none."""
+    if ending is None:
+        raise JobFailed(
+            job_id,
+            None,
+            f"job {job_id} does not exist (any more), nor does its result. A result is kept for "
+            "the task's `result_ttl`, or for as long as the queue keeps finished jobs (`keep`); a "
+            "job that was dropped, or cancelled while it waited, has none",
+        )
+    if ending.state == "done":
+        return ending.result
+    kind = f" of kind {ending.kind}" if ending.kind else ""
+    failure = ending.failure
+    reason = f": {failure.error}" if failure is not None else ""
+    text = f"job {job_id}{kind} is {ending.state}{reason}"
+    raise JobFailed(job_id, ending.state, text, None if failure is None else failure.traceback)
