@@ -17,7 +17,7 @@ demo: $(DEMO)  ## watch an adaptive worker save polls (ARGS="--seconds 30")
 
 test: $(DEV)  ## run the tests; a whole run also requires every branch of core (ARGS="-k name")
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest -q tests/core --cov=src/pollwise/core --cov-report=
+	@$(BIN)/python -m pytest -q tests/core --cov=src/pollwise/core --cov-report= -n 3
 	@$(BIN)/coverage report --skip-covered --include='$(CORE)' --fail-under=100
 	@$(BIN)/python -m pytest -q --ignore tests/core -n 3 --dist loadfile
 else
