@@ -96,6 +96,14 @@ def test_a_reading_that_tells_when_it_changed_is_counted_exactly() -> None:
     assert belief.rate == pytest.approx((kept + 1) / (kept + 3.0))
 
 
+def test_an_age_beyond_all_bounds_leaves_a_sound_estimate() -> None:
+    rate = ChangeRate(1.0)
+    rate.changed(1e200, 1e200)
+    rate.changed(1e190)
+    assert 0 < rate.rate < math.inf
+    assert 0 < rate.weight < math.inf
+
+
 def test_saturated_polls_with_the_time_of_change_still_find_the_rate() -> None:
     """Every look finds a change; when it was says how many there must have been."""
     rng, belief = random.Random(3), ChangeRate(expected=0.01)

@@ -54,7 +54,7 @@ class ChangeRate:
         """A poll `gap` seconds after the last one found the same reading."""
         if gap > 0:
             self._forget()
-            self._seconds = min(self._seconds + gap, self._changes / _RATE_MIN)
+            self._spend(gap)
 
     def changed(self, gap: float, age: float | None = None) -> None:
         """A poll `gap` seconds after the last one found a new reading.
@@ -66,7 +66,7 @@ class ChangeRate:
         self._forget()
         if age is not None:
             self._changes += 1.0
-            self._seconds += min(max(age, 0.0), gap)
+            self._spend(min(max(age, 0.0), gap))
             return
         if -math.expm1(-self.rate * gap) < SURPRISE:
             self._seconds *= QUIET_KEPT
@@ -79,6 +79,10 @@ class ChangeRate:
         variance = max(square - mean * mean, mean * mean / (2 * MEMORY))
         self._changes = mean * mean / variance
         self._seconds = mean / variance
+
+    def _spend(self, seconds: float) -> None:
+        # Squares of the rate must stay above 0.
+        self._seconds = min(self._seconds + seconds, self._changes / _RATE_MIN)
 
     def _forget(self) -> None:
         kept = max(1.0 - 1.0 / MEMORY, min(FIRST_WEIGHT / self._changes, 1.0))
