@@ -15,9 +15,10 @@ from uuid import UUID
 
 import pytest
 
-from pollwise import Job, NewJob, Reject, Retry, Worker, from_context
+from pollwise import Job, NewJob, Reject, Retry, Worker, from_context, task_ref
 from pollwise.errors import ConfigError
 from pollwise.testing import RecordingQueue, SteppedClock, WorkerTesters
+from tests.worker.children import cpu
 
 #: As programs have it: made with the URL of a store that a test cannot reach.
 worker = Worker("postgresql://nowhere.invalid/shop")
@@ -139,17 +140,34 @@ def test_jobs_that_always_come_back_fail(
         shop.run_all_sync(delayed=True)
 
 
-def test_what_was_there_before_is_there_again(pollwise_worker: WorkerTesters) -> None:
+def test_what_was_there_before_is_there_again(
+    pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters
+) -> None:
     before = worker.queue, worker.clock
-    pollwise_worker(worker)
+    charge_elsewhere = task_ref("charge", "postgresql://nowhere.invalid/shop")
+    shown = repr(charge_elsewhere)
+    shop = pollwise_worker(worker)
+    pollwise_queue.use_in(charge_elsewhere)
     assert worker.queue != before[0]
-    pollwise_worker.close()
-    assert (worker.queue, worker.clock) == before
+    charge_elsewhere.put_sync(order=str(ORDER))
+    pollwise_queue.assert_put(charge_elsewhere, order=ORDER)
+    assert shop.run_all_sync().done == 2
+    pollwise_queue.leave_all()
+    assert (worker.queue, worker.clock, repr(charge_elsewhere)) == (*before, shown)
+    with pytest.raises(ConfigError, match=r"give a pollwise\.Worker or a task_ref"):
+        pollwise_queue.use_in(mail)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"give a pollwise\.Worker"):
         pollwise_worker("shop:worker")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="must be a queue, such as a MemoryQueue"):
         with worker.using("memory://"):  # type: ignore[arg-type]
             pass
+
+
+def test_a_handler_in_a_process_is_waited_for(pollwise_worker: WorkerTesters) -> None:
+    jobs = pollwise_worker(cpu.worker)
+    job = cpu.add.put_sync(cpu.Point(1, 2), cpu.Point(3, 4))
+    assert jobs.run_all_sync().done == 1
+    assert job.result("1s") == cpu.Point(4, 6)
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "testing.md"

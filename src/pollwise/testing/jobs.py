@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollwise.errors import ConfigError, Signal
 from pollwise.queues.memory import MemoryQueue
@@ -13,6 +13,9 @@ from pollwise.runtime.executor.handlers import Proceed
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.testing.clock import SteppedClock
 from pollwise.worker import RunSummary, Worker
+
+if TYPE_CHECKING:
+    from pollwise.worker.tasks import TaskRef
 
 #: How many runs of handlers `run_all` allows; more are taken for an endless loop.
 RUNS_MAX = 1000
@@ -36,6 +39,18 @@ class RecordingQueue(MemoryQueue):
         super().__init__(name, clock=clock, keep="1d")
         #: All puts, in order.
         self.puts: list[RecordedPut] = []
+        self._users = ExitStack()
+
+    def use_in(self, *targets: Worker | TaskRef) -> None:
+        """Make workers and task refs use this queue until the test ends."""
+        for target in targets:
+            if not hasattr(target, "using"):
+                raise ConfigError(f"{target!r} has no queue: give a pollwise.Worker or a task_ref")
+            self._users.enter_context(target.using(self))
+
+    def leave_all(self) -> None:
+        """Give workers and task refs their own queues back."""
+        self._users.close()
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         ids, fresh = await super()._put(jobs)
@@ -162,16 +177,12 @@ class WorkerTesters:
 
     def __init__(self, queue: RecordingQueue) -> None:
         self._queue = queue
-        self._using = ExitStack()
 
     def __call__(self, worker: Worker) -> WorkerTester:
         if not isinstance(worker, Worker):
             raise ConfigError(f"pollwise_worker({worker!r}): give a pollwise.Worker")
-        self._using.enter_context(worker.using(self._queue))
+        self._queue.use_in(worker)
         return WorkerTester(worker, self._queue)
-
-    def close(self) -> None:
-        self._using.close()
 
 
 def _has(payload: Any, wanted: dict[str, Any]) -> bool:

@@ -25,18 +25,18 @@ def virtual_clock() -> SteppedClock:
 
 
 @pytest.fixture
-def pollwise_queue(virtual_clock: SteppedClock) -> RecordingQueue:
+def pollwise_queue(virtual_clock: SteppedClock) -> Iterator[RecordingQueue]:
     """A queue in memory that remembers puts: `pollwise_queue.assert_put(resize, image=7)`."""
     from pollwise.testing.jobs import RecordingQueue
 
-    return RecordingQueue(virtual_clock)
+    queue = RecordingQueue(virtual_clock)
+    yield queue
+    queue.leave_all()
 
 
 @pytest.fixture
-def pollwise_worker(pollwise_queue: RecordingQueue) -> Iterator[WorkerTesters]:
+def pollwise_worker(pollwise_queue: RecordingQueue) -> WorkerTesters:
     """`pollwise_worker(app.worker)` makes a worker use `pollwise_queue` until the test ends."""
     from pollwise.testing.jobs import WorkerTesters
 
-    testers = WorkerTesters(pollwise_queue)
-    yield testers
-    testers.close()
+    return WorkerTesters(pollwise_queue)

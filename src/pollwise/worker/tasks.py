@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
@@ -187,6 +188,16 @@ class TaskRef:
     def sync_queue(self) -> SyncQueue:
         """The queue for code without an event loop; shared by all that have its URL."""
         return sync_queue_for(self._queue, lambda: self._opened, codec=self._codec)
+
+    @contextmanager
+    def using(self, queue: Queue) -> Iterator[TaskRef]:
+        """Put into another queue inside the block. For tests."""
+        before = self._queue, self._opened
+        self._queue = self._opened = queue
+        try:
+            yield self
+        finally:
+            self._queue, self._opened = before
 
     def _refuse_unnamed(self, args: tuple[Any, ...]) -> None:
         if args:
