@@ -137,6 +137,7 @@ def test_errors_are_treated_as_in_the_worker_itself(caplog: pytest.LogCaptureFix
         async with at_work() as queue:
             jobs = {how: await cpu.fail.put(how) for how in ("own", "reject", "exit", "os")}
             snoozed = await cpu.fail.put("snooze")
+            jobs["cancelled"] = await cpu.fail.put("cancelled")
             texts = {how: await error_of(queue, job.id) for how, job in jobs.items()}
             infos = {how: await job.info() for how, job in jobs.items()}
             attempts = {how: info and info.job.attempt for how, info in infos.items()}
@@ -144,7 +145,9 @@ def test_errors_are_treated_as_in_the_worker_itself(caplog: pytest.LogCaptureFix
             assert "never" in texts["reject"]
             assert "SystemExit: 4" in texts["exit"]
             assert "OSError: [Errno 5] os" in texts["os"]
-            assert attempts == {"own": 1, "reject": 1, "exit": 3, "os": 3}
+            assert attempts == {"own": 1, "reject": 1, "exit": 3, "os": 3, "cancelled": 1}
+            assert await jobs["cancelled"].state() == "cancelled"
+            assert "enough" in texts["cancelled"]
             assert await snoozed.state() == "delayed"
 
     run(main)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollwise import Job, Reject, Retry, Snooze, Worker, WorkerRunOptions, from_context
+from pollwise import Cancelled, Job, Reject, Retry, Snooze, Worker, WorkerRunOptions, from_context
 
 #: Ends a handler that waits for what never comes.
 PATIENCE = 240.0
@@ -88,6 +88,8 @@ def fail(how: str) -> None:
         sys.exit(4)
     if how == "snooze":
         raise Snooze("1h")
+    if how == "cancelled":
+        raise Cancelled("enough")
     logging.getLogger("cpu").warning("about to fail: %s", how)
     raise OSError(5, how)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from pollwise.errors import Reject, Snooze
+from pollwise.errors import Cancelled, Reject, Snooze
 from pollwise.runtime.executor.handlers import text_of, traceback_of
 from pollwise.worker.processes.places import MAIN
 
@@ -36,6 +36,8 @@ def failure_of(error: BaseException, *, secret: bool = False) -> dict[str, Any]:
         return {"snooze": error.delay}
     if isinstance(error, Reject):
         return {"reject": error.reason}
+    if isinstance(error, Cancelled):
+        return {"cancelled": error.reason}
     classes = [f"{each.__module__}:{each.__qualname__}" for each in type(error).__mro__]
     return {
         "name": type(error).__name__,
@@ -52,6 +54,8 @@ def error_of(failure: dict[str, Any]) -> Exception:
         return Snooze(failure["snooze"])
     if "reject" in failure:
         return Reject(failure["reject"])
+    if "cancelled" in failure:
+        return Cancelled(failure["cancelled"])
     name, text, traceback = str(failure["name"]), str(failure["text"]), str(failure["traceback"])
     base = next(filter(None, map(_known, failure["classes"])), Exception)
     try:
