@@ -41,7 +41,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "demo", "worker", "doctor",
         "queue put", "queue stats", "queue list", "queue show", "queue cancel",
         "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume",
-        "queue workers", "queue running", "queue set-concurrency",
+        "queue workers", "queue running", "queue set-concurrency", "queue top",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
         "outbox drop", "outbox prune", "outbox migrate", "outbox list", "outbox show",
         "outbox relays", "outbox replay", "outbox release", "outbox export",

@@ -1,17 +1,25 @@
-"""`pollwise queue pause`, `resume`, `workers`, `running` and `set-concurrency`, and `stats`."""
+"""`pollwise queue pause`, `resume`, `workers`, `running`, `set-concurrency`, `stats` and `top`."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from pollwise.cli.queue import top
+from pollwise.queues.base import Stats
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.notes import Note, PauseInfo, Topic
 from pollwise.queues.presence import RunningJob, WorkerInfo
 from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.jobs import NewJob, Progress
-from tests.cli.console import good, pollwise
+from tests.cli.console import Screen, good, pollwise
 
 URL = "sqlite:///jobs.db"
 
@@ -86,7 +94,7 @@ def test_workers_are_listed() -> None:
     ]  # fmt: skip
     assert "box.example  4711" in shown[1]
     assert "1/8" in shown[1]
-    assert "Adaptive, every 0.1s, hints arrive" in shown[1]
+    assert "Adaptive every 0.1s, hinted" in shown[1]
     assert " any " in shown[2]
     assert shown[3] == "box-2 waits for broken: mail"
     facts = good("queue", "workers", URL, "--json").json()
@@ -157,3 +165,81 @@ def test_bad_orders_are_refused(words: tuple[object, ...], says: str) -> None:
     refused = pollwise("queue", "set-concurrency", URL, *words)
     assert (refused.code, refused.out) == (2, "")
     assert says in refused.err
+
+
+# top
+
+
+def snapshot(kinds: int, workers: int, pauses: int) -> top.QueueSnapshot:
+    counts = Stats(3, 1, 0, 2, 1, 0, 0, 12.5)
+    by_kind = {f"kind {n}": counts for n in range(kinds)}
+    return top.QueueSnapshot(
+        "jobs",
+        time.time(),
+        top._sum(by_kind),
+        by_kind,
+        {f"kind {n}": PauseInfo("ann", "why " * 40, 1.0) for n in range(pauses)},
+        [info(f"box-{n}-{'x' * 40}") for n in range(workers)],
+    )
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(40, 8), (60, 5), (80, 24), (100, 12), (200, 60)])
+@pytest.mark.parametrize("amounts", [(0, 0, 0), (1, 1, 1), (50, 50, 50), (0, 9, 0), (9, 0, 3)])
+def test_top_fits_any_terminal(columns: int, rows: int, amounts: tuple[int, int, int]) -> None:
+    screen = Console(width=columns, file=io.StringIO(), highlight=False)
+    screen.print(top.frame(snapshot(*amounts), rows, columns, live=True))
+    lines = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) <= rows
+    assert max(map(len, lines)) <= columns
+    assert lines[-1].startswith("q quits")
+
+
+def test_top_is_a_live_view() -> None:
+    for kind in ("mail", "mial"):
+        good("queue", "put", URL, kind)
+    attend(info())
+    with Screen(120, 24, "queue", "top", URL, "--every", "100ms", env={}) as screen:
+        screen.until(r"default · 2 ready · .* 1 worker, 1/8 busy")
+        screen.until("no worker that is there handles: mial")
+        screen.until(r"mial +1 .* nobody")
+        screen.until(r"box-1 +box.example +1/8 .* Adaptive every 0.1s, hinted +mail")
+        screen.until(r"\ds +1 +mail +box-1")
+        good("queue", "put", URL, "mail")
+        screen.until(r"mail +2 .* 1 worker")  # it looks again
+        screen.press("q")
+        assert screen.end() == 0
+        assert "\x1b[?1049l" in screen.raw
+
+
+def test_a_pipe_gets_one_look() -> None:
+    good("queue", "put", URL, "mail")
+    good("queue", "pause", URL)
+    lines = good("queue", "top", URL).out.splitlines()
+    assert lines[0].startswith("default · 1 ready · ")
+    assert lines[0].endswith(" · no worker")
+    assert lines[2].startswith("paused: the whole queue by ")
+    assert lines[-1].split() == ["mail", "1", *"0000", lines[-1].split()[6], "paused"]
+    facts = good("queue", "top", URL, "--json").json()
+    assert facts["counts"]["ready"] == facts["kinds"]["mail"]["ready"] == 1
+    assert (facts["unhandled"], facts["workers"]) == (["mail"], [])
+    assert pollwise("queue", "top", URL, "--every", "0s").code == 2
+
+
+def test_notes_are_not_read_for_every_update() -> None:
+    class Counted(MemoryQueue):
+        reads = 0
+
+        async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+            self.reads += 1
+            return await super()._read_notes(topics)
+
+    async def main(clock: VirtualClock) -> None:
+        queue = Counted(clock=clock)
+        watcher = top.QueueWatcher(queue)
+        for _ in range(20):
+            await watcher.take()
+            await clock.advance(0.5)
+        assert queue.reads == 2 * 2, "pauses and workers, each twice in ten seconds"
+
+    clock = VirtualClock()
+    clock.run(main(clock))

@@ -133,6 +133,32 @@ def test_a_role_with_the_grants_of_the_docs_can_do_everything(postgres: Postgres
     run(main)
 
 
+def test_a_role_that_was_granted_the_tables_of_an_older_version_goes_on(postgres: Postgres) -> None:
+    """It may not pause or leave a record before it is granted the new table."""
+    postgres.create_role("veteran", "hunter2")
+    migrated(postgres.dsn(), "older")
+    postgres.execute(
+        "GRANT USAGE ON SCHEMA older TO veteran; GRANT SELECT ON older.migrations TO veteran; "
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON older.jobs TO veteran"
+    )
+
+    async def main() -> None:
+        async with (
+            fresh(postgres.dsn(user="veteran"), schema="older") as queue,
+            PostgresQueue(postgres.dsn(), queue.name, schema="older") as admin,
+        ):
+            await queue.put([NewJob("mail", 1), NewJob("job", 2)])
+            await admin.pause("mail")
+            claims = await queue.claim("w", 10, 60)
+            assert [claim.job.payload for claim in claims] == [2]
+            with pytest.raises(StoreError, match="permission denied"):
+                await queue.pause("job")
+            await admin.resume("mail")
+            assert len(await queue.claim("w", 10, 60, kinds=["mail"])) == 1
+
+    run(main)
+
+
 def test_a_payload_too_large_is_refused(dsn: str) -> None:
     async def main() -> None:
         async with fresh(dsn, max_payload_bytes=10) as queue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +12,8 @@ import typer
 
 from pollwise.cli.fleet import opening
 from pollwise.cli.fleet.run import run as run_fleet
-from pollwise.cli.fleet.top import watch
-from pollwise.cli.fleet.views import FleetSnapshot, frame, phrase
+from pollwise.cli.fleet.views import FleetSnapshot, fitting, frame, phrase
+from pollwise.cli.live import watch
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json, LogFormat, LogLevel, MetricsPort, overrides_of, set_option
 from pollwise.cli.output import (
@@ -188,9 +189,8 @@ def top(
     targets = opening.targets_of(settings)
 
     async def live(store: FleetStore) -> int:
-        return await watch(
-            lambda: opening.take_snapshot(store, settings, targets), max(pause, 0.1), left
-        )
+        take = partial(opening.take_snapshot, store, settings, targets)
+        return await watch(take, fitting, max(pause, 0.1), left)
 
     try:
         code = opening.with_store(settings, live)

@@ -10,7 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pollwise.cli.output import NOTHING, rounded, visible
+from pollwise.cli.live import fitted_table
+from pollwise.cli.output import NOTHING, out, rounded, visible
 from pollwise.fleet.stores.base import FleetNode
 from pollwise.fleet.views import TargetState, last_poll, overdue, stalest_first, summary, unpolled
 
@@ -41,8 +42,6 @@ COLUMNS = ("target", "type", "state", "last success", "next", "every", "reading"
 NARROW = ("state", "last success", "next", "target")
 WIDE = 72
 NUMERIC = ("last success", "next", "every")
-#: Maximum width of a name.
-NAME_WIDTH = 32
 #: Lines of a live view that are not targets: figures, nodes, the table's head, how many more
 #: targets, and the key to quit.
 FRAME = 6
@@ -104,6 +103,11 @@ def frame(
     return Group(*parts)
 
 
+def fitting(snapshot: FleetSnapshot) -> RenderableType:
+    """A view that fits the screen, for `watch`."""
+    return frame(snapshot, max(out.size.height - FRAME, 1), out.size.width, live=True)
+
+
 def headline(snapshot: FleetSnapshot) -> Text:
     figures = summary(snapshot.targets, snapshot.now)
     states = figures["states"]
@@ -127,22 +131,7 @@ def headline(snapshot: FleetSnapshot) -> Text:
 def table(targets: Sequence[TargetState], now: float, columns: Sequence[str] = COLUMNS) -> Table:
     """One line for each target; the last column is cut if there is no room."""
     every = (dict(zip(COLUMNS, cells(each, now), strict=True)) for each in targets)
-    rows = [[cell[column] for column in columns] for cell in every]
-    made = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-    for place, column in enumerate(columns):
-        widest = max([len(column), *(row[place].cell_len for row in rows)])
-        last = place == len(columns) - 1
-        made.add_column(
-            column,
-            no_wrap=True,
-            overflow="ellipsis",
-            justify="right" if column in NUMERIC else "left",
-            width=None if last else min(widest, NAME_WIDTH),
-            ratio=1 if last else None,
-        )
-    for row in rows:
-        made.add_row(*row)
-    return made
+    return fitted_table(columns, [[cell[c] for c in columns] for cell in every], NUMERIC)
 
 
 def cells(each: TargetState, now: float) -> list[Text]:

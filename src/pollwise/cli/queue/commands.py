@@ -14,6 +14,7 @@ from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
 from pollwise.cli.queue import jobs, results, steering
+from pollwise.cli.queue import top as live
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.show import show
 from pollwise.cli.queue.text import shortened
@@ -138,6 +139,7 @@ app.command("resume")(steering.resume)
 app.command("workers")(steering.workers)
 app.command("running")(steering.running)
 app.command("set-concurrency")(steering.set_concurrency)
+app.command("top")(live.top)
 
 
 def _print_kinds(

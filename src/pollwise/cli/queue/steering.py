@@ -138,8 +138,8 @@ def worker_row(info: WorkerInfo, now: float) -> tuple[object, ...]:
 
 def pace_text(info: WorkerInfo) -> str:
     """How a worker polls."""
-    hints = ", hints arrive" if info.hints else ""
-    return f"{info.strategy.partition('(')[0]}, every {rounded(info.interval)}{hints}"
+    hinted = ", hinted" if info.hints else ""
+    return f"{info.strategy.partition('(')[0]} every {rounded(info.interval)}{hinted}"
 
 
 def running(

@@ -1,4 +1,4 @@
-"""`pollwise fleet top`: a live view that restores the terminal however it ends.
+"""A live view in the terminal, which is restored however the view ends.
 
 The key q, Ctrl-C, SIGTERM, SIGHUP and the end of its time all take the same way out, which restores
 the screen and the terminal's settings.
@@ -11,14 +11,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
+from rich.console import RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
-from pollwise.cli.fleet.views import FRAME, FleetSnapshot, frame
 from pollwise.cli.output import out, visible
 from pollwise.errors import StoreError
 
@@ -30,8 +31,16 @@ except ImportError:  # without termios, only Ctrl-C ends it
 else:
     KEYS = True
 
+T = TypeVar("T")
+
 #: Exit code of a process that a signal ended, minus the signal's number, as shells have it.
 BY_SIGNAL = 128
+#: Maximum width of a column of a table.
+COLUMN_WIDTH = 32
+#: The share of the time that a view may spend on taking its snapshots.
+LOOKING = 0.1
+#: The longest pause between two updates, in seconds, unless it is asked for.
+PAUSE_MAX = 60.0
 
 
 class ViewEnding:
@@ -54,31 +63,61 @@ class ViewEnding:
 
 
 async def watch(
-    take: Callable[[], Awaitable[FleetSnapshot]], pause: float, left: float | None
+    take: Callable[[], Awaitable[T]],
+    shown: Callable[[T], RenderableType],
+    pause: float,
+    left: float | None,
 ) -> int:
-    """Show the fleet until it ends; returns the exit code.
+    """Show snapshots until the view ends; returns the exit code.
 
-    pause: seconds between two updates. left: seconds until it ends by itself; None for no limit.
+    take: takes a snapshot. shown: draws it to fit the screen.
+    pause: seconds between two updates; longer if a snapshot takes long, so that a large store is
+        not asked all the time.
+    left: seconds until it ends by itself; None for no limit.
     """
     until = None if left is None else time.monotonic() + left
+    began = time.monotonic()
     first = await take()
+    took = time.monotonic() - began
     with (
         ended_by_hand() as ending,
-        Live(_fitting(first), console=out, screen=True, auto_refresh=False) as live,
+        Live(shown(first), console=out, screen=True, auto_refresh=False) as live,
     ):
         while until is None or time.monotonic() < until:
-            if await ending.within(pause):
+            if await ending.within(max(pause, min(took / LOOKING, PAUSE_MAX))):
                 break
+            began = time.monotonic()
             try:
-                shown = _fitting(await take())
+                now = shown(await take())
             except StoreError as error:
-                shown = Text(visible(str(error)), "red")
-            live.update(shown, refresh=True)
+                now = Text(visible(str(error)), "red")
+            took = time.monotonic() - began
+            live.update(now, refresh=True)
     return ending.code
 
 
-def _fitting(snapshot: FleetSnapshot) -> Any:
-    return frame(snapshot, max(out.size.height - FRAME, 1), out.size.width, live=True)
+def fitted_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Text]], numeric: Collection[str] = ()
+) -> Table:
+    """A table with one line for each row; the last column is cut if there is no room.
+
+    numeric: columns that are aligned to the right.
+    """
+    made = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for place, column in enumerate(columns):
+        widest = max([len(column), *(row[place].cell_len for row in rows)])
+        last = place == len(columns) - 1
+        made.add_column(
+            column,
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if column in numeric else "left",
+            width=None if last else min(widest, COLUMN_WIDTH),
+            ratio=1 if last else None,
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 @contextmanager

@@ -1,0 +1,19 @@
+"""A worker process that is paused and ordered about: `steered.py URL`. It prints what it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from pollwise import Job, Worker, WorkerRunOptions
+
+worker = Worker(sys.argv[1], WorkerRunOptions(concurrency=2), name="steered")
+
+
+@worker.handle("mail")
+@worker.handle("resize")
+async def handle(job: Job) -> None:
+    print("ran", job.kind, job.payload, flush=True)
+
+
+asyncio.run(worker.run())
