@@ -91,5 +91,5 @@ def test_what_another_process_wrote_is_not_trusted() -> None:
     assert info.kinds is not None
     assert (len(info.kinds), info.breakers) == (100, ())
     assert len(info.running) <= 20
-    for nothing in (None, [], {}, {"name": 7}, "x"):
-        assert WorkerInfo.from_value(nothing) is None
+    others: list[object] = [None, [], {}, {"name": 7}, "x"]
+    assert [WorkerInfo.from_value(other) for other in others] == [None] * 5
