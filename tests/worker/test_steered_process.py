@@ -18,7 +18,7 @@ CHILD = Path(__file__).parent / "children" / "steered.py"
 async def until(happened: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(240):
         while not await happened():
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # real time: the worker is another process
 
 
 def test_a_worker_of_another_process_is_steered(shared_url: str) -> None:
