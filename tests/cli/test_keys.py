@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pollwise.codecs import AesGcm, Key, Keys
+from pollwise.controller.opening import check_queue
 from pollwise.errors import ConfigError
 from pollwise.outbox import NewRecord, open_store
 from pollwise.queues.urls import open_queue
@@ -88,6 +89,12 @@ def test_the_commands_show_no_payload() -> None:
         assert CARD not in out
 
 
+def test_a_controller_takes_no_codec() -> None:
+    queue = open_queue(URL, codec=AesGcm(Keys((Key("k1", bytes(32)),))))
+    with pytest.raises(ConfigError, match="a controller passes payloads on as they are"):
+        check_queue(queue)
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -136,6 +143,8 @@ def test_a_worker_takes_its_codec_from_the_settings() -> None:
     Path("pollwise.toml").write_text(toml)
     Path("paying.py").write_text(APP)
     good("queue", "put", URL, "pay", json.dumps({"card": CARD}))
+    checked = good("doctor").out
+    assert "payloads encoded by aes-gcm" in " ".join(checked.split())
     ran = good("worker", "paying:worker", "--once")
     assert Path("got.txt").read_text() == CARD
     assert CARD not in ran.out + ran.err

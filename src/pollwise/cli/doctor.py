@@ -31,6 +31,7 @@ from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.redact import without_secrets
 from pollwise.settings import load
+from pollwise.settings.codecs import codec_of
 from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
@@ -108,7 +109,10 @@ def _metrics() -> Finding:
 
 def _settings() -> Finding:
     try:
-        return Finding("settings", "ok", f"valid; polling by {load().worker.polling!r}")
+        settings = load()
+        chain = codec_of(settings)
+        codec = "" if chain is None else f"; payloads encoded by {settings.codec.payloads}"
+        return Finding("settings", "ok", f"valid; polling by {settings.worker.polling!r}{codec}")
     except PollwiseError as error:
         return Finding("settings", "bad", str(error))
 

@@ -63,6 +63,11 @@ def check_queue(queue: Queue) -> None:
             f"{queue.url} cannot claim by kind, keep headers and results, and cancel, as a "
             "controller needs; use SQLite, Postgres, Redis or an object store"
         )
+    if queue.codec is not None:
+        raise ConfigError(
+            f"{queue.url} has a codec, but a controller passes payloads on as they are; give the "
+            "codec to the programs that put and run jobs"
+        )
     if queue.keep is None:
         raise ConfigError(
             f"{queue.url} deletes finished jobs, and nobody could read their results; open it "

@@ -45,7 +45,7 @@ from pollwise.runtime.executor.handlers import (
     call_of,
     is_permanent,
     text_of,
-    traceback_of,
+    told_of,
 )
 from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.starting import (
@@ -384,8 +384,7 @@ class WorkerRun:
     def failed(self, held: HeldJob, error: BaseException) -> Settlement:
         job = held.claim.job
         retry = self._handlers[job.kind].retry
-        secret = job.sealed is not None
-        text, where = text_of(error, secret=secret), traceback_of(error, secret=secret)
+        text, where = told_of(error, secret=job.sealed is not None)
         if isinstance(error, Snooze):
             self._breakers.inconclusive(job.kind, held.trial)
             self._emit(JobSnoozed, job, error.delay)
@@ -483,8 +482,9 @@ class WorkerRun:
         keep = self._results.ttl(held.claim.job.kind)
         if error is None or isinstance(error, asyncio.CancelledError):
             return Settlement.cancelled(held.claim, keep=keep)
-        reason = error.reason if isinstance(error, Cancelled) else text_of(error)
-        return Settlement.cancelled(held.claim, reason, keep=keep)
+        secret = held.claim.job.sealed is not None
+        said = error.reason if isinstance(error, Cancelled) else text_of(error, secret=secret)
+        return Settlement.cancelled(held.claim, said, keep=keep)
 
     def lost(self, held: HeldJob) -> None:
         self._reports.forget(held)

@@ -275,6 +275,11 @@ def traceback_of(error: BaseException, *, secret: bool = False) -> str:
     return "\n".join(shown)
 
 
+def told_of(error: BaseException, *, secret: bool = False) -> tuple[str, str]:
+    """The text and the traceback of an error."""
+    return text_of(error, secret=secret), traceback_of(error, secret=secret)
+
+
 def is_ours(frame: traceback.FrameSummary) -> bool:
     """True for a frame of Pollwise or asyncio."""
     return frame.filename.startswith(_OUR_FILES)
