@@ -75,7 +75,7 @@ class Scale:
 
 
 FULL = Scale(
-    work_seconds=2.5, work_runs=3, put_seconds=1.0, put_runs=2,
+    work_seconds=2.5, work_runs=3, put_seconds=1.0, put_runs=3,
     idle=Patience(settle=10, watch=60, pause=25, rounds=2, samples=20, crew=3),
     load_seconds=2.5, same_load=200,
     growth=(1, 4, 16), growth_seconds=2.0, growth_idle=6,
@@ -181,6 +181,12 @@ def goals(bench: Bench, found: Found) -> list[Goal]:
         if store == "postgres" and ours in rates and untuned in rates and name != untuned:
             by = rates[ours] / rates[untuned]
             reached.append(Goal("Postgres jobs/s, × pgqueuer as it comes", by, least, "×", True))
+        pgqueuer = found.puts.get("pgqueuer batch=100 postgres", {}).get("single")
+        for how in ("", "sync "):
+            single = found.puts.get(f"pollwise {how}postgres", {}).get("single")
+            if store == "postgres" and single and pgqueuer:
+                what = f"Postgres {how}put, 1 a call, × pgqueuer"
+                reached.append(Goal(what, single / pgqueuer, 1.0, "×", True))
         theirs_put = found.puts.get("procrastinate postgres", {})
         for what in ("batch", "large"):
             if store == "postgres" and what in theirs_put and what in found.puts.get(ours, {}):

@@ -228,10 +228,11 @@ def measure_puts(bench: Bench) -> dict[str, list[float]]:
             ways: list[tuple[str, str, int, list[str]]] = [
                 ("huey", "one at a time", puts, []),
                 ("pollwise", "one at a time", puts, []),
+                ("pollwise", "one at a time without an event loop", puts, ["--sync"]),
                 ("pollwise", "100 at a time", puts * 10, ["--batch", "100"]),
             ]
             for side, what, jobs, more in ways if turn % 2 == 0 else reversed(ways):
-                path = bench.file(f"put-{side}-{fsync}-{turn}-{len(more)}")
+                path = bench.file(f"put-{side}-{fsync}-{turn}{''.join(more)}")
                 told = ["--jobs", jobs, *FSYNC[side, fsync], *more]
                 with bench.child(side, "put", path, *told) as child:
                     rate = jobs / child.hear()["seconds"]
@@ -426,9 +427,17 @@ def goals(ratios: dict[str, float], idle: dict[str, Idle]) -> list[Goal]:
             ("prefetch=200", f"jobs/s, fsync {fsync}, {AHEAD}"),
         )
     ]
+    puts = [
+        Goal(f"SQLite single puts, fsync off{how}", ratios[key], 0.8, "× Huey", least=True)
+        for how, key in (
+            ("", "puts/s, fsync off, one at a time"),
+            (", sync", "puts/s, fsync off, one at a time without an event loop"),
+        )
+    ]
     worst = max([*idle[ACROSS].cpu_percent, *idle[HERE].cpu_percent])
     return [
         *jobs,
+        *puts,
         Goal("SQLite idle CPU, worst worker", worst, 0.1, "%"),
         Goal("SQLite pickup in one process, p50", median(idle[HERE].pickup_ms), 5, "ms"),
         Goal("SQLite pickup across processes, max", max(idle[ACROSS].pickup_ms), FLOOR, "ms"),

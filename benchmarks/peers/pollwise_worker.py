@@ -3,7 +3,8 @@
 It answers the same commands as huey_worker.py, in JSON lines:
 
     fill FILE --jobs N         put empty jobs as fast as possible, unmeasured
-    put FILE --jobs N          put one at a time, or --batch at a time, measured
+    put FILE --jobs N          put one at a time, or --batch at a time, measured; --sync without
+                               an event loop
     work FILE --jobs N         handle that many; measured from the first to the last
     idle FILE                  work until ended; tells when a job starts; "count" tells statements,
                                "put" puts a job from inside this very process
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pollwise
 from pollwise import Job, NewJob, Worker, WorkerRunOptions
 from pollwise.queues.sqlite.queue import SqliteQueue
 
@@ -61,11 +63,24 @@ async def fill(options: argparse.Namespace) -> None:
 
 
 async def put(options: argparse.Namespace) -> None:
+    if options.sync:
+        put_sync(options)
+        return
     async with SqliteQueue(options.files[0], synchronous=options.synchronous) as queue:
         await queue.put(NewJob(EMPTY))
         began = time.monotonic()
         for _ in range(options.jobs // options.batch):
             await queue.put([NewJob(EMPTY) for _ in range(options.batch)])
+        say(seconds=time.monotonic() - began)
+
+
+def put_sync(options: argparse.Namespace) -> None:
+    url = f"sqlite:///{options.files[0]}?synchronous={options.synchronous}"
+    with pollwise.open_sync(url) as queue:
+        queue.put(NewJob(EMPTY))
+        began = time.monotonic()
+        for _ in range(options.jobs):
+            queue.put(NewJob(EMPTY))
         say(seconds=time.monotonic() - began)
 
 
@@ -150,6 +165,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+")
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--sync", action="store_true", help="put by pollwise.open_sync")
     parser.add_argument("--synchronous", default="full")
     parser.add_argument("--prefetch", type=int)
     parser.add_argument("--plain", action="store_true", help="a plain function, run in threads")

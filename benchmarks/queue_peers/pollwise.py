@@ -3,7 +3,8 @@
 `prefetch=1000` claims that many ahead instead of as many as the handlers finish in 100 ms.
 `kind=other` works on jobs that nobody puts. `vacuum=off` leaves vacuuming to the server, as for a
 role that may not vacuum. `hints=off` and `hints=each` put without hints and with
-one in every put, which no user can ask for: they show what hints cost. Handlers are async, on
+one in every put, which no user can ask for: they show what hints cost. `sync` puts by
+`pollwise.open_sync`, without an event loop of the caller's. Handlers are async, on
 asyncio's own loop. Jobs are deleted when done, its default.
 """
 
@@ -33,6 +34,9 @@ class PollwiseDriver(Driver):
                 await migrate()
 
     async def connect(self) -> None:
+        if self.options.way == "sync":
+            self._queue = pollwise.open_sync(self.url)
+            return
         self._queue = pollwise.open(self.url)
         hints = self._queue.hints()
         if self.options.way == "hints=off":
@@ -44,7 +48,9 @@ class PollwiseDriver(Driver):
         await self._queue.stats()
 
     async def put(self, sent: list[float]) -> None:
-        await self._queue.put([NewJob("empty", {"sent": each}) for each in sent])
+        put = self._queue.put([NewJob("empty", {"sent": each}) for each in sent])
+        if self.options.way != "sync":
+            await put
 
     async def claim(self, limit: int, times: int) -> list[float]:
         """Single claims; what one took is settled and put again, so that all find the same."""

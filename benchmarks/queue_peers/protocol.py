@@ -4,7 +4,7 @@ A driver is a script of this folder: a `Driver` and `main(driver)`. It is run by
 peer as `driver.py COMMAND URL [options]` and answers in JSON lines:
 
     setup                    make what the peer needs at the URL (a schema); once
-    put --jobs N --batch B   put N jobs, B a call, measured
+    put --jobs N --batch B   put N jobs, B a call, measured, whenever told "go"
     fill --jobs N            put N jobs as fast as the peer can, unmeasured
     putter                   put a job when told "one", N when told "many N", and at a steady rate
                              when told "load RATE SECONDS"
@@ -131,15 +131,18 @@ async def fill(driver: Driver, options: argparse.Namespace) -> None:
 
 
 async def put(driver: Driver, options: argparse.Namespace) -> None:
-    """Measured from "go", so that many writers can start together; the first put is not counted."""
+    """Measured from "go", so that many writers can start together, or in turns; the first put is
+    not counted.
+    """
     await driver.connect()
     await driver.put([0.0])
     say(ready=True)
-    await asyncio.to_thread(next, lines(), "")
-    began = time.monotonic()
-    for _ in range(options.jobs // options.batch):
-        await driver.put([0.0] * options.batch)
-    say(began=began, ended=time.monotonic(), jobs=options.jobs)
+    heard = lines()
+    while await asyncio.to_thread(next, heard, "quit") == "go":
+        began = time.monotonic()
+        for _ in range(options.jobs // options.batch):
+            await driver.put([0.0] * options.batch)
+        say(began=began, ended=time.monotonic(), jobs=options.jobs)
 
 
 async def putter(driver: Driver, _: argparse.Namespace) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks import common
-from benchmarks.common import heading, median, number
+from benchmarks.common import Child, heading, median, number
 from benchmarks.queue_sections.kit import (
     Bench,
     Run,
@@ -22,6 +22,8 @@ from benchmarks.queue_sections.kit import (
 
 #: Jobs of one put, by what the put is called.
 BATCHES = {"single": 1, "batch": 100, "large": 1000}
+#: Jobs of one turn when several put one job a call in turns.
+TURN = 100
 #: Seconds after the last job before idling is watched: Pollwise backs off for that long.
 SETTLE, SETTLE_PEER = 7.0, 2.0
 
@@ -43,16 +45,17 @@ def best(rates: dict[str, float], setups: Sequence[Setup], store: str) -> tuple[
 def measure_puts(bench: Bench, seconds: float, runs: int) -> dict[str, dict[str, float]]:
     """One producer: one job a call, and many a call by the peer's best way to put many."""
     found: dict[str, dict[str, list[float]]] = {}
-    for _ in range(runs):
-        for setup in bench.main:
+    for turn in range(runs):
+        for setup in putting(bench) if turn % 2 == 0 else reversed(putting(bench)):
             with bench.guard(setup, "puts"):
                 rates = found.setdefault(setup.name, {})
                 for what, batch in BATCHES.items():
-                    if batch > 100 and not setup.bulk:
+                    if batch == 1 or (batch > 100 and not setup.bulk):
                         continue  # a longer loop is no faster
-                    guess = 2_000 if batch == 1 else setup.bulk or 4_000
-                    rate = put_rate(bench, setup, batch, guess, seconds)
+                    rate = put_rate(bench, setup, batch, setup.bulk or 4_000, seconds)
                     rates.setdefault(what, []).append(rate)
+    for name, singles in single_rates(bench, int(runs * seconds * 10)).items():
+        found.setdefault(name, {})["single"] = singles
     medians = {
         name: {what: median(values) for what, values in rates.items() if values}
         for name, rates in found.items()
@@ -61,6 +64,33 @@ def measure_puts(bench: Bench, seconds: float, runs: int) -> dict[str, dict[str,
     bench.facts["puts"] = {"runs": found, "median": medians}
     show_puts(bench, medians, found)
     return medians
+
+
+def putting(bench: Bench) -> list[Setup]:
+    """The setups whose puts are measured: also Pollwise without an event loop."""
+    ours = [replace(setup, way="sync") for setup in bench.main if setup.ours]
+    return [*bench.main, *ours]
+
+
+def single_rates(bench: Bench, turns: int) -> dict[str, list[float]]:
+    """Puts a second of one job a call. All put in turns, a little each time, so that a moment in
+    which the machine is busy with something else does not hit one of them.
+    """
+    found: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        crew: dict[str, Child] = {}
+        for setup in putting(bench):
+            with bench.guard(setup, "puts"):
+                url = stack.enter_context(bench.ground(setup))
+                told = ("--jobs", TURN, "--batch", 1)
+                child = stack.enter_context(bench.child(setup, "put", url, *told))
+                child.hear()
+                crew[setup.name] = child
+        for turn in range(turns):
+            for name in list(crew) if turn % 2 == 0 else reversed(crew):
+                said = crew[name].ask("go")
+                found.setdefault(name, []).append(TURN / (said["ended"] - said["began"]))
+    return found
 
 
 def put_rate(
@@ -102,7 +132,7 @@ def show_puts(
     print("Many at a time by the peer's call for that (*), else concurrently or in a loop. × is")
     print("Pollwise's rate divided by the peer's.\n")
     rows = []
-    for setup in bench.main:
+    for setup in putting(bench):
         rates = medians.get(setup.name)
         if not rates:
             continue

@@ -19,7 +19,7 @@ from pollwise.errors import StoreError, StoreUnavailable
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.jobs import NewJob
 from pollwise.storage.sqlite import thread as thread_module
-from pollwise.storage.sqlite.file import SqliteFile, transaction
+from pollwise.storage.sqlite.file import FileBusy, SqliteFile, transaction
 from pollwise.storage.sqlite.thread import SqliteThread
 
 PATIENCE = 240.0
@@ -400,7 +400,8 @@ def test_a_locked_file_is_left_to_the_thread_which_waits(path: Path) -> None:
     async def main(opened: Opened) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            assert opened.thread.call_here(PATIENCE, opened.notes.add, "a") is None
+            with pytest.raises(FileBusy):
+                opened.thread.call_here(PATIENCE, opened.notes.add, "a")
             waiting = opened.call(opened.notes.add, "b")
             other.execute("COMMIT")
         await waiting
@@ -426,7 +427,6 @@ def test_puts_without_fsync_need_no_thread_and_let_other_tasks_run(tmp_path: Pat
         async with SqliteQueue(tmp_path / "jobs.db", synchronous="off") as queue:
             await queue.put(NewJob("first"))  # opens the file
             assert queue._thread.call_here(PATIENCE, lambda: True)  # the thread is idle
-            queue._in_thread_until = 0.0
             queue._thread._calls.put = None  # type: ignore[method-assign, assignment]
             turns = 0
 
@@ -446,5 +446,14 @@ def test_puts_without_fsync_need_no_thread_and_let_other_tasks_run(tmp_path: Pat
             await asyncio.gather(*(queue.put(NewJob("job")) for _ in range(500)))
             assert queue._in_thread_until > 0, "many at once are committed together"
             assert (await queue.stats()).ready == 531
+            queue._in_thread_until = 0.0
+            assert queue._thread.call_here(PATIENCE, lambda: True)
+            with closing(sqlite3.connect(queue.path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                waiting = asyncio.ensure_future(queue.put(NewJob("job")))
+                await asyncio.sleep(0)
+                assert queue._in_thread_until > 0, "the event loop does not wait for others"
+                other.execute("COMMIT")
+            assert await waiting == ["532"]
 
     asyncio.run(main())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
@@ -20,7 +21,7 @@ from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import Claim, NewJob
-from pollwise.storage.sqlite.file import file_path
+from pollwise.storage.sqlite.file import FileBusy, file_path
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_file import WatchedFile
 
@@ -36,7 +37,7 @@ HERE_BYTES = 64 * 1024
 HERE_WITHIN = 0.01
 #: After this many puts in the event loop, other tasks get a turn.
 YIELD_EVERY = 10
-#: Puts are left to the thread for this many seconds when others use the file, or when this many
+#: Puts are left to the thread for this many seconds when another process writes, or when this many
 #: tasks put at once: the thread then makes them in one transaction.
 IN_THREAD_FOR = 0.05
 PUTS_AT_ONCE = 5
@@ -96,16 +97,22 @@ class SqliteQueue(Queue):
             self._puts_here = count = self._puts_here + 1
             if count % YIELD_EVERY == 0:
                 await asyncio.sleep(0)  # puts in a loop must not keep the event loop for themselves
-            if self._puts_here < count + PUTS_AT_ONCE:
-                made = self._put_here(jobs, 0.0)
-                if made is not None:
-                    return made
-            self._in_thread_until = time.monotonic() + IN_THREAD_FOR
+            try:
+                at_once = self._puts_here - count
+                made = None if at_once >= PUTS_AT_ONCE else self._put_here(jobs, 0.0)
+            except FileBusy:
+                made, at_once = None, PUTS_AT_ONCE
+            if made is not None:
+                return made
+            if at_once >= PUTS_AT_ONCE:
+                self._in_thread_until = time.monotonic() + IN_THREAD_FOR
         return await self._put_in_thread(jobs)
 
     def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
         # Puts that wait for the disk at the same time should wait together: the thread does that.
-        made = self._put_here(jobs, 0.0 if self.synchronous == "full" else HERE_WITHIN)
+        made = None
+        with suppress(FileBusy):
+            made = self._put_here(jobs, 0.0 if self.synchronous == "full" else HERE_WITHIN)
         if made is None:
             return None
         ids, fresh = made
@@ -114,7 +121,7 @@ class SqliteQueue(Queue):
         return ids
 
     def _put_here(self, jobs: list[NewJob], patience: float) -> tuple[list[str], int] | None:
-        """Put a few jobs in this thread; None if that cannot be done at once."""
+        """Put a few jobs in this thread; None or `FileBusy` if that cannot be done at once."""
         if len(jobs) > HERE_JOBS or sum([job.size for job in jobs]) > HERE_BYTES:
             return None
         now = self.clock.epoch()

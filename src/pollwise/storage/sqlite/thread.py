@@ -23,7 +23,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from pollwise.errors import StoreError
 from pollwise.runtime.clock import Clock, VirtualLoop
 from pollwise.runtime.home import keep_for_parent
-from pollwise.storage.sqlite.file import FileBusy, FileConnection, SqliteFile
+from pollwise.storage.sqlite.file import FileConnection, SqliteFile
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,8 +80,9 @@ class SqliteThread:
     ) -> tuple[T] | None:
         """Make a call in this very thread, which saves the way to the other one and back.
 
-        Returns None, and has done nothing, if it cannot be made at once: the file is not open, its
-        lock is held, or other calls run or wait. patience: how long those may take, in seconds.
+        Returns None, and has done nothing, if it cannot be made at once: the file is not open, or
+        other calls run or wait. patience: how long those may take, in seconds. Raises `FileBusy` if
+        another process holds the lock of the file.
         """
         if self.closed or not self._calls.take_turn(patience):
             return None
@@ -90,8 +91,6 @@ class SqliteThread:
             if self.connected.connection is None:
                 return None
             return (self.connected.call_once(partial(method, *args, **kwargs)),)
-        except FileBusy:
-            return None
         finally:
             self._calls.end_turn()
 
