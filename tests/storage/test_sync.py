@@ -76,11 +76,15 @@ def test_every_store_takes_jobs_and_shows_them(store: str, url_of: Any) -> None:
         assert queue.stats().ready == 3
         assert set(queue.stats_by_kind()) == {"mail"}
         assert (queue.retry(), queue.drop()) == (0, 0)
+        queue.pause("mail", by="me")
+        assert queue.paused()["mail"].by == "me"
+        queue.resume("mail")
+        assert (queue.paused(), queue.workers()) == ({}, [])
 
 
 def test_a_result_is_waited_for(queue: SyncQueue) -> None:
     [job_id] = queue.put(NewJob("double", 4))
-    with pytest.raises(TimeoutError, match=f"job {job_id} has no result yet"):
+    with pytest.raises(TimeoutError, match=f"job {job_id} has not ended within 10ms"):
         queue.result(job_id, timeout="10ms")
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(queue.result, job_id, "240s")

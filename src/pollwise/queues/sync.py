@@ -94,6 +94,10 @@ class SyncQueue:
     stats_by_kind = blocking(Queue.stats_by_kind)
     retry = blocking(Queue.retry)
     drop = blocking(Queue.drop)
+    pause = blocking(Queue.pause)
+    resume = blocking(Queue.resume)
+    paused = blocking(Queue.paused)
+    workers = blocking(Queue.workers)
     migrate = blocking(Queue.migrate)
 
     @property

@@ -448,12 +448,12 @@ def test_puts_without_fsync_need_no_thread_and_let_other_tasks_run(tmp_path: Pat
             assert (await queue.stats()).ready == 531
             queue._in_thread_until = 0.0
             assert queue._thread.call_here(PATIENCE, lambda: True)
-            with closing(sqlite3.connect(queue.path, isolation_level=None)) as other:
-                other.execute("BEGIN IMMEDIATE")
+            with closing(sqlite3.connect(queue.path, isolation_level=None)) as writer:
+                writer.execute("BEGIN IMMEDIATE")
                 waiting = asyncio.ensure_future(queue.put(NewJob("job")))
                 await asyncio.sleep(0)
                 assert queue._in_thread_until > 0, "the event loop does not wait for others"
-                other.execute("COMMIT")
+                writer.execute("COMMIT")
             assert await waiting == ["532"]
 
     asyncio.run(main())
