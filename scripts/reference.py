@@ -44,8 +44,10 @@ from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.stores.urls import open_store
 from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.notes import PauseInfo
 from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.presence import RunningJob, WorkerInfo
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
@@ -106,8 +108,8 @@ a delay; once it has no attempts left it is *dead*, and the next job of its key 
 jobs stay until you retry them (`pollwise queue retry`) or
 delete them (`pollwise queue drop`). `cancel` ends a job that waits at once, as *cancelled*. A job
 that runs stays leased; its worker learns of it by a hint or with its next renewal, stops the
-handler and settles the job as cancelled. Done and cancelled jobs are deleted, or kept for the `keep` of the
-queue, with their results."""
+handler and settles the job as cancelled. Done and cancelled jobs are deleted, or kept for the
+`keep` of the queue, with their results."""
 OUTBOX_NOTE = """The tables of an outbox are in your own database. `pollwise.Outbox` and
 `OutboxRunOptions` are under [Python names](python.md), the `[outbox]` settings under
 [Settings](settings.md)."""
@@ -332,12 +334,17 @@ def queues_page() -> str:
     parts += ["## What every queue does"]
     for name, method in _calls(Queue):
         parts += [f"### {name}", describe(method, f"queue.{name}")]
+    parts += ["## Values"]
+    for value in (PauseInfo, WorkerInfo, RunningJob):
+        parts += [f"### {value.__name__}", describe(value, value.__name__)]
     return "\n\n".join(parts)
 
 
 def _calls(store: type[object]) -> Iterable[tuple[str, Callable[..., object]]]:
-    """The public methods of a store: its own, then those of the base that all stores share."""
-    for name, method in {**vars(store), **vars(WorkStore), **vars(store)}.items():
+    """The public methods of a store: its own, then those of its bases."""
+    bases = [each for each in store.__mro__ if issubclass(each, WorkStore)]
+    found = dict(item for each in bases for item in vars(each).items())
+    for name, method in {**found, **vars(store)}.items():
         if inspect.isfunction(method) and not name.startswith("_"):
             yield name, method
 

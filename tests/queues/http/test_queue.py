@@ -35,6 +35,7 @@ from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven, KindUnhandled, PollFinished
 from pollwise.runtime.jobs import Claim, Job, NewJob, Settlement
+from pollwise.testing.conformance.steering import INFO
 from pollwise.worker import Worker, unhandled
 from tests.queues.benches import migrated
 from tests.queues.http.stub import Served, authorise, dial_inside, inside, make_api, make_app
@@ -169,13 +170,36 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
 @pytest.mark.parametrize(
     ("scope", "may", "may_not"),
     [
-        ("put", ("put", "stats", "kinds", "jobs"), ("claim", "retry", "cancel")),
-        ("worker", ("claim", "stats", "kinds"), ("put", "jobs", "drop", "cancel")),
-        ("operate", ("cancel", "retry", "drop", "stats", "jobs"), ("put", "claim", "renew")),
+        (
+            "put",
+            ("put", "stats", "kinds", "jobs", "paused", "workers"),
+            ("claim", "retry", "cancel", "pause", "attend"),
+        ),
+        (
+            "worker",
+            ("claim", "stats", "kinds", "paused", "attend", "leave"),
+            ("put", "jobs", "drop", "cancel", "pause", "resume", "workers", "set_concurrency"),
+        ),
+        (
+            "operate",
+            ("cancel", "retry", "drop", "stats", "jobs", "pause", "paused", "resume", "workers"),
+            ("put", "claim", "renew", "attend", "leave"),
+        ),
         (
             "none",
             (),
-            ("put", "claim", "renew", "stats", "kinds", "jobs", "retry", "drop", "cancel"),
+            (
+                "put",
+                "claim",
+                "renew",
+                "stats",
+                "kinds",
+                "jobs",
+                "retry",
+                "drop",
+                "cancel",
+                "paused",
+            ),
         ),
     ],
 )
@@ -197,6 +221,13 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "cancel": lambda: queue.cancel(["1"]),
                 "retry": queue.retry,
                 "drop": queue.drop,
+                "pause": lambda: queue.pause("a"),
+                "resume": lambda: queue.resume("a"),
+                "paused": queue.paused,
+                "workers": queue.workers,
+                "attend": lambda: queue.attend(INFO, 60),
+                "leave": lambda: queue.leave(INFO),
+                "set_concurrency": lambda: queue.set_concurrency("w", 2),
             }
             for name in may:
                 await calls[name]()
@@ -323,6 +354,17 @@ LARGE = "x" * (1024 * 1024)
         ("renew", {"claims": [{**HELD, "progress": {"fraction": 2}}], "lease": 1}, "from 0 to 1"),
         ("renew", {"claims": [{**HELD, "progress": {"fraction": "1"}}], "lease": 1}, "from 0 to 1"),
         ("renew", {"claims": [{**HELD, "progress": {"note": [1]}}], "lease": 1}, "note"),
+        ("pause", {"kind": [1]}, "kind"),
+        ("pause", {"kind": "\x00" * 300}, "kind"),
+        ("pause", {"kind": "a", "why": [1]}, "why"),
+        ("pause", {"by": {"x": 1}}, "by"),
+        ("resume", {"kind": ""}, "kind"),
+        ("attend", {"ttl": 1}, "describes a worker"),
+        ("attend", {"worker": {"name": "w", "instance": "a b"}, "ttl": 1}, "instance"),
+        ("attend", {"worker": {"name": "w", "instance": "a"}}, "ttl"),
+        ("attend", {"worker": {"name": "\x00", "instance": "a"}, "ttl": 1}, "worker"),
+        ("concurrency", {"worker": "w", "concurrency": "4"}, "whole number"),
+        ("concurrency", {"worker": "w", "concurrency": 4}, "no worker 'w' is there"),
         ("cancel", {}, "ids"),
         ("cancel", {"ids": "a"}, "ids"),
         ("cancel", {"ids": ["1"] * 10_001}, "at most 10000"),

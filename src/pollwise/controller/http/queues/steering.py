@@ -11,7 +11,7 @@ from pollwise.controller.http.queues.bodies import seconds_from
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.presence import WorkerInfo
-from pollwise.runtime.jobs import checked_name
+from pollwise.runtime.jobs import NAME_LENGTH_MAX, checked_name
 
 #: The longest time that a worker's record may count, in seconds.
 TTL_MAX = 86400.0
@@ -21,12 +21,12 @@ INSTANCE_MAX = 64
 
 async def pause(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
     by = body.get("by") or who
-    await queue.pause(body.get("kind"), by=by, why=body.get("why", ""))
+    await queue.pause(_kind_from(body), by=by, why=body.get("why", ""))
     return {}
 
 
 async def resume(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-    return {"resumed": await queue.resume(body.get("kind"))}
+    return {"resumed": await queue.resume(_kind_from(body))}
 
 
 async def pauses(queue: Queue, *_: object) -> Any:
@@ -53,6 +53,15 @@ async def attend(queue: Queue, _: Request, body: dict[str, Any], who: str) -> An
 async def leave(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
     await queue.leave(_worker_from(body))
     return {}
+
+
+def _kind_from(body: dict[str, Any]) -> str | None:
+    kind = body.get("kind")
+    if kind is not None and (not isinstance(kind, str) or len(kind) > NAME_LENGTH_MAX):
+        raise ConfigError(
+            f"kind must be text of at most {NAME_LENGTH_MAX} characters, or null for the queue"
+        )
+    return kind
 
 
 def _worker_from(body: dict[str, Any]) -> WorkerInfo:
