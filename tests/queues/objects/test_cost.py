@@ -15,6 +15,7 @@ from pollwise.queues.objects.store import Store
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Job, NewJob, Progress, Settlement
+from pollwise.testing.conformance.steering import INFO
 from pollwise.worker import Worker
 from tests.queues.objects.stores import Counting, VirtualStore, Wrapped
 from tests.support.kit import options, virtually
@@ -158,6 +159,38 @@ def test_the_record_of_a_job_adds_no_requests() -> None:
             assert (len(info.errors), info.result) == ((2, {"sum": 1}) if full else (0, None))
         assert costs[0] == costs[1]
         assert costs[0] == {"list": 3, "create": 11, "head": 3, "delete": 2}
+
+    virtually(main)
+
+
+def test_what_pauses_and_records_cost() -> None:
+    """A claim sees pauses and orders in the LIST it makes anyway."""
+
+    async def main(clock: VirtualClock) -> None:
+        queue, store = counted(clock)
+        operator = ObjectQueue(store.inner, clock=clock)
+        await queue.put([NewJob("mail", 1), NewJob("job", 2)])
+        await queue.claim("w", 1, 30, kinds=["none"])
+        await operator.pause("mail")
+        store.take()
+        assert len(await queue.claim("w", 5, 600, kinds=["mail", "job"])) == 1
+        assert store.take() == {"list": 1, "create": 1, "head": 1}
+        for _ in range(3):
+            await clock.advance(60)
+            await queue.claim("w", 5, 600, kinds=["mail"])
+            await queue.attend(INFO, 180)
+            store.take()
+        await clock.advance(60)
+        await queue.claim("w", 5, 600, kinds=["mail"])
+        assert await queue.attend(INFO, 180) is None
+        assert store.take() == {"list": 1, "create": 1, "delete": 1}
+        await operator.set_concurrency(INFO.name, 3)
+        await queue.claim("w", 5, 600, kinds=["mail"])
+        assert await queue.attend(INFO, 180) == 3
+        assert store.take() == {"list": 1, "create": 1, "delete": 1, "get": 1}
+        await queue.leave(INFO)
+        assert store.take() == {"delete": 1}
+        assert await operator.workers() == []
 
     virtually(main)
 
