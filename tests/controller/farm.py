@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,17 @@ from tests.support.servers import Postgres
 URL = "http://controller"
 #: How long finished jobs are kept.
 KEEP = "7d"
+
+
+@cache
+def _schema() -> str:
+    return json.dumps(Controller("memory://").app.openapi())
+
+
+def described() -> dict[str, Any]:
+    """The schema of the HTTP API: a copy, as making another takes half a second."""
+    schema: dict[str, Any] = json.loads(_schema())
+    return schema
 
 
 class Agent:

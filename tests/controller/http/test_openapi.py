@@ -19,13 +19,9 @@ from pollwise.controller.state.values import SCOPES
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.jobs import ACTIONS, STATES
+from tests.controller.farm import described
 
 SOURCE = Path(pollwise.controller.__file__).parent
-
-
-def described() -> dict[str, Any]:
-    schema: dict[str, Any] = Controller("memory://").app.openapi()
-    return schema
 
 
 def test_it_is_valid_openapi() -> None:

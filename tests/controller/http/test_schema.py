@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pollwise.controller import Controller
 from tests.agent.processes import ServeProcess
+from tests.controller.farm import described
 from tests.support.servers import Servers
 
 #: How many requests of each sort for each method and path.
@@ -99,7 +99,7 @@ def operations() -> dict[str, Any]:
         warnings.simplefilter("ignore")  # of its own dependencies
         import schemathesis
 
-        schema = schemathesis.openapi.from_dict(Controller("memory://").app.openapi())
+        schema = schemathesis.openapi.from_dict(described())
         operations: Any = schema.get_all_operations()
         found = [each.ok() for each in operations]
     return {f"{each.method.upper()} {each.path}": each for each in found}
@@ -107,8 +107,8 @@ def operations() -> dict[str, Any]:
 
 NAMES = [
     f"{method.upper()} {path}"
-    for path, described in Controller("memory://").app.openapi()["paths"].items()
-    for method in described
+    for path, operation in described()["paths"].items()
+    for method in operation
 ]
 
 
