@@ -307,14 +307,14 @@ CALL = re.compile(r"(?:^|[`\"'(]|\$ |: )pollwise ((?:--)?[a-z][^\n`\"')]*)", re.
 END_OF_CALL = re.compile(r"\s+(?:--\s|[|&;>#]).*|[.,;:]*$")
 #: What may follow a group of commands instead of one of them: `pollwise fleet …`, `{command}`.
 PLACEHOLDER = re.compile(r"…|\{")
-#: It looks like a call, and names a lock.
-NOT_A_CALL = "migrate {schema}"
+#: They look like calls, and name a lock, a receiver of signals and two derived keys.
+NOT_CALLS = {"migrate {schema}", "tables", "aes-gcm", "fingerprint"}
 
 
 def wrong_calls(text: str) -> list[str]:
     """The calls of `pollwise` in a text whose command, or an option of it, does not exist."""
     calls = (END_OF_CALL.sub("", call) for call in CALL.findall(text))
-    return [call for call in calls if not is_right(call.split()) and call != NOT_A_CALL]
+    return [call for call in calls if not is_right(call.split()) and call not in NOT_CALLS]
 
 
 def is_right(words: list[str]) -> bool:
