@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -244,6 +245,26 @@ def test_a_worker_is_hinted_at_what_other_threads_put_on_postgres(url_of: Any) -
             queue.put(NewJob("job"))
             assert woken.acquire(timeout=PATIENCE)
     sleeping.cancel()
+
+
+def test_no_hint_is_lost_when_a_program_puts_and_ends(url_of: Any, postgres: Postgres) -> None:
+    """A script that puts and exits must not leave a worker asleep."""
+    with (
+        psycopg.connect(postgres.dsn(), autocommit=True) as listening,
+        pollwise.open_sync(url_of("postgres")) as queue,
+    ):
+        made = queue._queue
+        assert isinstance(made, PostgresQueue)
+        listening.execute(f'LISTEN "{made._transport.channel}"')
+        for _ in range(5):
+            queue.put(NewJob("job"))
+        queue.close()
+        hinted = 0
+        while hinted < 5:
+            for notice in listening.notifies(timeout=PATIENCE, stop_after=1):
+                word, _, _, count, *_ = json.loads(notice.payload)
+                hinted += count if word == "hint" else 0
+    assert hinted == 5
 
 
 def test_a_broken_connection_is_opened_again(url_of: Any, postgres: Postgres) -> None:
