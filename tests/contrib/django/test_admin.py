@@ -137,11 +137,11 @@ def test_actions_retry_cancel_and_drop(operator: Client) -> None:
     first, second, waiting = dead(), dead(), deliver.enqueue("tea")
     assert b"1 of 2 retried" in act(operator, "retry", first, waiting).content
     assert state_of(first) == "ready"
-    assert b"1 of 1 cancelled" in act(operator, "cancel", waiting).content
+    assert b"1 job cancelled" in act(operator, "cancel", waiting).content
     assert state_of(waiting) == "cancelled"
     assert b"Are you sure?" in act(operator, "drop", second).content
     assert state_of(second) == "dead"
-    assert b"1 of 1 dropped" in act(operator, "drop", second, sure="yes").content
+    assert b"1 job dropped" in act(operator, "drop", second, sure="yes").content
     assert state_of(second) is None
     assert [entry.object_id for entry in LogEntry.objects.all()] == [
         second.id,
@@ -177,7 +177,7 @@ def test_permissions_are_respected(operator: Client) -> None:
     changer = with_permissions("view", "change")
     assert act(changer, "drop", result, sure="yes").status_code == 403
     assert state_of(result) == "dead"
-    assert b"1 of 1 retried" in act(changer, "retry", result).content
+    assert b"1 job retried" in act(changer, "retry", result).content
 
 
 def test_what_a_form_does_needs_its_token(operator: Client) -> None:

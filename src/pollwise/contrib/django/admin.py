@@ -17,6 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils import timezone
 
 from pollwise.contrib.django.models import QueuedJob
 from pollwise.contrib.django.queues import DjangoQueue, project_queues
@@ -30,11 +31,11 @@ from pollwise.runtime.payloads.envelope import shown
 PER_PAGE = 50
 #: How many characters of a payload, a result or an error a page of one job shows.
 SHOWN_MAX = 20_000
-#: The permission that each action needs, and what it says afterwards.
+#: The permission that each action needs, what it has done, and why it may not have.
 ACTIONS = {
-    "retry": ("change", "{} of {} retried. Only jobs that ended can be."),
-    "cancel": ("change", "{} of {} cancelled, or asked to stop. Jobs that ended stay as they are."),
-    "drop": ("delete", "{} of {} dropped. Only dead jobs can be."),
+    "retry": ("change", "retried", "only jobs that have ended can be retried"),
+    "cancel": ("change", "cancelled or asked to stop", "jobs that have ended stay as they are"),
+    "drop": ("delete", "dropped", "only dead jobs can be dropped"),
 }
 
 
@@ -62,7 +63,7 @@ class JobAdmin(admin.ModelAdmin):
             raise Http404(f"no queue {label!r}")
         if request.method == "POST":
             ids = request.POST.getlist("job")[:PER_PAGE]
-            return self._act(request, queues[label], ids, request.get_full_path())
+            return self._act(request, label, queues.get(label), ids, request.get_full_path())
         listed = JobList(request, queues, label)
         context = {
             **self._context(request, "Jobs"),
@@ -87,7 +88,7 @@ class JobAdmin(admin.ModelAdmin):
         if request.method == "POST":
             gone = request.POST.get("action") == "drop"
             back = self._list_url(label) if gone else request.get_full_path()
-            return self._act(request, queue, [job_id], back)
+            return self._act(request, label, queue, [job_id], back)
         try:
             info = queue.call("get", job_id)
         except PollwiseError as error:
@@ -99,7 +100,7 @@ class JobAdmin(admin.ModelAdmin):
             **self._context(request, f"Job {info.job.id}"),
             "info": info,
             "rows": rows_of(info, label),
-            "failures": [(moment(e.at), e.attempt, e.error) for e in reversed(info.errors)],
+            "failures": [(when(e.at), e.attempt, e.error) for e in reversed(info.errors)],
             "actions": self._allowed(request, info),
             "list_url": self._list_url(label),
             **(extra_context or {}),
@@ -138,12 +139,17 @@ class JobAdmin(admin.ModelAdmin):
         }
         return [
             action
-            for action, (permission, _) in ACTIONS.items()
+            for action, (permission, *_) in ACTIONS.items()
             if able[permission](request) and (info is None or fits[action](info))
         ]
 
     def _act(
-        self, request: HttpRequest, queue: DjangoQueue, ids: list[str], back: str
+        self,
+        request: HttpRequest,
+        label: str,
+        queue: DjangoQueue | None,
+        ids: list[str],
+        back: str,
     ) -> HttpResponse:
         action = request.POST.get("action", "")
         if action not in ACTIONS:
@@ -151,7 +157,7 @@ class JobAdmin(admin.ModelAdmin):
             return HttpResponseRedirect(back)
         if action not in self._allowed(request):
             raise PermissionDenied
-        if not ids:
+        if not ids or queue is None:
             self.message_user(request, "Select jobs first.", messages.WARNING)
             return HttpResponseRedirect(back)
         if action == "drop" and "sure" not in request.POST:
@@ -165,10 +171,13 @@ class JobAdmin(admin.ModelAdmin):
         if isinstance(done, dict):  # a cancel returns states
             done = sum(state in ("cancelled", "leased") for state in done.values())
         for job_id in ids if done else ():
-            label = next(k for k, each in project_queues().items() if each.name == queue.name)
-            self.log_change(request, QueuedJob(id=f"{label}:{job_id}"), f"{action} by the admin")
-        told = messages.SUCCESS if done == len(ids) else messages.WARNING
-        self.message_user(request, ACTIONS[action][1].format(done, len(ids)), told)
+            self.log_change(request, QueuedJob(id=f"{label}:{job_id}"), f"Asked to {action} it.")
+        _, did, why = ACTIONS[action]
+        if done == len(ids):
+            jobs = "1 job" if done == 1 else f"{done} jobs"
+            self.message_user(request, f"{jobs} {did}.", messages.SUCCESS)
+        else:
+            self.message_user(request, f"{done} of {len(ids)} {did}: {why}.", messages.WARNING)
         return HttpResponseRedirect(back)
 
 
@@ -177,6 +186,8 @@ class JobList:
 
     error: why there is none.
     """
+
+    columns = ("Job", "Kind and last error", "State", "Since", "Attempts", "Worker")
 
     def __init__(self, request: HttpRequest, queues: dict[str, DjangoQueue], label: str) -> None:
         self._label = label
@@ -256,7 +267,7 @@ def row_of(info: JobInfo, label: str) -> dict[str, Any]:
         "url": url,
         "kind": info.job.kind,
         "state": "leased, cancelling" if info.cancel else info.state,
-        "since": moment(info.since),
+        "since": when(info.since),
         "attempt": info.job.attempt,
         "worker": info.worker or "",
         "error": (info.error or "").partition("\n")[0][:200],
@@ -270,9 +281,9 @@ def rows_of(info: JobInfo, label: str) -> list[tuple[str, Any, bool]]:
         ("Queue", label, False),
         ("Kind", job.kind, False),
         ("State", row_of(info, label)["state"], False),
-        ("Since", moment(info.since), False),
-        ("Put", moment(job.created_at), False),
-        ("Due", moment(job.run_at), False),
+        ("Since", when(info.since), False),
+        ("Put", when(job.created_at), False),
+        ("Due", when(job.run_at), False),
         ("Attempts", job.attempt, False),
         ("Priority", job.priority, False),
         ("Key", job.key, False),
@@ -289,6 +300,13 @@ def rows_of(info: JobInfo, label: str) -> list[tuple[str, Any, bool]]:
         result = info.result if job.sealed is None else "<encrypted>"
         rows.append(("Result", _text(shown(result)), True))
     return [row for row in rows if row[1] is not None and row[1] != ""]
+
+
+def when(seconds: float) -> str:
+    """A time in the current time zone."""
+    at = moment(seconds)
+    local = timezone.localtime(at) if timezone.is_aware(at) else at
+    return f"{local:%Y-%m-%d %H:%M:%S}"
 
 
 def _text(value: Any) -> str:

@@ -69,7 +69,7 @@ class TaskRuns:
             if self._is_last(job, failed):
                 end_result(result, error=_task_error(error))
                 task_finished.send_robust(**signal)
-            raise failed from error
+            raise failed.with_traceback(error.__traceback__) from error.__cause__
         end_result(result, value)
         task_finished.send_robust(**signal)
         return value
@@ -87,7 +87,7 @@ class TaskRuns:
             if self._is_last(job, failed):
                 end_result(result, error=_task_error(error))
                 await task_finished.asend_robust(**signal)
-            raise failed from error
+            raise failed.with_traceback(error.__traceback__) from error.__cause__
         end_result(result, value)
         await task_finished.asend_robust(**signal)
         return value
@@ -99,11 +99,11 @@ class TaskRuns:
             context = [TaskContext(task_result=result)] if self._task.takes_context else []
             self._signature.bind(*context, *result.args, **result.kwargs)
         except (TypeError, ValueError) as error:  # its signature changed, or the job is a forgery
-            raise Reject(f"builtins.{type(error).__name__}: {error}") from error
+            raise Reject(f"{type(error).__name__}: {error}") from error
         return result, [*context, *result.args]
 
     def _failed(self, job: Job, error: Exception) -> TaskFailed:
-        failed = _failure_class(_path(type(error)))(str(error))
+        failed = _failure_class(_name(type(error)))(str(error))
         failed.permanent = is_permanent(error, self._retry)
         return failed
 
@@ -129,6 +129,10 @@ def _path(of: type) -> str:
     return f"{of.__module__}.{of.__qualname__}"
 
 
+def _name(of: type) -> str:
+    return of.__qualname__ if of.__module__ == "builtins" else _path(of)
+
+
 @lru_cache(maxsize=1000)
-def _failure_class(path: str) -> type[TaskFailed]:
-    return type(path, (TaskFailed,), {"__module__": __name__})
+def _failure_class(name: str) -> type[TaskFailed]:
+    return type(name, (TaskFailed,), {"__module__": __name__})
