@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pollwise import NewJob, open_sync
-from pollwise.errors import StoreUnavailable
+from pollwise.codecs import Key, Keys
+from pollwise.errors import KeyMissing, StoreUnavailable
 from tests.contrib.django.sites import Site, set_up_django, work
 
 set_up_django()
 
+from django.conf import settings  # noqa: E402
 from django.contrib.admin.models import LogEntry  # noqa: E402
 from django.contrib.auth.models import Permission, User  # noqa: E402
-from django.test import Client  # noqa: E402
+from django.test import Client, override_settings  # noqa: E402
 from django.urls import reverse  # noqa: E402
 from grocer.tasks import deliver, fail, slow  # noqa: E402
 
@@ -198,6 +201,27 @@ def test_a_store_in_trouble_is_an_error_on_the_page(
     assert b"the store is away" in act(operator, "retry", result).content
     found = operator.get(f"{LIST}{result.id}/change/", follow=True)
     assert b"the store is away" in found.content
+
+
+def test_what_is_encrypted_runs_but_is_never_shown(operator: Client, tmp_path: Path) -> None:
+    Keys((Key.new(),)).save(tmp_path / "keys")
+    codec = {"payloads": "aes-gcm", "key_file": str(tmp_path / "keys")}
+    pollwise = {"queue": {"database": "default", "keep": "1h"}, "codec": codec}
+    with override_settings(POLLWISE=pollwise, TASKS=settings.TASKS):  # a backend that has the key
+        result = deliver.enqueue("secret")
+        secretly = slow.using(queue_name="default").enqueue("secret")
+        work(task_backends["default"].worker(), lambda: state_of(secretly) == "done")
+        secretly.refresh()
+        assert secretly.return_value == "slowly: secret"
+        assert deliver.get_result(result.id).args == ["secret"]
+        for html in (
+            page(operator),
+            *(operator.get(f"{LIST}{r.id}/change/").content.decode() for r in (result, secretly)),
+        ):
+            assert "secret" not in html
+        assert html.count("&lt;encrypted, key id") == 2  # the payload and the result
+    with override_settings(TASKS=settings.TASKS), pytest.raises(KeyMissing):
+        deliver.get_result(result.id)
 
 
 def test_the_index_of_the_admin_links_to_jobs(operator: Client) -> None:

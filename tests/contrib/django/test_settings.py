@@ -58,6 +58,9 @@ def problems(**given: Any) -> str:
         ({"worker": {"queue": "memory://"}}, "worker.queue (settings.POLLWISE) has no effect"),
         ({"outbox": {"target": 3}}, "must be text"),
         ({"outbox": {"bach": 3}}, "did you mean"),
+        ({"codec": {"payloads": "aes-gmc"}}, "did you mean 'aes-gcm'?"),
+        ({"codec": {"payloads": "aes-gcm"}}, "but there is no key"),
+        ({"modules": ["grocer.nothing"]}, "'grocer.nothing' cannot be imported"),
         ({"modules": "grocer.tasks"}, "must be a list"),
     ],
 )

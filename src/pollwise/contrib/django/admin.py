@@ -100,7 +100,10 @@ class JobAdmin(admin.ModelAdmin):
             **self._context(request, f"Job {info.job.id}"),
             "info": info,
             "rows": rows_of(info, label),
-            "failures": [(when(e.at), e.attempt, e.error) for e in reversed(info.errors)],
+            "failures": [
+                (when(each.at), each.attempt, each.error, each.traceback or "")
+                for each in reversed(info.errors)
+            ],
             "actions": self._allowed(request, info),
             "list_url": self._list_url(label),
             **(extra_context or {}),
@@ -295,10 +298,9 @@ def rows_of(info: JobInfo, label: str) -> list[tuple[str, Any, bool]]:
         rows.append(("Progress", f"{share}{progress.note or ''}".strip(), False))
     if job.headers:
         rows.append(("Headers", _text(dict(job.headers)), True))
-    rows.append(("Payload", job.unreadable or job.sealed or _text(shown(job.payload)), True))
+    rows.append(("Payload", job.unreadable or _text(job.payload), True))
     if info.result is not None:
-        result = info.result if job.sealed is None else "<encrypted>"
-        rows.append(("Result", _text(shown(result)), True))
+        rows.append(("Result", _text(info.result), True))
     return [row for row in rows if row[1] is not None and row[1] != ""]
 
 
@@ -310,5 +312,5 @@ def when(seconds: float) -> str:
 
 
 def _text(value: Any) -> str:
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    text = json.dumps(shown(value), indent=2, ensure_ascii=False)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}\n… ({len(text)} characters)"

@@ -27,12 +27,11 @@ from pollwise.contrib.django.results import new_result, result_of, set_put
 from pollwise.contrib.django.tasks import PollwiseTask, all_tasks, job_of, known, register
 from pollwise.core.retry import Retry
 from pollwise.durations import seconds
-from pollwise.errors import ConfigError, JobError, PollwiseError, did_you_mean
+from pollwise.errors import ConfigError, JobError, KeyMissing, PollwiseError, did_you_mean
 from pollwise.queues.base import Capabilities
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.handlers import JOB_RETRY
 from pollwise.runtime.jobs import RESULT_TTL, JobInfo, checked_name
-from pollwise.settings.codecs import codec_of
 from pollwise.worker import Worker, WorkerRunOptions
 
 #: What OPTIONS may have.
@@ -51,7 +50,7 @@ class PollwiseBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self._queues: dict[tuple[str, str], DjangoQueue] = {}
+        self._queues: dict[tuple[str, str, bool], DjangoQueue] = {}
 
     # What the store can do
 
@@ -82,14 +81,14 @@ class PollwiseBackend(BaseTaskBackend):
     def _can(self) -> Capabilities:
         return self.queue("default").capabilities
 
-    def queue(self, name: str) -> DjangoQueue:
-        """The queue with this name."""
+    def queue(self, name: str, *, decoded: bool = True) -> DjangoQueue:
+        """The queue with this name. decoded: what codecs have encoded is decoded."""
         # A test database has another name than the real one, under the same alias.
         place = self.place
         where = "" if place.database is None else connections[place.database].settings_dict["NAME"]
-        key = (name, str(where))
+        key = (name, str(where), decoded)
         if key not in self._queues:
-            self._queues[key] = DjangoQueue(name, place)
+            self._queues[key] = DjangoQueue(name, place, conf.codec() if decoded else None)
         return self._queues[key]
 
     # Putting
@@ -143,6 +142,8 @@ class PollwiseBackend(BaseTaskBackend):
         task = None if info is None else known(info.job.kind)
         if info is None or task is None:
             raise TaskResultDoesNotExist(result_id)
+        if info.job.locked is not None:
+            raise KeyMissing(f"job {info.job.id} of kind {info.job.kind}: {info.job.locked}")
         try:
             return result_of(task, self.alias, queue.name, info)
         except ValueError as error:  # a payload that no call of the task has
@@ -157,8 +158,7 @@ class PollwiseBackend(BaseTaskBackend):
         events: Events | None = None,
     ) -> Worker:
         """A worker that runs all tasks of one queue."""
-        codec = codec_of(conf.loaded())
-        worker = Worker(self.place.url_of(queue), options, events=events, codec=codec)
+        worker = Worker(self.place.url_of(queue), options, events=events, codec=conf.codec())
         retry, timeout = self.options.get("retry"), self.options.get("timeout")
         for kind, task in all_tasks().items():
             runs = TaskRuns(

@@ -10,13 +10,14 @@ from django.core import checks
 
 from pollwise.contrib.django import conf
 from pollwise.contrib.django.api import BUILT_IN
+from pollwise.contrib.django.tasks import import_modules
 from pollwise.errors import PollwiseError
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
     """What is wrong with settings.POLLWISE."""
     found: list[checks.CheckMessage] = []
-    for read in (conf.loaded, conf.task_modules, conf.outbox_target, _place):
+    for read in (conf.codec, import_modules, conf.outbox_target, _place):
         try:
             read()
         except PollwiseError as error:

@@ -5,7 +5,7 @@ POLLWISE = {
     "modules": ["shop.emails"],  # more modules with tasks
     "worker": {"concurrency": 16},  # as [worker] in pollwise.toml
     "outbox": {"target": "shop.events:outbox"},  # and more, as [outbox] in pollwise.toml
-    "codec": {"payloads": "aes-gcm", "key_file": "keys.txt"},  # as [codec] in pollwise.toml
+    "codec": {"payloads": "aes-gcm", "key_file": "/etc/pollwise/keys"},  # as [codec]
 }
 
 Keys are checked when Django starts. They are below POLLWISE_* variables and above pollwise.toml.
@@ -20,7 +20,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from pollwise.errors import ConfigError, MissingExtra, did_you_mean
+from pollwise.runtime.payloads.envelope import CodecChain
 from pollwise.settings import Settings, load
+from pollwise.settings.codecs import codec_of
 
 try:
     from django.conf import settings
@@ -31,9 +33,9 @@ except ImportError as error:
 
 #: The setting that everything here is read from.
 NAME = "settings.POLLWISE"
-KEYS = ("queue", "modules", "worker", "outbox", "codec")
-#: The keys that hold what a table of pollwise.toml holds.
+#: The tables that pollwise.toml has too.
 TABLES = ("worker", "outbox", "codec")
+KEYS = ("queue", "modules", *TABLES)
 #: What a setting of a queue may be.
 _QUEUE_IS = 'a URL, {"url": …, "on_commit": alias} or {"database": alias}'
 
@@ -199,6 +201,11 @@ def outbox_target() -> str | None:
     if target is not None and not isinstance(target, str):
         raise ConfigError(f'{NAME}["outbox"]["target"] must be text, as "shop.events:outbox"')
     return target
+
+
+def codec() -> CodecChain | None:
+    """What encodes payloads and results."""
+    return codec_of(loaded())
 
 
 def loaded(overrides: Mapping[str, object] | None = None) -> Settings:

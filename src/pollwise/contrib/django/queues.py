@@ -23,7 +23,6 @@ from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.sync import BorrowedSyncQueue, SyncQueue, open_sync, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.payloads.envelope import CodecChain
-from pollwise.settings.codecs import codec_of
 
 T = TypeVar("T")
 
@@ -39,13 +38,15 @@ class DjangoQueue:
     """A queue of Django's settings: `queue.call("get", job_id)`.
 
     joined: it is in a database of Django, and called on Django's connection.
+    codec: what encodes payloads and results. Views for operators have none, so that they never show
+        what is encrypted.
     """
 
-    def __init__(self, name: str, place: QueuePlace) -> None:
+    def __init__(self, name: str, place: QueuePlace, codec: CodecChain | None = None) -> None:
         self.name = name
+        self._codec = codec
         self.place = place
         self.joined = place.database is not None
-        self._codec = codec_of(conf.loaded())
         self._calls = self._joined() if self.joined else self._apart()
 
     def _joined(self) -> SyncQueue:
@@ -109,12 +110,14 @@ def places() -> list[QueuePlace]:
 
 
 def project_queues() -> dict[str, DjangoQueue]:
-    """All queues of this project, by the names that operators see."""
+    """All queues of this project, by the names that operators see, for views of them."""
     from pollwise.contrib.django.backend import backends
 
     found = backends()
     if not found:
         return {"default": DjangoQueue("default", conf.default_place())}
-    pairs = [(each, name) for each in found for name in sorted(each.queues) or ["default"]]
-    several = len(found) > 1
-    return {f"{each.alias}/{name}" if several else name: each.queue(name) for each, name in pairs}
+    return {
+        f"{each.alias}/{name}" if len(found) > 1 else name: each.queue(name, decoded=False)
+        for each in found
+        for name in sorted(each.queues) or ["default"]
+    }

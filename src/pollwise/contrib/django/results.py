@@ -129,7 +129,7 @@ def error_of(failure: JobFailure) -> Any:
         if isinstance(getattr(module, name, None), type):
             name = f"{module.__name__}.{name}"
     path = name if all(map(str.isidentifier, name.split("."))) and "." in name else UNKNOWN
-    text = failure.error
+    text = f"{failure.traceback}\n{failure.error}" if failure.traceback else failure.error
     return TaskError(exception_class_path=path, traceback=text)
 
 

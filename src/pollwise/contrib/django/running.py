@@ -21,6 +21,7 @@ from pollwise.cli.running import PROGRAM
 from pollwise.contrib.django import conf
 from pollwise.errors import PollwiseError
 from pollwise.runtime.events import Events
+from pollwise.runtime.payloads.envelope import CodecChain
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.settings import Settings
 from pollwise.worker import Worker, WorkerRunOptions
@@ -39,6 +40,15 @@ class Workers:
         self.options = workers[0].options
         self.events = events
         self.recycled = ""
+
+    @property
+    def codec(self) -> CodecChain | None:
+        return self.workers[0].codec
+
+    @codec.setter
+    def codec(self, codec: CodecChain | None) -> None:
+        for worker in self.workers:
+            worker.codec = codec
 
     async def run(self, options: WorkerRunOptions | None = None) -> None:
         runs = [asyncio.create_task(worker.run(options)) for worker in self.workers]
@@ -73,8 +83,8 @@ def add_options(parser: argparse.ArgumentParser, command: Callable[..., Any]) ->
     """Give a parser the options of a command of `pollwise`."""
     for name, hint in get_type_hints(command, include_extras=True).items():
         kind, option = (*get_args(hint), None, None)[:2]
-        if not isinstance(option, typer.models.OptionInfo):
-            continue
+        if not isinstance(option, typer.models.OptionInfo) or name.startswith("reload"):
+            continue  # starting again after a change of code is for `pollwise worker`
         # In an annotation, the first name of an option is in the place of its default.
         written = [option.default, *(option.param_decls or ())]
         flags = [flag for flag in written if isinstance(flag, str)]

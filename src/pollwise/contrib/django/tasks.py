@@ -6,6 +6,7 @@ that this process has defined: nothing is imported because a job asks for it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -56,6 +57,16 @@ def all_tasks() -> dict[str, Any]:
     """All tasks by kind: those of the modules `tasks` of all apps, of settings.POLLWISE["modules"],
     and of every other module that was imported.
     """
+    names = [*import_modules(), *(f"{app.name}.tasks" for app in apps.get_app_configs())]
+    for module in _imported(names):
+        for value in list(vars(module).values()):
+            if isinstance(value, Task):  # also those of another backend, which `using` may move
+                register(value)
+    return dict(_tasks)
+
+
+def import_modules() -> list[str]:
+    """Import the modules of settings.POLLWISE["modules"], and return their names."""
     names = conf.task_modules()
     for name in names:
         try:
@@ -64,17 +75,10 @@ def all_tasks() -> dict[str, Any]:
             raise ConfigError(
                 f'{conf.NAME}["modules"]: {name!r} cannot be imported: {error}'
             ) from error
-    names += [f"{app.name}.tasks" for app in apps.get_app_configs()]
-    for module in _imported(names):
-        for value in list(vars(module).values()):
-            if isinstance(value, Task):  # also those of another backend, which `using` may move
-                register(value)
-    return dict(_tasks)
+    return names
 
 
 def _imported(names: Iterable[str]) -> Iterable[Any]:
-    import sys
-
     return [sys.modules[name] for name in names if name in sys.modules]
 
 
