@@ -109,7 +109,8 @@ class EndingWaiters:
 
     def cancelled(self, ids: Iterable[str]) -> None:
         """These jobs were cancelled here; their records may be gone already."""
-        waiters = self._by_loop.get(asyncio.get_running_loop())
+        # Without an event loop, nobody waits here.
+        waiters = self._by_loop.get(asyncio.get_running_loop()) if self._by_loop else None
         if waiters is not None:
             waiters.cancelled(ids)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
 
+import pollwise
 from pollwise import NewJob
 from pollwise.codecs import Key, Keys
 from tests.contrib.django.sites import Site, forget_connections, set_up_django, work
@@ -22,6 +25,7 @@ from django.utils import timezone  # noqa: E402
 from grocer.models import Order  # noqa: E402
 from grocer.tasks import deliver, deliver_async, fail, not_json, slow  # noqa: E402
 
+from pollwise.contrib.django import queue_url  # noqa: E402
 from pollwise.contrib.django.api import (  # noqa: E402
     Status,
     TaskResultDoesNotExist,
@@ -124,6 +128,8 @@ def test_a_task_that_fails_for_good_is_failed(site: Site) -> None:
     assert always.attempts == 3
     assert gone.attempts == 1  # it excludes this error
     assert gone.errors[-1].exception_class is OutOfStock
+    assert 'raise OutOfStock(f"no {name} left")' in gone.errors[-1].traceback
+    assert gone.errors[-1].traceback.endswith("grocer.tasks.OutOfStock: no gone left")
     with pytest.raises(ValueError, match="failed"):
         _ = gone.return_value
 
@@ -195,6 +201,23 @@ def test_a_cancelled_task_is_failed(site: Site) -> None:
     result.refresh()
     assert result.status == Status.FAILED
     assert result.errors[0].exception_class is asyncio.CancelledError
+
+
+def test_a_running_task_is_asked_to_cancel(site: Site) -> None:
+    result = deliver.enqueue("tea")
+    job_id = result.id.partition(":")[2]
+
+    async def claimed(then: Callable[[], Any]) -> tuple[Any, tuple[str, ...]]:
+        async with pollwise.open(queue_url()) as queue:
+            claims = await queue.claim("w", 1, "60s")
+            answer = await sync_to_async(then)()
+            await sync_to_async(forget_connections)()
+            return answer, (await queue.renew(claims, "60s")).cancel
+
+    cancel = partial(backend().queue("default").call, "cancel", [job_id])
+    assert asyncio.run(claimed(cancel)) == ({job_id: "leased"}, (job_id,))
+    result.refresh()
+    assert result.status == Status.RUNNING
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from django.db import connections
 
 from pollwise.contrib.django import conf
 from pollwise.contrib.django.conf import QueuePlace
-from pollwise.contrib.django.joined import open_joined, run
+from pollwise.contrib.django.joined import open_joined
+from pollwise.contrib.django.joined.calls import run
 from pollwise.errors import PollwiseError
 from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.sync import BorrowedSyncQueue, SyncQueue, open_sync, sync_queue_for

@@ -8,15 +8,10 @@ a worker opens the queue by its URL.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
 from django.db import connections
 
 from pollwise.contrib.django.conf import QueuePlace
 from pollwise.queues.base import Queue
-
-T = TypeVar("T")
 
 
 def open_joined(place: QueuePlace, name: str) -> Queue:
@@ -28,14 +23,3 @@ def open_joined(place: QueuePlace, name: str) -> Queue:
     from pollwise.contrib.django.joined.postgres import open_on_postgres
 
     return open_on_postgres(place, name)
-
-
-def run(call: Coroutine[Any, Any, T]) -> T:
-    """The result of a call of such a queue, which never waits."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    call.close()
-    raise RuntimeError("a call on Django's own connection waited for something else")

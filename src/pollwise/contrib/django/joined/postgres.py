@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django.db import Error as DatabaseError
 from django.db import connections
 
 from pollwise.contrib.django.conf import QueuePlace
+from pollwise.contrib.django.joined.calls import run
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.urls import parse_url, postgres_place
+from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import NewJob
+from pollwise.storage.channel import Channel
+from pollwise.storage.messages import message_of
 from pollwise.storage.postgres.errors import LACKS, StatementRefused, refused_error
 from pollwise.storage.postgres.params import Param, text
 
@@ -55,6 +59,24 @@ class DjangoConnections:
             raise refused_error(said, self._url, migrate) from error
 
 
+class DjangoChannel(Channel):
+    """Sends hints in Django's transaction: they arrive with its commit. It does not listen.
+
+    notify: sends a message.
+    """
+
+    notify: Callable[[str], None]
+
+    def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        self.notify(self.message(count, kinds, later=True))
+
+    def _broadcast_to_others(self, kind: str) -> None:
+        self.notify(message_of("broadcast", self._id, kind))
+
+    def _others_want(self, kind: str) -> bool:
+        return True  # only a listener knows
+
+
 class DjangoPostgresQueue(PostgresQueue):
     """A queue on Django's connection `alias`."""
 
@@ -75,13 +97,12 @@ class DjangoPostgresQueue(PostgresQueue):
         alone = not connections[self._alias].in_atomic_block
         return super()._put_params(jobs, encoded, message, alone=alone)
 
-    async def _retry(self, ids: Sequence[str] | None) -> int:
-        count = await super()._retry(ids)
-        if count:
-            message = self._channel.message(count, None, later=True)
-            params = [text(self._transport.channel), text(message)]
-            await self.database.connections.rows(_NOTIFY, params)
-        return count
+    def _make_hints(self) -> Hints:
+        super()._make_hints()
+        self._channel = DjangoChannel(self._transport, self.clock)
+        self._channel.notify = self._notify
+        return self._channel
 
-    def _give_hints(self, count: int, kinds: Iterable[str] | None = None) -> None:
-        """Nothing to do: hints are sent in the transaction."""
+    def _notify(self, message: str) -> None:
+        params = [text(self._transport.channel), text(message)]
+        run(self.database.connections.rows(_NOTIFY, params))

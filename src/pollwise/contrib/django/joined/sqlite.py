@@ -15,7 +15,9 @@ from pollwise.errors import SchemaError
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.queues.urls import parse_url, sqlite_place
+from pollwise.runtime.hints import Hints
 from pollwise.storage.sqlite.file import FileConnection, explained
+from pollwise.storage.sqlite.watched_file import WatchedFile
 
 #: Stands for the path of a database in memory, which tests use.
 IN_MEMORY = "/in-memory"
@@ -99,12 +101,24 @@ class DjangoThread:
             raise explained(error, self.connected.path) from error
 
 
+class DjangoHints(WatchedFile):
+    """Sends hints after the commit of Django's transaction."""
+
+    alias: str
+
+    def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        transaction.on_commit(partial(super().send_to_others, count, kinds), using=self.alias)
+
+    def _broadcast_to_others(self, kind: str) -> None:
+        transaction.on_commit(partial(super()._broadcast_to_others, kind), using=self.alias)
+
+
 class DjangoSqliteQueue(SqliteQueue):
     """A queue on Django's connection `alias`."""
 
     def __init__(self, path: str, alias: str, **options: Any) -> None:
-        super().__init__(path, **options)
         self._alias = alias
+        super().__init__(path, **options)
         kept = {"synchronous": self.synchronous, "keep": self.keep is not None}
         self._store = DjangoSqliteStore(alias, self.path, self.name, **kept)
         self._thread = cast(Any, DjangoThread(self._store))
@@ -112,6 +126,9 @@ class DjangoSqliteQueue(SqliteQueue):
     def create_tables(self) -> None:
         cast(DjangoSqliteStore, self._store).create()
 
-    def _give_hints(self, count: int, kinds: Iterable[str] | None = None) -> None:
-        """Workers may look for the jobs after the commit."""
-        transaction.on_commit(partial(super()._give_hints, count, kinds), using=self._alias)
+    def _make_hints(self) -> Hints:
+        if str(self.path) == IN_MEMORY:  # no other process sees it
+            return Hints()
+        hints = DjangoHints(self.path, self._watch)
+        hints.alias = self._alias
+        return hints
