@@ -126,6 +126,32 @@ def test_an_idle_worker_does_not_wake_up_for_its_record() -> None:
     virtually(main)
 
 
+def test_an_idle_worker_on_a_store_that_bills_writes_less_often() -> None:
+    """And never later than its record counts, when it gets busy or idle again."""
+
+    class Billed(Counting):
+        idle_presence = 600.0
+
+    async def main(clock: VirtualClock) -> None:
+        queue = Billed(clock)
+        gate = Gate(queue)
+        gate.open.set()
+        async with working(gate.worker, options(polling=Adaptive("1s", "10s"))):
+            await clock.advance(HOUR)
+            assert 6 <= len(queue.told) <= 7
+            for pause in (1.0, 100.0, 700.0):
+                for _ in range(10):
+                    await queue.put(NewJob("job"))
+                    await clock.advance(pause)
+                    assert await queue.workers()
+        ends = [at + ttl for at, _, ttl in queue.told]
+        nexts = [at for at, _, _ in queue.told[1:]]
+        assert all(later < end for later, end in zip(nexts, ends, strict=False))
+        assert {ttl for _, _, ttl in queue.told} == {180.0, 1800.0}
+
+    virtually(main)
+
+
 @stores
 def test_concurrency_is_raised_and_lowered_while_jobs_run(store: str, tmp_path: Path) -> None:
     async def main(clock: VirtualClock) -> None:

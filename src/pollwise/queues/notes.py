@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from pollwise.errors import ConfigError, Unsupported
-from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.presence import PRESENCE_EVERY, WorkerInfo
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY, check_whole
 from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, checked_name
 from pollwise.runtime.store import WorkStore
@@ -81,6 +81,9 @@ class NotedStore(WorkStore[Claim]):
 
     #: The same as `Queue.capabilities`.
     capabilities: ClassVar[Any]
+    #: How often an idle worker writes its record at most, in seconds; a store that bills each call
+    #: has it less often.
+    idle_presence: ClassVar[float] = PRESENCE_EVERY
 
     async def pause(self, kind: str | None = None, *, by: str = "", why: str = "") -> None:
         """Stop handing out jobs of a kind, or of the whole queue, until `resume`.
@@ -121,7 +124,7 @@ class NotedStore(WorkStore[Claim]):
         """The workers that are there, by name, as their last records describe them.
 
         A worker writes its record at most once a minute. It counts as gone three minutes after its
-        last record, or at once if it stopped.
+        last record (half an hour if it was idle, on an object store), or at once if it stopped.
         """
         self._check_presence()
         return sorted(await self._workers(), key=lambda info: (info.name, info.started_at))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 #: How often a worker writes its record at most, in seconds.
 PRESENCE_EVERY = 60.0
 #: How long a record counts, in seconds: a worker that was not heard of for longer is gone. A worker
-#: that pauses for more than a minute between polls has three of its pauses.
+#: that writes it less often, or pauses for more than a minute between polls, has three times that.
 PRESENCE_KEPT = 180.0
 #: How many running jobs a record names, and how many kinds.
 RUNNING_MAX = 20

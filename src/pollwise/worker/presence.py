@@ -1,7 +1,8 @@
 """A worker's presence: it leaves a record of itself with its queue, and follows orders.
 
 The record is written after a poll, at most once a minute, so an idle process does not wake up for
-it. A worker whose handlers are all busy does not poll; then a chore writes it.
+it. A worker whose handlers are all busy does not poll; then a chore writes it. An idle worker on a
+store that bills each call writes it less often.
 """
 
 from __future__ import annotations
@@ -66,11 +67,12 @@ class Presence:
         self._events = events
         self._instance = secrets.token_hex(4)
         self._started_at = clock.epoch()
-        self._ttl = PRESENCE_KEPT / PRESENCE_EVERY * _longest_pause(options)
+        self._longest_pause = _longest_pause(options)
         self._strategy = repr(options.polling)[:TEXT_MAX]
         self._hints = queue.hints()
         self._able = queue.capabilities.presence
-        self._next = 0.0
+        self._last = self._next = 0.0  # when the record was written, and is to be written again
+        self._worked = False  # since the record was written
         self._told: WorkerInfo | None = None
         executor.chores.add(PRESENCE, PRESENCE_EVERY, self._chore)
         self._listening = (
@@ -79,8 +81,11 @@ class Presence:
             else None
         )
 
-    async def after_poll(self) -> None:
-        """Write the record, if it is time."""
+    async def after_poll(self, found: bool) -> None:
+        """Write the record, if it is time; `found`: the poll found something."""
+        if found:
+            self._worked = True
+            self._next = min(self._next, self._last + PRESENCE_EVERY)
         if self._able and self._clock.now() >= self._next:
             await self._tell()
         if self._able and not self._executor.is_idle():
@@ -110,10 +115,14 @@ class Presence:
             self._executor.chores.rest(PRESENCE)
 
     async def _tell(self) -> None:
-        self._next = self._clock.now() + PRESENCE_EVERY
+        idle = self._executor.is_idle() and not self._worked
+        every = self._queue.idle_presence if idle else PRESENCE_EVERY
+        self._last = self._clock.now()
+        self._next, self._worked = self._last + every, False
+        ttl = PRESENCE_KEPT / PRESENCE_EVERY * max(every, self._longest_pause)
         self._told = info = self._describe()
         try:
-            order = await self._queue.attend(info, self._ttl)
+            order = await self._queue.attend(info, ttl)
         except Unsupported:  # the store of a controller cannot
             self._able, self._told = False, None
         except Exception as error:

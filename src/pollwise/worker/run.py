@@ -240,7 +240,7 @@ class WorkerRun:
                     executor.take([self._held(claim) for claim in claims])
                     await executor.pruning.run()
                     await self._look_for_unhandled(bool(claims))
-                    await self._presence.after_poll()
+                    await self._presence.after_poll(bool(claims))
                     if self._ending is not None:
                         await self._ending.after_poll(bool(claims))
                     await executor.room_for_a_claim()

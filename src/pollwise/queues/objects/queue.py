@@ -165,6 +165,8 @@ class ObjectQueue(Queue):
     # Jobs claimed by one write can be settled by one write, if one call settles them.
     gather: ClassVar[float] = 0.05
     gather_up_to: ClassVar[int] = SLICE
+    # A record is a PUT, which costs as much as a poll.
+    idle_presence: ClassVar[float] = 600.0
     wait_pace: ClassVar[Strategy] = Adaptive("200ms", "5s", backoff_multiplier=1.5)
 
     def __init__(
