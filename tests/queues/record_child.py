@@ -39,9 +39,9 @@ async def work(queue: Queue, name: str, log: int, rng: random.Random) -> None:
         for claim in claims:
             stop = claim.job.id in renewal.cancel
             if stop:
-                settlement = Settlement.cancelled(claim, f"stopped by {claim.token}")
+                settlement = Settlement.cancelled(claim, f"stopped by {claim.token}", keep="1h")
             else:
-                settlement = Settlement.done(claim, claim.token)
+                settlement = Settlement.done(claim, claim.token, keep="1h")
             try:
                 await queue.settle([settlement])
             except LeaseLost:
