@@ -47,6 +47,7 @@ from benchmarks.queue_sections.rates import (  # noqa: E402
     measure_puts,
     measure_work,
 )
+from benchmarks.queue_sections.results import measure_results  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
 OURS = {"postgres": "pollwise postgres", "redis": "pollwise redis"}
@@ -72,6 +73,7 @@ class Scale:
     writers: tuple[int, ...]
     notify_seconds: float
     notify_runs: int
+    results: int
 
 
 FULL = Scale(
@@ -80,7 +82,7 @@ FULL = Scale(
     load_seconds=2.5, same_load=200,
     growth=(1, 4, 16), growth_seconds=2.0, growth_idle=6,
     backlog=(1_000, 10_000, 100_000, 1_000_000), backlog_seconds=2.5, claims=100,
-    writers=(1, 4, 16), notify_seconds=2, notify_runs=2,
+    writers=(1, 4, 16), notify_seconds=2, notify_runs=2, results=200,
 )  # fmt: skip
 QUICK = Scale(
     work_seconds=0.5, work_runs=1, put_seconds=0.3, put_runs=1,
@@ -88,11 +90,11 @@ QUICK = Scale(
     load_seconds=1, same_load=200,
     growth=(1, 4), growth_seconds=0.7, growth_idle=3,
     backlog=(1_000, 30_000), backlog_seconds=0, claims=20,
-    writers=(1, 4), notify_seconds=0.4, notify_runs=1,
+    writers=(1, 4), notify_seconds=0.4, notify_runs=1, results=40,
 )  # fmt: skip
-SECTIONS = ("puts", "work", "load", "idle", "growth", "backlog", "notify")
+SECTIONS = ("puts", "work", "load", "idle", "growth", "backlog", "notify", "results")
 #: A look leaves out what takes many processes, or long.
-QUICK_SECTIONS = ("puts", "work", "idle", "backlog")
+QUICK_SECTIONS = ("puts", "work", "idle", "backlog", "results")
 
 
 @dataclass
@@ -106,6 +108,7 @@ class Found:
     growth: dict[str, dict[int, Crew]] = field(default_factory=dict)
     backlog: dict[str, dict[int, float]] = field(default_factory=dict)
     notify: dict[str, dict[str, float]] = field(default_factory=dict)
+    results: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def rates(self) -> dict[str, float]:
@@ -143,6 +146,7 @@ def measure(bench: Bench, scale: Scale, sections: Sequence[str]) -> Found:
             bench, scale.backlog, scale.backlog_seconds, scale.claims
         ),
         "notify": notify,
+        "results": lambda: measure_results(bench, scale.results, bench.servers.folder),
     }
     for name in sections:
         began = time.monotonic()
@@ -208,6 +212,9 @@ def goals(bench: Bench, found: Found) -> list[Goal]:
             grown = claims[large] / claims[small]
             name = f"{shown} claim at {large:,} ÷ at {small:,}"
             reached.append(Goal(name, grown, 1.5, "×"))
+    for store, each in found.results.items():
+        name = f"{store.capitalize()} result to who waits, p50"
+        reached.append(Goal(name, each["p50"], 10.0, "ms"))
     return reached
 
 
