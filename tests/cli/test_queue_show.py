@@ -87,6 +87,17 @@ def test_the_exit_code_tells_how_it_ended(state: str) -> None:
     assert json.loads(document)["state"] == state
 
 
+def test_a_result_that_outlives_its_job_tells_how_it_ended() -> None:
+    async def run(queue: SqliteQueue) -> None:
+        await queue.put(NewJob("export"))
+        [claim] = await queue.claim("box-1", 1, "1h")
+        await queue.settle([Settlement.done(claim, "8 pages", keep="1h")])
+
+    with_queue(run, keep=None)
+    result = pollwise("queue", "show", "sqlite:///jobs.db", "1", "--follow")
+    assert (result.code, result.out) == (0, 'export 1  done  "8 pages"\n')
+
+
 def test_a_job_that_is_gone_is_exit_code_1() -> None:
     good("queue", "put", URL, "export")
     result = pollwise("queue", "show", URL, "7", "--follow")
