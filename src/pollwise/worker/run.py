@@ -312,11 +312,13 @@ class WorkerRun:
         """
         pool = self._processes
         others = kinds if pool is None else [kind for kind in kinds if kind not in pool.kinds]
-        if pool is None or pool.free >= limit or not others or len(others) == len(kinds):
+        if pool is None or not others or len(others) == len(kinds):
             return [(kinds, limit, hold)] if kinds else []
-        if not pool.free:
+        held = self._executor.count_by(lambda held: held.claim.job.kind)
+        free = pool.limit - sum(held[kind] for kind in pool.kinds)
+        if free <= 0:
             return [(others, limit, 0.0)]  # a free process ends a pause, but not a hold
-        return [(kinds, pool.free, hold), (others, limit, 0.0)]
+        return [(kinds, min(free, limit), hold), (others, limit, 0.0)]
 
     def _held(self, claim: Claim) -> HeldJob:
         """A claim to hold; with its settlement, if it is not to be run."""

@@ -270,11 +270,6 @@ class ProcessPool:
         """The kinds that run in processes."""
         return frozenset(self._loads)
 
-    @property
-    def free(self) -> int:
-        """How many more jobs would get a process at once."""
-        return max(self.limit - self._taken, 0)
-
     @asynccontextmanager
     async def place(self, kind: str, returns: bool) -> AsyncIterator[Proceed]:
         """A process that is ready to run jobs of `kind`; waits for a free place.
@@ -297,7 +292,7 @@ class ProcessPool:
                     self._give_back(process)
         finally:
             self._taken -= 1
-            if self.free == 1:
+            if self._taken == self.limit - 1:
                 self.on_free()
 
     async def _ready(self, kind: str) -> HandlerProcess:
