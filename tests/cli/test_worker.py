@@ -94,8 +94,9 @@ def test_variables_go_before_the_file_and_options_before_both(
 
 
 def test_an_option_of_its_own_goes_before_set(ran: Ran) -> None:
-    good("worker", "shop:worker", "--set", "worker.concurrency=3", "--concurrency", "4")
-    assert ran.options.concurrency == 4
+    words = ["--set", "worker.concurrency=3", "--concurrency", "4", "--cpu-processes", "2"]
+    good("worker", "shop:worker", *words)
+    assert (ran.options.concurrency, ran.options.cpu_processes) == (4, 2)
 
 
 def test_the_queue_may_be_set(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:

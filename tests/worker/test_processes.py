@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import WorkerStopping
 from pollwise.runtime.jobs import Progress
 from pollwise.worker.processes.places import process_call
-from pollwise.worker.processes.pool import ProcessPool
+from pollwise.worker.processes.pool import _JOB_FIELDS, ProcessPool
 from tests.support.daemons import wait_until
 from tests.support.kit import Seen, options, working
 from tests.worker.children import cpu
@@ -297,6 +298,11 @@ def test_a_script_works_and_dies_with_its_processes(tmp_path: Path) -> None:
     finally:
         script.kill()
         script.wait(PATIENCE)
+
+
+def test_a_process_gets_every_field_of_a_job_that_can_run() -> None:
+    names = {each.name for each in fields(Job)} - {"unreadable", "locked"}  # such a job is not run
+    assert set(_JOB_FIELDS) == names
 
 
 # What cannot run in a process
