@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pollwise.runtime.jobs import Job, NewJob
     from pollwise.runtime.loop import Batch, poll
     from pollwise.worker.context import from_context
-    from pollwise.worker.run import WorkerRunOptions
+    from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
     from pollwise.worker.worker import Worker
 
@@ -130,7 +130,7 @@ if not TYPE_CHECKING:
         "Target": "pollwise.fleet.targets",
         "Task": "pollwise.worker.tasks",
         "Worker": "pollwise.worker.worker",
-        "WorkerRunOptions": "pollwise.worker.run",
+        "WorkerRunOptions": "pollwise.worker.options",
         "Worth": "pollwise.core.strategies.worth",
         "from_context": "pollwise.worker.context",
         "open": "pollwise.queues.urls:open_queue",

@@ -3,7 +3,7 @@ run of it; the code shared with the outbox's relay is in `runtime.executor`.
 """
 
 from pollwise.worker.once import RunSummary
-from pollwise.worker.run import WorkerRunOptions
+from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.worker import Worker
 
 __all__ = ["RunSummary", "Worker", "WorkerRunOptions"]

@@ -35,7 +35,7 @@ from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
 
 if TYPE_CHECKING:
-    from pollwise.worker.run import WorkerRunOptions
+    from pollwise.worker.options import WorkerRunOptions
 
 PRESENCE = "presence"
 #: How long a worker that stops tries to delete its record, in seconds.

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.core.strategies.base import Strategy
-from pollwise.core.strategies.fixed import Fixed
-from pollwise.durations import Duration, seconds
+from pollwise.durations import seconds
 from pollwise.errors import Cancelled, LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
@@ -33,7 +29,6 @@ from pollwise.runtime.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollwise.runtime.executor.ahead import PREFETCH_BYTES
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.control.run_control import begin_run
@@ -48,16 +43,11 @@ from pollwise.runtime.executor.handlers import (
     told_of,
 )
 from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
-from pollwise.runtime.executor.starting import (
-    MAX_CONCURRENCY,
-    MAX_MEMORY,
-    RunOptions,
-    check_whole,
-)
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
+from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
 from pollwise.worker.results import ResultsKept, kept_traceback
@@ -70,69 +60,8 @@ if TYPE_CHECKING:
 DELAY_FIRST, DELAY_MAX = 1.0, 60.0
 #: How many jobs that blocked the event loop are remembered.
 BLOCKED_MAX = 1000
-#: The upper limit of `max_jobs`.
-MAX_JOBS = 10**9
 #: Why jobs of a kind whose breaker opened are given back.
 OPEN_BREAKER = "the breaker of its kind is open"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerRunOptions(RunOptions):
-    """How a worker runs.
-
-    polling: the strategy that paces the polls.
-    concurrency: how many handlers run at a time.
-    prefetch: how many jobs are claimed ahead of a free handler; None claims as many as handlers
-        finish in 100 ms, at most 256.
-    prefetch_bytes: how many bytes of payloads may wait for a free handler, about. Sizes are learnt
-        from the claims; 0 claims nothing ahead.
-    lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
-        is the time after which the jobs of a killed worker go to others.
-    grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
-    timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
-    drain: poll again at once after a full batch; None: every strategy does so except `Fixed`.
-    hints: let a hint of a put end a pause early.
-    long_interval: how long a pause may be while hints are proven to arrive.
-    signals: stop on SIGTERM, SIGINT and SIGHUP (in the main thread), unless the program handles
-        them itself; a second one ends the grace. What then does not end, such as a handler that
-        swallows its cancellation, ends with the process 30 s later.
-    seed: makes jitter repeatable.
-    poll_interval: deprecated; the same as polling=Fixed(poll_interval).
-    max_jobs, max_memory: stop after this many runs of handlers, or when the process uses more than
-        this many bytes, so that a fresh process takes over; `Worker.recycled` says why.
-    recycle_when_full: the same when threads of handlers that timed out occupy all places.
-    cpu_processes: how many processes run handlers with `process=True`; None: one for each CPU. A
-        process that uses more than `max_memory` after a job is replaced as well.
-    """
-
-    polling: Strategy = field(default_factory=Adaptive)
-    concurrency: int = 8
-    prefetch: int | None = None
-    prefetch_bytes: int = PREFETCH_BYTES
-    max_jobs: int | None = None
-    cpu_processes: int | None = None
-    lease: Duration = "60s"
-    poll_interval: InitVar[Duration | None] = None
-
-    def __post_init__(self, poll_interval: Duration | None) -> None:
-        if poll_interval is not None:
-            fixed = Fixed(poll_interval)
-            object.__setattr__(self, "polling", fixed)
-            warnings.warn(
-                f"WorkerRunOptions(poll_interval={poll_interval!r}) is deprecated and polls every "
-                f"{fixed.interval:g} seconds; write WorkerRunOptions(polling=Fixed("
-                f"{poll_interval!r}))",
-                DeprecationWarning,
-                stacklevel=3,
-            )
-        super().__post_init__()
-        if self.prefetch is not None:
-            check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
-        check_whole(self.prefetch_bytes, "prefetch_bytes", 0, MAX_MEMORY)
-        if self.max_jobs is not None:
-            check_whole(self.max_jobs, "max_jobs", 1, MAX_JOBS)
-        if self.cpu_processes is not None:
-            check_whole(self.cpu_processes, "cpu_processes", 1, MAX_CONCURRENCY)
 
 
 @dataclass(slots=True, eq=False)

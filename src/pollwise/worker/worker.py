@@ -34,8 +34,9 @@ from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.context import filling_in
 from pollwise.worker.once import COUNTED, RunSummary
+from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.processes.places import ProcessCall, process_call
-from pollwise.worker.run import WorkerRun, WorkerRunOptions
+from pollwise.worker.run import WorkerRun
 
 if TYPE_CHECKING:
     from pollwise.worker.processes.pool import ProcessPool
