@@ -32,6 +32,7 @@ def test_keys_are_made_listed_and_used() -> None:
     assert f"{first}  encrypts" in listed.out
     assert f"{second}  decrypts" in listed.out
     assert secret not in listed.out
+    assert good("keys", "use", "keys", first, "--json").json() == {"id": first}
     assert good("keys", "use", "keys", second).out == f"{second} encrypts now\n"
     assert good("keys", "list", "keys", "--json").json() == [
         {"id": first, "encrypts": False},

@@ -61,6 +61,7 @@ def list_keys(file: KeyFile, as_json: Json = False) -> None:
 def use(
     file: KeyFile,
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The key's id.")],
+    as_json: Json = False,
 ) -> None:
     """Encrypt with this key from now on. The others still decrypt.
 
@@ -69,4 +70,4 @@ def use(
     Example: pollwise keys use /etc/pollwise/keys 2026-11-16-1f2e
     """
     Keys.from_file(file).used(key_id).save(file)
-    say(visible(key_id), " encrypts now")
+    print_json({"id": key_id}) if as_json else say(visible(key_id), " encrypts now")

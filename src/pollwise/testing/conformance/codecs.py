@@ -153,6 +153,7 @@ async def check_codec_result(bench: Bench) -> None:
     equal(view and view.result, {"iban": "DE02"}, "the result of a view with the codec")
     expect("DE02" not in repr(view), "the repr of a view shows a result")
     equal(await queue.result(job_id), {"iban": "DE02"}, "the result that was waited for")
+    equal(await queue.wait([job_id]), {job_id: {"iban": "DE02"}}, "the results of a wait")
     queue.use_codec(None)
     view = await queue.get(job_id)
     expect(view is not None and is_envelope(view.result), "the result without the codec")
