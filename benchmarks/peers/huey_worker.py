@@ -3,7 +3,7 @@
 It answers the same commands as pollwise_worker.py, in JSON lines:
 
     fill FILE --jobs N         put empty jobs as fast as possible, unmeasured
-    put FILE --jobs N          put one at a time, measured
+    put FILE --jobs N          put one at a time, measured, whenever told to
     work FILE --jobs N         handle that many; measured from the first to the last
     idle FILE                  work until ended; tells when a job starts; "count" tells statements
     putter FILE...             put a job into the n-th file when told n
@@ -81,10 +81,12 @@ def put(options: argparse.Namespace) -> None:
     huey = open_huey(options.files[0], options.fsync)
     task = empty_task(huey, lambda: None)
     task()
-    began = time.monotonic()
-    for _ in range(options.jobs):
-        task()
-    say(seconds=time.monotonic() - began)
+    say(ready=True)
+    for _ in lines():
+        began = time.monotonic()
+        for _ in range(options.jobs):
+            task()
+        say(seconds=time.monotonic() - began)
     huey.storage.close()
 
 

@@ -3,8 +3,8 @@
 It answers the same commands as huey_worker.py, in JSON lines:
 
     fill FILE --jobs N         put empty jobs as fast as possible, unmeasured
-    put FILE --jobs N          put one at a time, or --batch at a time, measured; --sync without
-                               an event loop
+    put FILE --jobs N          put one at a time, or --batch at a time, measured, whenever told to;
+                               --sync without an event loop
     work FILE --jobs N         handle that many; measured from the first to the last
     idle FILE                  work until ended; tells when a job starts; "count" tells statements,
                                "put" puts a job from inside this very process
@@ -68,20 +68,24 @@ async def put(options: argparse.Namespace) -> None:
         return
     async with SqliteQueue(options.files[0], synchronous=options.synchronous) as queue:
         await queue.put(NewJob(EMPTY))
-        began = time.monotonic()
-        for _ in range(options.jobs // options.batch):
-            await queue.put([NewJob(EMPTY) for _ in range(options.batch)])
-        say(seconds=time.monotonic() - began)
+        say(ready=True)
+        for _ in lines():
+            began = time.monotonic()
+            for _ in range(options.jobs // options.batch):
+                await queue.put([NewJob(EMPTY) for _ in range(options.batch)])
+            say(seconds=time.monotonic() - began)
 
 
 def put_sync(options: argparse.Namespace) -> None:
     url = f"sqlite:///{options.files[0]}?synchronous={options.synchronous}"
     with pollwise.open_sync(url) as queue:
         queue.put(NewJob(EMPTY))
-        began = time.monotonic()
-        for _ in range(options.jobs):
-            queue.put(NewJob(EMPTY))
-        say(seconds=time.monotonic() - began)
+        say(ready=True)
+        for _ in lines():
+            began = time.monotonic()
+            for _ in range(options.jobs):
+                queue.put(NewJob(EMPTY))
+            say(seconds=time.monotonic() - began)
 
 
 async def work(options: argparse.Namespace) -> None:

@@ -76,7 +76,7 @@ class SqliteThread:
         return self._call(method, alone=True)
 
     def call_here(
-        self, patience: float, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+        self, patience: float, method: Callable[..., T], /, *args: Any
     ) -> tuple[T] | None:
         """Make a call in this very thread, which saves the way to the other one and back.
 
@@ -90,7 +90,7 @@ class SqliteThread:
             self.connected.check_file()
             if self.connected.connection is None:
                 return None
-            return (self.connected.call_once(partial(method, *args, **kwargs)),)
+            return (self.connected.call_once(method, *args),)
         finally:
             self._calls.end_turn()
 
