@@ -33,7 +33,13 @@ from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.sqs.queue import SqsQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock, VirtualClock
-from pollwise.runtime.events import HintsLost, HintsProven, KindUnhandled, PollFinished
+from pollwise.runtime.events import (
+    ConcurrencyChanged,
+    HintsLost,
+    HintsProven,
+    KindUnhandled,
+    PollFinished,
+)
 from pollwise.runtime.jobs import Claim, Job, NewJob, Settlement
 from pollwise.testing.conformance.steering import INFO
 from pollwise.worker import Worker, unhandled
@@ -235,6 +241,48 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 with pytest.raises(StoreError, match=r"answered 40[13]") as raised:
                     await calls[name]()
                 assert raised.value.permanent
+
+    clock.run(main())
+
+
+def test_a_worker_with_its_own_token_is_seen_and_steered(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    files = {scope: tmp_path / scope for scope in ("worker", "operate", "put")}
+    for scope, file in files.items():
+        file.write_text(scope)
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        seen = Seen()
+        ran: list[object] = []
+        async with (
+            inside(api, files["worker"], clock) as queue,
+            inside(api, files["operate"], clock) as operator,
+            inside(api, files["put"], clock) as putter,
+        ):
+            worker = Worker(queue, name="far", events=seen.events)
+
+            @worker.handle("mail")
+            async def mail(job: Job) -> None:
+                ran.append(job.payload)
+
+            async with working(worker, options(concurrency=2)):
+                await clock.advance(10)
+                [info] = await operator.workers()
+                assert (info.name, info.kinds, info.concurrency) == ("far", ("mail",), 2)
+                await operator.pause("mail", why="down")
+                assert (await putter.paused())["mail"].by == "operate"
+                await putter.put(NewJob("mail", 1))
+                await clock.advance(100)
+                assert ran == []
+                await operator.resume("mail")
+                await clock.advance(1)
+                assert ran == [1]
+                await operator.set_concurrency("far", 5)
+                await clock.advance(130)
+                assert [each.after for each in seen.of(ConcurrencyChanged)] == [5]
+            assert await operator.workers() == []
+        await api.close()
 
     clock.run(main())
 
