@@ -42,7 +42,7 @@ def pause(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """PauseInfo a kind of jobs, or the whole queue, for all workers. What runs goes on to its end.
+    """Pause a kind of jobs, or the whole queue, for all workers. What runs goes on to its end.
 
     Jobs can still be put. They wait until `pollwise queue resume`.
 
