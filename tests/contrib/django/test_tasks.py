@@ -25,7 +25,7 @@ from django.utils import timezone  # noqa: E402
 from grocer.models import Order  # noqa: E402
 from grocer.tasks import deliver, deliver_async, fail, not_json, slow  # noqa: E402
 
-from pollwise.contrib.django import queue_url  # noqa: E402
+from pollwise.contrib.django import put, queue_url  # noqa: E402
 from pollwise.contrib.django.api import (  # noqa: E402
     Status,
     TaskResultDoesNotExist,
@@ -203,6 +203,16 @@ def test_a_cancelled_task_is_failed(site: Site) -> None:
     assert result.errors[0].exception_class is asyncio.CancelledError
 
 
+def test_any_job_may_be_put_in_the_transaction(site: Site) -> None:
+    with pytest.raises(Abort), transaction.atomic():
+        put(NewJob("resize", 1))
+        raise Abort
+    with transaction.atomic():
+        [job_id] = put([NewJob("resize", 2)], "slow")
+    assert [(info.job.id, info.job.payload) for info in jobs("slow")] == [(job_id, 2)]
+    assert jobs() == []
+
+
 def test_a_running_task_is_asked_to_cancel(site: Site) -> None:
     result = deliver.enqueue("tea")
     job_id = result.id.partition(":")[2]
@@ -255,15 +265,11 @@ def test_tasks_can_be_encrypted(site: Site, tmp_path: Path) -> None:
     Keys((Key("k1", bytes(32)),)).save(tmp_path / "keys")
     codec = {"payloads": "aes-gcm", "key_file": str(tmp_path / "keys")}
     with override_settings(POLLWISE={**site.pollwise, "codec": codec}):
-        backend()._queues.clear()
-        try:
-            done, failed = deliver.enqueue("oolong"), fail.enqueue("oolong")
-            run(done, failed)
-            assert done.args == ["oolong"]
-            assert done.return_value["orders"] == 0
-            assert {each.exception_class_path for each in failed.errors} == {"builtins.ValueError"}
-            assert "oolong" not in repr(failed.errors)
-        finally:
-            backend()._queues.clear()
+        done, failed = deliver.enqueue("oolong"), fail.enqueue("oolong")
+        run(done, failed)
+        assert done.args == ["oolong"]
+        assert done.return_value["orders"] == 0
+        assert {each.exception_class_path for each in failed.errors} == {"builtins.ValueError"}
+        assert "oolong" not in repr(failed.errors)
     assert "oolong" not in repr([(each.job, each.result, each.errors) for each in jobs()])
     assert "<encrypted, key id k1" in repr(jobs())

@@ -6,5 +6,6 @@ connections.
 """
 
 from pollwise.contrib.django.conf import database_url, queue_url
+from pollwise.contrib.django.queues import put
 
-__all__ = ["database_url", "queue_url"]
+__all__ = ["database_url", "put", "queue_url"]

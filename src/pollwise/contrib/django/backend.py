@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 from django.core import checks
-from django.db import connections, transaction
 
 from pollwise.contrib.django import conf
 from pollwise.contrib.django.api import (
@@ -22,7 +21,7 @@ from pollwise.contrib.django.api import (
 )
 from pollwise.contrib.django.conf import QueuePlace, place_of
 from pollwise.contrib.django.handlers import TaskRuns
-from pollwise.contrib.django.queues import DjangoQueue
+from pollwise.contrib.django.queues import DjangoQueue, queue_at
 from pollwise.contrib.django.results import new_result, result_of, set_put
 from pollwise.contrib.django.tasks import PollwiseTask, all_tasks, job_of, known, register
 from pollwise.core.retry import Retry
@@ -47,10 +46,6 @@ class PollwiseBackend(BaseTaskBackend):
 
     task_class = PollwiseTask
     supports_async_task = True
-
-    def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
-        self._queues: dict[tuple[str, str, bool], DjangoQueue] = {}
 
     # What the store can do
 
@@ -81,15 +76,9 @@ class PollwiseBackend(BaseTaskBackend):
     def _can(self) -> Capabilities:
         return self.queue("default").capabilities
 
-    def queue(self, name: str, *, decoded: bool = True) -> DjangoQueue:
-        """The queue with this name. decoded: what codecs have encoded is decoded."""
-        # A test database has another name than the real one, under the same alias.
-        place = self.place
-        where = "" if place.database is None else connections[place.database].settings_dict["NAME"]
-        key = (name, str(where), decoded)
-        if key not in self._queues:
-            self._queues[key] = DjangoQueue(name, place, conf.codec() if decoded else None)
-        return self._queues[key]
+    def queue(self, name: str) -> DjangoQueue:
+        """The queue with this name."""
+        return queue_at(name, self.place)
 
     # Putting
 
@@ -106,17 +95,12 @@ class PollwiseBackend(BaseTaskBackend):
         self.validate_task(task)
         job = job_of(task, args, kwargs)
         result = new_result(task, self.alias, job.payload["args"], job.payload["kwargs"])
-        queue, alias = self.queue(task.queue_name), self.place.on_commit
 
-        def put() -> None:
-            [job_id] = queue.call("put", job)
-            set_put(result, f"{queue.name}:{job_id}")
+        def note(ids: list[str]) -> None:
+            set_put(result, f"{task.queue_name}:{ids[0]}")
             task_enqueued.send(type(self), task_result=result)
 
-        if queue.joined or alias is None or not connections[alias].in_atomic_block:
-            put()
-        else:
-            transaction.on_commit(put, using=alias)
+        self.queue(task.queue_name).put(job, note)
         return result
 
     # Results

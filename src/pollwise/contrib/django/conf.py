@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
@@ -27,7 +28,9 @@ from pollwise.settings.codecs import codec_of
 try:
     from django.conf import settings
     from django.core.exceptions import ImproperlyConfigured
+    from django.core.signals import setting_changed
     from django.db import DEFAULT_DB_ALIAS, connections
+    from django.dispatch import receiver
 except ImportError as error:
     raise MissingExtra("pollwise.contrib.django", "django") from error
 
@@ -203,9 +206,17 @@ def outbox_target() -> str | None:
     return target
 
 
+@lru_cache(maxsize=1)
 def codec() -> CodecChain | None:
-    """What encodes payloads and results."""
+    """What encodes payloads and results. It is read once: every put asks for it."""
     return codec_of(loaded())
+
+
+@receiver(setting_changed)
+def _read_again(*, setting: str, **_: Any) -> None:
+    """After tests have overridden settings."""
+    if setting == "POLLWISE":
+        codec.cache_clear()
 
 
 def loaded(overrides: Mapping[str, object] | None = None) -> Settings:

@@ -7,13 +7,13 @@ A queue in a database of Django is called on Django's own connection, and any ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.db import connections
+from django.db import connections, transaction
 
 from pollwise.contrib.django import conf
 from pollwise.contrib.django.conf import QueuePlace
@@ -23,9 +23,11 @@ from pollwise.errors import PollwiseError
 from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.sync import BorrowedSyncQueue, SyncQueue, open_sync, sync_queue_for
 from pollwise.queues.urls import open_queue
+from pollwise.runtime.jobs import NewJob
 from pollwise.runtime.payloads.envelope import CodecChain
 
 T = TypeVar("T")
+Jobs = NewJob | Iterable[NewJob]
 
 
 class JoinedQueue(BorrowedSyncQueue):
@@ -72,6 +74,25 @@ class DjangoQueue:
         """Call a method of the queue, and wait for its result."""
         return getattr(self._calls, method)(*args, **kwargs)
 
+    def put(self, jobs: Jobs, then: Callable[[list[str]], None] | None = None) -> list[str]:
+        """Put jobs in the open transaction and return their ids; into a store that is not in its
+        database, after the commit: then there are none yet.
+
+        then: called with the ids.
+        """
+
+        def put() -> list[str]:
+            ids: list[str] = self.call("put", jobs)
+            if then is not None:
+                then(ids)
+            return ids
+
+        alias = self.place.on_commit
+        if self.joined or alias is None or not connections[alias].in_atomic_block:
+            return put()
+        transaction.on_commit(put, using=alias)
+        return []
+
     async def acall(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """The same for async code."""
         if self.joined:  # Django's connections belong to one thread
@@ -90,6 +111,34 @@ class DjangoQueue:
 @cache
 def _in_memory(url: str, codec: CodecChain | None) -> Queue:
     return open_queue(url, codec=codec)
+
+
+def queue_at(name: str, place: QueuePlace, *, decoded: bool = True) -> DjangoQueue:
+    """The queue with this name, the same object for the same place.
+
+    decoded: what codecs have encoded is decoded.
+    """
+    # A test database has another name than the real one, under the same alias.
+    alias = place.database
+    where = place.url if alias is None else str(connections[alias].settings_dict["NAME"])
+    codec = conf.codec() if decoded else None
+    options = (place.on_commit, *sorted((key, str(each)) for key, each in place.options.items()))
+    key = (name, alias, where, options, codec)
+    if key not in _queues:
+        _queues[key] = DjangoQueue(name, place, codec)
+    return _queues[key]
+
+
+_queues: dict[tuple[object, ...], DjangoQueue] = {}
+
+
+def put(jobs: Jobs, queue: str = "default") -> list[str]:
+    """Put jobs into a queue of settings.POLLWISE, in the open transaction: `put(resize.job(7))`.
+
+    Returns their ids. A store that is not in the database of the transaction gets them after the
+    commit: then there are none yet, and the list is empty.
+    """
+    return queue_at(queue, conf.default_place()).put(jobs)
 
 
 def create_tables(alias: str) -> None:
@@ -116,9 +165,11 @@ def project_queues() -> dict[str, DjangoQueue]:
 
     found = backends()
     if not found:
-        return {"default": DjangoQueue("default", conf.default_place())}
+        return {"default": queue_at("default", conf.default_place(), decoded=False)}
     return {
-        f"{each.alias}/{name}" if len(found) > 1 else name: each.queue(name, decoded=False)
+        f"{each.alias}/{name}" if len(found) > 1 else name: queue_at(
+            name, each.place, decoded=False
+        )
         for each in found
         for name in sorted(each.queues) or ["default"]
     }

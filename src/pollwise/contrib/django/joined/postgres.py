@@ -1,4 +1,4 @@
-"""A queue in a Postgres database of Django, with psycopg or psycopg2."""
+"""A queue in a Postgres database of Django."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DjangoConnections:
                 return [tuple(row) for row in cursor.fetchall()]
         except DatabaseError as error:
             cause: Any = error.__cause__
-            state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+            state = getattr(cause, "sqlstate", None)
             if state not in LACKS:
                 raise  # it concerns the user's transaction, and code that repeats it relies on it
             said = StatementRefused(state, str(cause).partition("\n")[0])
