@@ -452,6 +452,7 @@ def test_a_broadcast_reaches_every_listener_once_and_wakes_nobody() -> None:
             for n, process in enumerate(started):
                 process.channel.listen(lambda kind, n=n: heard.append((n, kind)), ["#cancel"])  # type: ignore[misc]
             await asyncio.sleep(60)
+            heard.clear()
             began, sent = now(), len(exchange.sent)
             for _ in range(3):  # at once: one message
                 started[0].channel.broadcast("#cancel")
@@ -461,6 +462,22 @@ def test_a_broadcast_reaches_every_listener_once_and_wakes_nobody() -> None:
             assert len(heard) == 4 + 3, "once from another process, each time from the own one"
             assert [json.loads(text)[0] for text in exchange.sent[sent:]] == ["broadcast"] * 2
             assert not any(process.polls_since(began) for process in started)
+
+    under(main)
+
+
+def test_broadcasts_that_may_have_been_missed_are_made_up_for() -> None:
+    async def main() -> None:
+        async with processes() as (exchange, [process]):
+            heard: list[str] = []
+            process.channel.listen(heard.append, ["#cancel"])
+            process.channel.listen(heard.append)  # of all kinds: it cannot be told which
+            await asyncio.sleep(90)
+            assert heard == ["#cancel"], "once, when the channel was first proven"
+            exchange.cut_all()
+            await asyncio.sleep(31)
+            assert len(process.seen.of(HintsProven)) == 2
+            assert heard == ["#cancel"] * 2
 
     under(main)
 
@@ -565,6 +582,7 @@ def test_a_broadcast_is_sent_only_while_somebody_wants_it() -> None:
         known = waiter.known_at("#news")
         assert known is not None
         assert known <= asyncio.get_running_loop().time()
+        heard.clear()  # what may have been missed before the channel was proven
         sender.broadcast_if_wanted("#news")
         await asyncio.sleep(SOON)
         assert heard == ["#news"]

@@ -109,6 +109,11 @@ class Listening:
             with suppress(RuntimeError):  # that loop is closed
                 self._loop.call_soon_threadsafe(self._heard, kind)
 
+    def hear_missed(self) -> None:
+        """Some may have been missed: hear one of each kind, if the kinds are known."""
+        for kind in self._kinds or ():
+            self.hear(kind)
+
     def close(self) -> None:
         """Listen no more."""
         self._hints.stop_listening(self)

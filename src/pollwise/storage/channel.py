@@ -339,6 +339,8 @@ class Channel(Hints):
                 self._proven_at = now
                 self._lost = False
                 self._report(HintsProven, now - self._sent_at)
+                for listening in list(self._listeners):  # until now, some may have been missed
+                    listening.hear_missed()
 
     def _no_answer(self) -> None:
         """Reconnect: the connection may be half-open, which only a new one cures."""
