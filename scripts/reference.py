@@ -109,7 +109,7 @@ jobs stay until you retry them (`pollwise queue retry`) or
 delete them (`pollwise queue drop`). `cancel` ends a job that waits at once, as *cancelled*. A job
 that runs stays leased; its worker learns of it by a hint or with its next renewal, stops the
 handler and settles the job as cancelled. Done and cancelled jobs are deleted, or kept for the
-`keep` of the queue, with their results."""
+`keep` of the queue; one whose result is kept stays for its `result_ttl`."""
 OUTBOX_NOTE = """The tables of an outbox are in your own database. `pollwise.Outbox` and
 `OutboxRunOptions` are under [Python names](python.md), the `[outbox]` settings under
 [Settings](settings.md)."""
