@@ -337,9 +337,9 @@ class Channel(Hints):
             self._failures = 0
             if self._proven_at is None:
                 self._proven_at = now
-                self._lost = False
+                was_lost, self._lost = self._lost, False
                 self._report(HintsProven, now - self._sent_at)
-                for listening in list(self._listeners):  # until now, some may have been missed
+                for listening in list(self._listeners) if was_lost else ():
                     listening.hear_missed()
 
     def _no_answer(self) -> None:
