@@ -39,7 +39,7 @@ def name_of(path: tuple[str, ...]) -> str:
 def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
         "demo", "worker", "doctor",
-        "queue put", "queue stats", "queue list", "queue show", "queue cancel",
+        "queue put", "queue stats", "queue list", "queue show", "queue result", "queue cancel",
         "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume",
         "queue workers", "queue running", "queue set-concurrency", "queue top",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
@@ -73,12 +73,12 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
-    # What runs until it is stopped tells its facts by logs and metrics.
-    runs = path in {
+    # What runs until it is stopped tells its facts by logs and metrics; a result is always JSON.
+    others = path in {
         ("worker",), ("agent",), ("serve", "run"), ("outbox", "run"), ("outbox", "export"),
-        ("fleet", "run"),
+        ("fleet", "run"), ("queue", "result"),
     }  # fmt: skip
-    assert ("--json" in options) == (not runs)
+    assert ("--json" in options) == (not others)
 
 
 @pytest.mark.parametrize("path", [(), ("queue",), ("config",), ("lab",)], ids=name_of)

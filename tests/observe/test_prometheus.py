@@ -23,6 +23,7 @@ from pollwise.runtime.events import (
     BreakerChanged,
     BudgetShort,
     ChoreFailed,
+    ConcurrencyChanged,
     ControllerCounted,
     Event,
     Events,
@@ -121,7 +122,8 @@ UNCOUNTED = {
     FleetStarted: "its targets are counted one by one",
     JobLocked: "each job is counted as given back",
     RecordLocked: "for people; the record waits, and is counted as such",
-    FleetOrdered: "what people asked for is for the log",
+    ConcurrencyChanged: "what people asked for is for the log",
+    FleetOrdered: "as a change of the concurrency",
     FleetSettingsChanged: "as what people asked for",
     BudgetShort: "for people; the polls are counted",
     TargetChanged: "counted as the result of a poll",
@@ -246,6 +248,7 @@ def every_event() -> Iterator[Event]:
     yield BreakerChanged("q", "greet", "open")
     yield ChoreFailed("q", "settle", "no")
     yield KindUnhandled("q", "w", "unknown", "1", None)
+    yield ConcurrencyChanged("q", "w", 8, 4)
     yield JobLocked("q", "w", "1", "greet", "no key", 30.0)
     yield from of_the_executor("q")
     yield HintsProven("q", 0.01)

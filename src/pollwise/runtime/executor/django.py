@@ -36,11 +36,17 @@ def closing_lost(function: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], A
     async def call(job: Any) -> Any:
         try:
             return await function(job)
-        except Exception:
-            in_its_thread = getattr(sys.modules.get("asgiref.sync"), "sync_to_async", None)
-            if in_its_thread is not None and _django_db() is not None:
-                await in_its_thread(close_old_connections)()
-            raise
+        except Exception as error:
+            failed = error
+        # Not inside the `except`: asgiref raises the error of that again in its thread, and so adds
+        # its frames to the traceback.
+        in_its_thread = getattr(sys.modules.get("asgiref.sync"), "sync_to_async", None)
+        if in_its_thread is not None and _django_db() is not None:
+            await in_its_thread(close_old_connections)()
+        try:
+            raise failed
+        finally:
+            del failed  # else the error and this frame hold each other
 
     return call if inspect.iscoroutinefunction(function) else function
 
