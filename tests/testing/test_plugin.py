@@ -152,7 +152,7 @@ def test_what_was_there_before_is_there_again(
     charge_elsewhere.put_sync(order=str(ORDER))
     pollwise_queue.assert_put(charge_elsewhere, order=ORDER)
     assert shop.run_all_sync().done == 2
-    pollwise_queue.leave_all()
+    pollwise_queue.release_all()
     assert (worker.queue, worker.clock, repr(charge_elsewhere)) == (*before, shown)
     with pytest.raises(ConfigError, match=r"give a pollwise\.Worker or a task_ref"):
         pollwise_queue.use_in(mail)  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""What the fixtures of the pytest plugin return: a queue that remembers puts, a worker on it."""
+"""What the fixtures of the pytest plugin return: a queue that records puts, and a worker on it."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollwise.errors import ConfigError, Signal
@@ -48,8 +48,8 @@ class RecordingQueue(MemoryQueue):
                 raise ConfigError(f"{target!r} has no queue: give a pollwise.Worker or a task_ref")
             self._users.enter_context(target.using(self))
 
-    def leave_all(self) -> None:
-        """Give workers and task refs their own queues back."""
+    def release_all(self) -> None:
+        """Let workers and task refs use their own queues again."""
         self._users.close()
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
@@ -125,7 +125,7 @@ class WorkerTester:
         layers.append(self._noting_errors)  # the innermost: it sees what the handler raises
         try:
             while True:
-                self._add(total, await self.worker.run_once(self._options(total)))
+                total.add(await self.worker.run_once(self._options(total)))
                 if self.worker.recycled:
                     raise AssertionError(f"jobs are still ready after {RUNS_MAX} runs: {total}")
                 due = self.queue.next_due(self.worker.kinds) if delayed else None
@@ -145,22 +145,16 @@ class WorkerTester:
         return self.clock.run(self.run_all(delayed=delayed, raises=raises))
 
     def _options(self, total: RunSummary) -> Any:
-        ran = sum(getattr(total, each.name) for each in fields(total))
-        if ran >= RUNS_MAX:
+        if total.runs >= RUNS_MAX:
             raise AssertionError(f"jobs still come back after {RUNS_MAX} runs: {total}")
         return replace(
             self.worker.options,
             signals=False,
             seed=1,
-            max_jobs=RUNS_MAX - ran,
+            max_jobs=RUNS_MAX - total.runs,
             max_memory=None,
             recycle_when_full=False,
         )
-
-    @staticmethod
-    def _add(total: RunSummary, more: RunSummary) -> None:
-        for each in fields(total):
-            setattr(total, each.name, getattr(total, each.name) + getattr(more, each.name))
 
     async def _noting_errors(self, job: Job, proceed: Proceed) -> Any:
         try:

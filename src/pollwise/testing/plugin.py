@@ -31,7 +31,7 @@ def pollwise_queue(virtual_clock: SteppedClock) -> Iterator[RecordingQueue]:
 
     queue = RecordingQueue(virtual_clock)
     yield queue
-    queue.leave_all()
+    queue.release_all()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from pollwise.core.retry import Retry
@@ -26,10 +26,11 @@ HOLD_TO_SEE_ALL = 1.0
 
 @dataclass(slots=True)
 class RunSummary:
-    """What the runs of `Worker.run_once` came to; each attempt of a job counts.
+    """How the runs of `Worker.run_once` ended; each attempt of a job counts.
 
-    done: handlers that returned. retried: that failed, and whose job runs again later. dead: jobs
-    that went to the dead letters. snoozed, cancelled: as it says. lost: whose lease expired.
+    done: the handler returned. retried: it failed, and the job runs again later. dead: it failed,
+    and the job does not run again. snoozed: it raised `Snooze`. cancelled: the job was cancelled.
+    lost: the lease expired.
     """
 
     done: int = 0
@@ -40,6 +41,11 @@ class RunSummary:
     lost: int = 0
 
     @property
+    def runs(self) -> int:
+        """How many runs there were."""
+        return sum(astuple(self))
+
+    @property
     def failed(self) -> int:
         """How many runs failed, whether their jobs run again or not."""
         return self.retried + self.dead + self.lost
@@ -47,6 +53,11 @@ class RunSummary:
     def count(self, event: Event) -> None:
         name = COUNTED[type(event)]
         setattr(self, name, getattr(self, name) + 1)
+
+    def add(self, more: RunSummary) -> None:
+        """Add the counts of other runs."""
+        for name in COUNTED.values():
+            setattr(self, name, getattr(self, name) + getattr(more, name))
 
     def __str__(self) -> str:
         return ", ".join(f"{getattr(self, name)} {name}" for name in COUNTED.values())

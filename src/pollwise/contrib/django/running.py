@@ -9,7 +9,6 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, replace
 from typing import Any, get_args, get_type_hints
 
 import typer
@@ -68,14 +67,11 @@ class Workers:
         total, stopped, found = RunSummary(), asyncio.Event(), True
         with stopping_on_signals(stopped.set):
             while found and not stopped.is_set():
-                before = replace(total)
+                before = total.runs
                 for worker in self.workers:
                     if not stopped.is_set():
-                        ran = await worker.run_once(options)
-                        total = RunSummary(
-                            *map(sum, zip(astuple(total), astuple(ran), strict=True))
-                        )
-                found = total != before
+                        total.add(await worker.run_once(options))
+                found = total.runs > before
         return total
 
 
@@ -111,8 +107,8 @@ def settings_of(section: str, command: Callable[..., Any], given: dict[str, Any]
 
 
 def program(processes: int) -> Sequence[str]:
-    """The command line of this process, up to the name of the management command; to start several
-    processes of it.
+    """The command line of this process, up to the name of the management command: for starting
+    several processes of it.
     """
     if processes == 1:
         return PROGRAM  # it is not used, and code that calls a command may have no command line
