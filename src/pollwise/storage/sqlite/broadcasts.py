@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from pollwise.runtime.hints import Hint
-from pollwise.storage.sqlite.file_hints import IN_MODIFY, FileBeside
+from pollwise.storage.sqlite.file_hints import IN_MODIFY, FileBeside, create_beside
 from pollwise.storage.wanted import ANNOUNCE_EVERY, ANNOUNCED_FOR
 
 #: The file is emptied when it is larger than this, in bytes.
 SIZE_MAX = 64 * 1024
-#: The longest line that is read, in bytes, because anybody who may write the file may write it.
+#: The longest line that is read, in bytes: any user of the database may write to the file.
 LINE_MAX = 200
 
 
@@ -53,7 +53,7 @@ class BroadcastFile(FileBeside):
             return
         with suppress(OSError):
             if not self._path.exists():
-                self._make_file()
+                create_beside(self._path, self._database)
             with self._path.open("ab", buffering=0) as file:
                 file.write(f"{self._id} {kind}\n".encode())
                 if file.tell() > SIZE_MAX:
@@ -104,8 +104,7 @@ class WantedFile:
         self._announced_at = now
         with suppress(OSError):
             if not self._path.exists():
-                self._path.touch()
-                self._path.chmod(self._database.stat().st_mode & 0o666)  # for all its users
+                create_beside(self._path, self._database)
             os.utime(self._path)
 
     def wanted(self) -> bool:

@@ -26,9 +26,8 @@ class FileHints(Hints):
     """Hints from changes of files.
 
     events: which changes the kernel reports.
-
-    paths: the files. every: how often to compare time stamps if the kernel cannot report changes; 0
-        turns both off.
+    paths: the files.
+    every: how often to compare time stamps if the kernel cannot report changes; 0 turns both off.
     """
 
     events: ClassVar[int]
@@ -186,13 +185,9 @@ class FileBeside(FileHints):
 
     def _existing(self) -> Sequence[Path]:
         if not self._path.exists():
-            self._make_file()
+            create_beside(self._path, self._database)
             self._seen = self._stamps()  # our own creation is not a hint
         return self._paths
-
-    def _make_file(self) -> None:
-        self._path.touch()
-        self._path.chmod(self._database.stat().st_mode & 0o666)  # for all users of the database
 
     def _read_changes(self) -> None:
         super()._read_changes()
@@ -200,6 +195,12 @@ class FileBeside(FileHints):
             self._end_watch()
             self._listen()
         self._look()  # our own touch is not a hint
+
+
+def create_beside(path: Path, database: Path) -> None:
+    """Create a file of our own for all users of a database."""
+    path.touch()
+    path.chmod(database.stat().st_mode & 0o666)
 
 
 def inotify(paths: Iterable[Path], events: int) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pollwise.runtime.hints import Listening
 from pollwise.storage.sqlite.broadcasts import BroadcastFile, WantedFile
-from pollwise.storage.sqlite.file_hints import IN_ATTRIB, FileBeside
+from pollwise.storage.sqlite.file_hints import IN_ATTRIB, FileBeside, create_beside
 
 
 class WatchedFile(FileBeside):
@@ -65,7 +65,7 @@ class WatchedFile(FileBeside):
                 self._seen = [now, 0]  # what `_stamps` would return: the file is always empty
                 return
             except FileNotFoundError:
-                self._make_file()
+                create_beside(self._path, self._database)
             except PermissionError:  # another user's file: it can be touched but not dated
                 os.utime(self._path)
         except OSError:
