@@ -150,7 +150,7 @@ def test_stats_count_each_kind() -> None:
     assert header.split() == ["kind", *STATES, "oldest", "waits", "workers"]
     assert a.split() == ["a", *(str(kinds["a"][state]) for state in STATES), "–", "none"]
     assert b.split()[:-2] == ["b", *(str(kinds["b"][state]) for state in STATES)]
-    assert nobody == "no worker that is there handles: b"
+    assert nobody == "no running worker handles: b"
     assert good("queue", "stats", f"{URL}?queue=other", "--by-kind").out == "no jobs\n"
 
 

@@ -86,7 +86,7 @@ def test_hostile_reasons_are_not_interpreted() -> None:
 
 def test_workers_are_listed() -> None:
     assert good("queue", "put", URL, "mail").out
-    assert good("queue", "workers", URL).out == "no worker is there\n"
+    assert good("queue", "workers", URL).out == "no worker is running\n"
     attend(info(), info("box-2", kinds=None, breakers=("mail",)))
     shown = good("queue", "workers", URL).out.splitlines()
     assert shown[0].split() == [
@@ -96,7 +96,7 @@ def test_workers_are_listed() -> None:
     assert "1/8" in shown[1]
     assert "Adaptive every 0.1s, hinted" in shown[1]
     assert " any " in shown[2]
-    assert shown[3] == "box-2 waits for broken: mail"
+    assert shown[3] == "box-2 does not claim mail: the breaker is open"
     facts = good("queue", "workers", URL, "--json").json()
     assert [each["name"] for each in facts] == ["box-1", "box-2"]
     assert facts[0]["running"][0]["kind"] == "mail"
@@ -109,7 +109,7 @@ def test_kinds_without_a_handler_are_marked() -> None:
     shown = good("queue", "stats", URL, "--by-kind").out.splitlines()
     assert shown[1].split()[-1] == "1"
     assert shown[2].split()[-1] == "none"
-    assert shown[3] == "no worker that is there handles: mial"
+    assert shown[3] == "no running worker handles: mial"
     facts = good("queue", "stats", URL, "--by-kind", "--json").json()
     assert [(facts[k]["workers"], facts[k]["unhandled"]) for k in ("mail", "mial")] == [
         (1, False),
@@ -154,7 +154,7 @@ def test_concurrency_is_set() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("bax-1", 4), "no worker 'bax-1' is there; did you mean 'box-1'?"),
+        (("bax-1", 4), "no worker 'bax-1' is running; did you mean 'box-1'?"),
         (("box-1", 0), "pause the queue or a kind instead"),
         (("box-1", 1001), "must be a whole number from 1 to 1000"),
     ],
@@ -200,7 +200,7 @@ def test_top_is_a_live_view() -> None:
     attend(info())
     with Screen(120, 24, "queue", "top", URL, "--every", "100ms", env={}) as screen:
         screen.until(r"default · 2 ready · .* 1 worker, 1/8 busy")
-        screen.until("no worker that is there handles: mial")
+        screen.until("no running worker handles: mial")
         screen.until(r"mial +1 .* nobody")
         screen.until(r"box-1 +box.example +1/8 .* Adaptive every 0.1s, hinted +mail")
         screen.until(r"\ds +1 +mail +box-1")

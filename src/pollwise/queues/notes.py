@@ -1,8 +1,9 @@
 """Notes: small named records of a queue beside its jobs, with one mechanism in every store.
 
-Three topics use them: pauses (by kind), workers (each leaves a record of itself, so that operators
-see who is there), and orders (what an operator asks of a worker). A note has a name within its
-topic, a value that is JSON, and, unless it is a pause, a time after which it counts as gone.
+There are three topics: pauses (by kind), workers (each stores a record of itself, so that operators
+see which workers there are), and orders (what an operator asks of a worker). A note has a name
+within its topic, and a value that is JSON. Unless it is a pause, it expires after a time. The note
+of a progress report is something else: a text in a job's record.
 
 A store implements `_write_note` and `_read_notes`, and leaves paused kinds out of its claims.
 """
@@ -28,7 +29,7 @@ TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders")
 #: How many notes of a topic a queue can have.
 NOTES_MAX: Mapping[str, int] = {"pauses": 1000, "workers": 10_000, "orders": 10_000}
 #: The largest value of a note, in bytes of JSON.
-NOTE_BYTES_MAX = 32 * 1024
+NOTE_VALUE_MAX = 32 * 1024
 #: The name of the pause of a whole queue; no kind has it.
 WHOLE = ""
 #: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
@@ -49,7 +50,7 @@ class NewNote(NamedTuple):
     """A note to write.
 
     value: JSON; None deletes the note.
-    ttl: seconds after which it counts as gone; None: it stays.
+    ttl: seconds after which it expires; None: never.
     answer: a topic in which the note of the same name is returned, in the same round trip.
     """
 
@@ -61,7 +62,11 @@ class NewNote(NamedTuple):
 
 
 class NoteWritten(NamedTuple):
-    """What came of a write: the answer, and whether the note was there (or there was room)."""
+    """The result of a write.
+
+    done: the note was written, or it was there to delete; False if there was no room for it.
+    answer: the value of the note that was asked for, if there is one.
+    """
 
     done: bool
     answer: str | None = None
@@ -81,8 +86,8 @@ class NotedStore(WorkStore[Claim]):
 
     #: The same as `Queue.capabilities`.
     capabilities: ClassVar[Any]
-    #: How often an idle worker writes its record at most, in seconds; a store that bills each call
-    #: has it less often.
+    #: How often an idle worker writes its record at most, in seconds; less often for a store that
+    #: bills each call.
     idle_presence: ClassVar[float] = PRESENCE_EVERY
 
     async def pause(self, kind: str | None = None, *, by: str = "", why: str = "") -> None:
@@ -121,10 +126,11 @@ class NotedStore(WorkStore[Claim]):
         return dict(sorted((await self._paused()).items(), key=lambda each: each[0] or ""))
 
     async def workers(self) -> list[WorkerInfo]:
-        """The workers that are there, by name, as their last records describe them.
+        """The running workers, by name, as their last records describe them.
 
-        A worker writes its record at most once a minute. It counts as gone three minutes after its
-        last record (half an hour if it was idle, on an object store), or at once if it stopped.
+        A worker writes its record at most once a minute. The record expires after three
+        minutes (half an hour if the worker was idle, on an object store), and is deleted when the
+        worker stops.
         """
         self._check_presence()
         return sorted(await self._workers(), key=lambda info: (info.name, info.started_at))
@@ -132,20 +138,20 @@ class NotedStore(WorkStore[Claim]):
     async def set_concurrency(self, worker: str, concurrency: int) -> int:
         """Change how many handlers a running worker runs at a time, until it restarts.
 
-        The worker learns of it within seconds by a hint, or with its next record within about a
-        minute. Returns how many workers have this name.
+        The worker learns of it within seconds by a broadcast, or with its next record within about
+        a minute. Returns how many workers have this name.
         """
         self._check_presence()
         checked_name(worker, "worker", ConfigError)
         if concurrency == 0:
             raise ConfigError("concurrency = 0: to stop work, pause the queue or a kind instead")
         check_whole(concurrency, "concurrency", 1, MAX_CONCURRENCY)
-        told = await self._order(worker, concurrency)
+        count = await self._order(worker, concurrency)
         self._hints.broadcast(order_broadcast(worker))
-        return told
+        return count
 
     async def attend(self, info: WorkerInfo, ttl: float) -> int | None:
-        """Leave a worker's record for `ttl` seconds; return the concurrency it is asked to have.
+        """Store a worker's record for `ttl` seconds; return the concurrency it is asked to have.
 
         For a worker, after a poll: an object store shows orders in the listing of a claim.
         """
@@ -153,7 +159,7 @@ class NotedStore(WorkStore[Claim]):
         return await self._attend(info, ttl)
 
     async def leave(self, info: WorkerInfo) -> None:
-        """Delete a worker's record: it stops."""
+        """Delete the record of a worker that stops."""
         self._check_presence()
         await self._leave(info)
 
@@ -201,14 +207,14 @@ class NotedStore(WorkStore[Claim]):
     # What a store implements
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
-        """Write or delete a note, and delete those of its topic that are gone.
+        """Write or delete a note, and delete those of its topic that have expired.
 
-        Done: it was written, or it was there to delete. Not done: there are NOTES_MAX others.
+        It is not done if the topic has NOTES_MAX others, or if there was nothing to delete.
         """
         raise NotImplementedError
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
-        """The notes of these topics that are not gone."""
+        """The notes of these topics that have not expired."""
         raise NotImplementedError
 
     def _check_can_pause(self) -> None:
@@ -253,7 +259,7 @@ class MemoryNotes(NotedStore):
         return without_paused(kinds, paused) if paused else kinds
 
     def _live_notes(self, topic: str) -> dict[str, tuple[str, float]]:
-        """The notes of a topic, after those that are gone were deleted."""
+        """The notes of a topic, after those that have expired were deleted."""
         of_topic, now = self._notes[topic], self._now()
         for name in [name for name, (_, until) in of_topic.items() if until <= now]:
             del of_topic[name]
@@ -295,15 +301,15 @@ def _pause_name(kind: str | None) -> str:
 
 def _no_such_worker(worker: str, names: Sequence[str]) -> str:
     near = get_close_matches(worker, names, n=3, cutoff=0.4) or sorted(set(names))[:3]
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else "no worker is there at all"
-    return f"no worker {worker!r} is there; {hint}"
+    advice = f"did you mean {' or '.join(map(repr, near))}?" if near else "no worker is running"
+    return f"no worker {worker!r} is running; {advice}"
 
 
 def _encoded(value: Mapping[str, Any]) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     size = len(text.encode("utf-8", "replace"))
-    if size > NOTE_BYTES_MAX:
-        raise ConfigError(f"a note of {size} bytes is above the limit of {NOTE_BYTES_MAX}")
+    if size > NOTE_VALUE_MAX:
+        raise ConfigError(f"a note of {size} bytes is above the limit of {NOTE_VALUE_MAX}")
     return text
 
 

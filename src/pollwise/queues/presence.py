@@ -1,4 +1,4 @@
-"""Who is there: the record that a running worker leaves with its queue."""
+"""The record that a running worker stores with its queue, so that operators see it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 #: How often a worker writes its record at most, in seconds.
 PRESENCE_EVERY = 60.0
-#: How long a record counts, in seconds: a worker that was not heard of for longer is gone. A worker
-#: that writes it less often, or pauses for more than a minute between polls, has three times that.
+#: After how many seconds a record expires. If a worker writes it less often, or pauses for longer
+#: than a minute between polls, its record lasts for three times that.
 PRESENCE_KEPT = 180.0
 #: How many running jobs a record names, and how many kinds.
 RUNNING_MAX = 20
@@ -99,13 +99,13 @@ class WorkerInfo:
 
 
 def unhandled(kinds: Mapping[str, Stats], workers: Iterable[WorkerInfo]) -> list[str]:
-    """The kinds that have waiting jobs and that no worker there has a handler for."""
-    there = list(workers)
+    """The kinds that have waiting jobs, but no running worker with a handler for them."""
+    running = list(workers)
     return sorted(
         kind
         for kind, counts in kinds.items()
         if counts.ready + counts.delayed + counts.blocked
-        and not any(worker.handles(kind) for worker in there)
+        and not any(worker.handles(kind) for worker in running)
     )
 
 

@@ -412,7 +412,7 @@ LARGE = "x" * (1024 * 1024)
         ("attend", {"worker": {"name": "w", "instance": "a"}}, "ttl"),
         ("attend", {"worker": {"name": "\x00", "instance": "a"}, "ttl": 1}, "worker"),
         ("concurrency", {"worker": "w", "concurrency": "4"}, "whole number"),
-        ("concurrency", {"worker": "w", "concurrency": 4}, "no worker 'w' is there"),
+        ("concurrency", {"worker": "w", "concurrency": 4}, "no worker 'w' is running"),
         ("cancel", {}, "ids"),
         ("cancel", {"ids": "a"}, "ids"),
         ("cancel", {"ids": ["1"] * 10_001}, "at most 10000"),

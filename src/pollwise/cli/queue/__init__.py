@@ -1,1 +1,4 @@
-"""`pollwise queue …`: put jobs, look at them, cancel them, and retry or drop the dead ones."""
+"""`pollwise queue …`: put, show, cancel, retry and drop jobs; pause a queue, and see its workers.
+
+`commands` is the list of all of them, `steering` has those about the queue and its workers.
+"""

@@ -174,7 +174,7 @@ def _print_kinds(
     print_table(columns, rows, empty="no jobs", narrow=(*STATES, "workers"))
     if nobody:
         named = visible(", ".join(nobody))
-        say((f"no worker that is there handles: {named}", "bold red"))
+        say((f"no running worker handles: {named}", "bold red"))
     steering.print_pauses(pauses)
 
 

@@ -10,7 +10,8 @@ from pollwise.cli.output import fail, print_json, say_aside
 from pollwise.cli.queue.opening import Id, Url, with_queue
 from pollwise.errors import JobFailed
 
-#: The exit codes for a job that failed, was cancelled or is gone, and for one that has not ended.
+#: The exit codes for a job that failed, was cancelled or does not exist, and for one that has not
+#: ended.
 FAILED, NOT_YET = 1, 3
 
 

@@ -1,4 +1,4 @@
-"""The commands of `pollwise queue` about a queue and its workers: pause, resume, who is there."""
+"""The commands of `pollwise queue` that are about a queue and its workers, not about jobs."""
 
 from __future__ import annotations
 
@@ -84,21 +84,21 @@ def set_concurrency(
 ) -> None:
     """Change how many handlers a running worker runs at a time, until it restarts.
 
-    It learns of it at once where hints arrive, else within about a minute. When the number gets
-    lower, what runs goes on to its end.
+    It learns of it at once where broadcasts arrive, else within about a minute. When the number
+    gets lower, what runs goes on to its end.
 
     Example: pollwise queue set-concurrency sqlite:///jobs.db box-1-4711-ab12 4
     """
-    told = with_queue(url, lambda queue: queue.set_concurrency(worker, concurrency))
+    count = with_queue(url, lambda queue: queue.set_concurrency(worker, concurrency))
     if as_json:
-        print_json({"worker": worker, "concurrency": concurrency, "workers": told})
+        print_json({"worker": worker, "concurrency": concurrency, "workers": count})
         return
-    several = "" if told == 1 else f" ({told} workers have this name)"
+    several = "" if count == 1 else f" ({count} workers have this name)"
     say(f"{visible(worker)} is asked to run {concurrency} at a time{several}")
 
 
 def workers(url: Url, as_json: Json = False) -> None:
-    """List the workers that are there. One that was not heard of for three minutes is gone.
+    """List the running workers. One that has not written its record for three minutes is left out.
 
     Example: pollwise queue workers sqlite:///jobs.db
     """
@@ -109,12 +109,13 @@ def workers(url: Url, as_json: Json = False) -> None:
     print_table(
         ("worker", "host", "pid", "version", "up for", "busy", "kinds", "polls", "seen"),
         [worker_row(info, now) for info in found],
-        empty="no worker is there",
+        empty="no worker is running",
         narrow=("pid", "up for", "busy", "seen"),
     )
     for info in found:
         if info.breakers:
-            say(f"{visible(info.name)} waits for broken: {visible(', '.join(info.breakers))}")
+            kinds = visible(", ".join(info.breakers))
+            say(f"{visible(info.name)} does not claim {kinds}: the breaker is open")
 
 
 async def _workers_and_time(queue: Queue) -> tuple[list[WorkerInfo], float]:
@@ -200,7 +201,7 @@ async def pauses_of(queue: Queue) -> dict[str | None, PauseInfo]:
 
 
 async def workers_of(queue: Queue) -> list[WorkerInfo] | None:
-    """The workers that are there; None where the store or an older controller cannot say."""
+    """The running workers; None where the store or an older controller cannot say."""
     with suppress(Unsupported, StoreError):
         return await queue.workers()
     return None
@@ -223,9 +224,9 @@ def pause_text(kind: str | None, pause: PauseInfo) -> str:
     return f"paused: {what}{by} at {moment(pause.at)}{why}"
 
 
-def handlers_of(kind: str, there: Sequence[WorkerInfo]) -> int:
-    """How many workers there have a handler for a kind."""
-    return sum(worker.handles(kind) for worker in there)
+def handlers_of(kind: str, workers: Sequence[WorkerInfo]) -> int:
+    """How many of these workers have a handler for a kind."""
+    return sum(worker.handles(kind) for worker in workers)
 
 
 def _what(kind: str | None) -> str:

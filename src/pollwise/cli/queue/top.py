@@ -86,7 +86,7 @@ class QueueWatcher:
         return self._last
 
     async def _count(self) -> tuple[Stats, dict[str, Stats]]:
-        """Of all jobs and by kind, in one call; a store that cannot tell kinds has none."""
+        """The counts of all jobs and of each kind, in one call; no kinds if the store has none."""
         with suppress(Unsupported):
             kinds = await self._queue.stats_by_kind()
             return _sum(kinds), kinds
@@ -178,7 +178,7 @@ def _notices(snapshot: QueueSnapshot, height: int | None) -> list[Text]:
     notices = []
     if snapshot.unhandled:
         named = visible(", ".join(snapshot.unhandled))
-        notices.append(Text(f"no worker that is there handles: {named}", "bold red", **cut))
+        notices.append(Text(f"no running worker handles: {named}", "bold red", **cut))
     for kind, pause in snapshot.pauses.items():
         notices.append(Text(steering.pause_text(kind, pause), "yellow", **cut))
     return notices if height is None else notices[: max(height // 4, 1)]
@@ -260,8 +260,8 @@ def _kind_cells(kind: str, snapshot: QueueSnapshot) -> dict[str, Text]:
     elif handlers is None:
         cells["handled by"] = Text(NOTHING)
     else:
-        told = f"{handlers} worker{'' if handlers == 1 else 's'}" if handlers else "nobody"
-        cells["handled by"] = Text(told, "bold red" if kind in snapshot.unhandled else "")
+        count = f"{handlers} worker{'' if handlers == 1 else 's'}" if handlers else "nobody"
+        cells["handled by"] = Text(count, "bold red" if kind in snapshot.unhandled else "")
     return cells
 
 
@@ -275,7 +275,7 @@ def _worker_cells(info: WorkerInfo, now: float) -> dict[str, Text]:
     full = info.busy >= info.concurrency
     kinds = "any" if info.kinds is None else ", ".join(info.kinds)
     if info.breakers:
-        kinds += f" (broken: {', '.join(info.breakers)})"
+        kinds += f" (open breaker: {', '.join(info.breakers)})"
     return {
         "worker": Text(visible(info.name)),
         "host": Text(visible(info.host)),

@@ -86,7 +86,7 @@ class Reloader:
         self._command = command
         self._folders = folders
         self._changed: set[Path] = set()
-        self._news = asyncio.Event()  # a file changed, or a signal came
+        self._happened = asyncio.Event()  # a file changed, or a signal came
         self._over = asyncio.Event()
         # Nothing is ever written: the process reads the end of this one, however it ends.
         self._life, self._life_held = os.pipe()
@@ -100,9 +100,9 @@ class Reloader:
             with stopping_on_signals(self._stop):
                 while not self._over.is_set() and not watching.done():
                     self._changed.clear()
-                    self._news.clear()
+                    self._happened.clear()
                     process = await self._started()
-                    await self._until_news(process, watching)
+                    await self._until_change(process)
                     await _ended(process, STOP_GRACE if self._over.is_set() else RELOAD_GRACE)
         finally:
             self._over.set()
@@ -116,7 +116,7 @@ class Reloader:
 
     def _stop(self) -> None:
         self._over.set()
-        self._news.set()
+        self._happened.set()
 
     async def _watch(self) -> None:
         from watchfiles import PythonFilter, awatch
@@ -129,9 +129,9 @@ class Reloader:
         try:
             async for changes in awatch(*self._folders, watch_filter=wanted, stop_event=self._over):
                 self._changed |= {Path(path) for _, path in changes}
-                self._news.set()
+                self._happened.set()
         finally:
-            self._news.set()
+            self._happened.set()
 
     async def _started(self) -> asyncio.subprocess.Process:
         folders = ", ".join(map(str, self._folders))
@@ -139,19 +139,17 @@ class Reloader:
         # Bytecode has the time of its source in whole seconds: a second change may be missed.
         return await start_process(self._command, self._life, PYTHONDONTWRITEBYTECODE="1")
 
-    async def _until_news(
-        self, process: asyncio.subprocess.Process, watching: asyncio.Future[None]
-    ) -> None:
-        """Wait for a change or a signal; a process that ends by itself is not started before."""
-        news = asyncio.ensure_future(self._news.wait())
+    async def _until_change(self, process: asyncio.subprocess.Process) -> None:
+        """Wait for a change or a signal. A process that ended by itself waits for one, too."""
+        happened = asyncio.ensure_future(self._happened.wait())
         ended = asyncio.ensure_future(process.wait())
-        await asyncio.wait([news, ended], return_when=asyncio.FIRST_COMPLETED)
-        if ended.done() and not news.done() and process.returncode != RECYCLED:
+        await asyncio.wait([happened, ended], return_when=asyncio.FIRST_COMPLETED)
+        if ended.done() and not happened.done() and process.returncode != RECYCLED:
             code = process.returncode
             text = f"the worker ended with code {code}; it starts again when a file changes"
             note(logging.WARNING, "worker_ended", text, code=code)
-            await news
-        for task in (news, ended):
+            await happened
+        for task in (happened, ended):
             task.cancel()
         if self._changed:
             names = sorted(path.name for path in self._changed)

@@ -136,7 +136,7 @@ class ObjectNotes:
         for topic in topics:
             listed = await self._core.listing(*FOLDERS[topic])
             notes += await self._values(topic, self._read(listed, topic))
-            await self._delete_gone(listed, topic)
+            await self._delete_expired(listed, topic)
         return notes
 
     async def _values(self, topic: str, found: Sequence[NoteObject]) -> list[Note]:
@@ -151,7 +151,7 @@ class ObjectNotes:
         return notes
 
     def _read(self, items: Iterable[ListedObject], topic: str) -> list[NoteObject]:
-        """The notes of a topic that are not gone."""
+        """The notes of a topic that have not expired."""
         now = digits(round(self._core.time.now() * 1e6), 11)
         return [note for note in self._all(items, topic) if note.until > now]
 
@@ -163,10 +163,10 @@ class ObjectNotes:
             if item.name.startswith(folder) and len(parts) == 3:
                 yield NoteObject(item.name, name, parts[0], parts[1])
 
-    async def _delete_gone(self, items: Iterable[ListedObject], topic: str) -> None:
+    async def _delete_expired(self, items: Iterable[ListedObject], topic: str) -> None:
         now = digits(round(self._core.time.now() * 1e6), 11)
-        if gone := [note.path for note in self._all(items, topic) if note.until <= now]:
-            await self._core.delete(gone)
+        if expired := [note.path for note in self._all(items, topic) if note.until <= now]:
+            await self._core.delete(expired)
 
 
 def _name(name: str) -> str:

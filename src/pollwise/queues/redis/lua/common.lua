@@ -367,7 +367,7 @@ local function note_value(bytes, now)
   if bytes and struct.unpack('>d', bytes) > now then return string.sub(bytes, 9) end
 end
 
-local function drop_gone_notes(key, now)
+local function drop_expired_notes(key, now)
   local found, gone = redis.call('HGETALL', key), {}
   for at = 1, #found, 2 do
     if not note_value(found[at + 1], now) then gone[#gone + 1] = found[at] end

@@ -1,6 +1,6 @@
--- Write a note, or delete it if it has no value, and delete those of its topic that are gone if there
--- are many.
--- ARGV: now, topic, name, value, seconds until it is gone or '' for never, the maximum number of
+-- Write a note, or delete it if it has no value, and delete those of its topic that have expired
+-- if there are many.
+-- ARGV: now, topic, name, value, seconds until it expires or '' for never, the maximum number of
 -- notes, and a topic to answer from or ''.
 -- Returns 1 if it was written, or was there to delete, else 0; and the note of the same name in the
 -- topic to answer from, or ''.
@@ -10,7 +10,7 @@ if value == '' then
   done = call('HDEL', key, name)
 else
   if call('HEXISTS', key, name) == 0 and call('HLEN', key) >= tonumber(most) then
-    drop_gone_notes(key, now)
+    drop_expired_notes(key, now)
     if call('HLEN', key) >= tonumber(most) then done = 0 end
   end
   if done == 1 then
