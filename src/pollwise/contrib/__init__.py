@@ -1,1 +1,1 @@
-"""Pollwise inside of frameworks: a folder for each. Nothing else imports them."""
+"""Pollwise in web frameworks: a folder for each. No other part of Pollwise imports them."""

@@ -158,13 +158,9 @@ class Queue(NotedStore):
     _hints_of_puts: ClassVar[bool] = False
     #: The kind under which a claim delivers messages in the store that are not Pollwise jobs.
     foreign_kind: ClassVar[str | None] = None
-    #: Its connections tie it to one event loop at a time.
+    #: Its connections belong to one event loop at a time.
     one_loop: ClassVar[bool] = True
-    #: How long a worker gathers settlements for one call, in seconds, and how many at most. Only
-    #: stores that bill each call gather.
-    gather: ClassVar[float] = 0.0
-    gather_up_to: ClassVar[int] = 1
-    #: How often to look for results that are waited for.
+    #: How often to poll for results that somebody waits for.
     wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
 
     def __init__(
@@ -305,7 +301,7 @@ class Queue(NotedStore):
         return await self._waiters.results(distinct(ids, "ids") or [], timeout)
 
     async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        """How jobs ended, in one call; None for those that do not exist. Others are left out."""
+        """How jobs ended, in one call; None for one that does not exist. Others are left out."""
         if not self.capabilities.results:
             raise self._cannot("keep results")
         wanted = checked_batch(distinct(ids, "ids") or [], "endings")
@@ -318,9 +314,9 @@ class Queue(NotedStore):
     async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
 
-        A job that waits ends at once: `cancelled`. A job that runs stays `leased`; a hint makes the
-        worker that holds it renew its lease and learn of it, else it does so with its next
-        renewal. The job does not run again, unless it was done first. An ended job stays as it is.
+        A job that waits ends at once: `cancelled`. A job that runs stays `leased` until its worker
+        learns of it: by a broadcast that makes it renew its leases now, or with its next renewal.
+        The job does not run again, unless it was done first. An ended job stays as it is.
         """
         if not self.capabilities.cancel:
             raise self._cannot("cancel jobs")
@@ -334,14 +330,15 @@ class Queue(NotedStore):
         return states
 
     def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
-        """Put checked jobs from the calling thread, blocking and quicker than in `loop`, which the
-        queue belongs to, and send hints to other processes. None if the store has no such way, or
-        not now: nothing was put.
+        """Put checked and sealed jobs in the calling thread, and send hints to other processes.
+
+        This blocks, and is quicker than a call in `loop`, the event loop that the queue belongs to.
+        Returns None, and puts nothing, if the store cannot do it, or cannot do it now.
         """
         return None
 
     def leave_loop(self) -> None:
-        """Another event loop may use the queue next, if `one_loop` is False."""
+        """Let another event loop use the queue next; for queues whose `one_loop` is False."""
 
     @abstractmethod
     async def stats(self) -> Stats:

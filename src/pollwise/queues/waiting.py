@@ -1,8 +1,8 @@
 """Waiting for jobs to end: all who wait for jobs of one queue share one poll loop.
 
-A poll reads all the jobs that are waited for in one call. Polls have a pace of their own, and a
-broadcast makes them at once: within the process, and between processes where the store has a
-channel. While broadcasts are known to arrive, polls are rare.
+A poll reads all these jobs in one call. Polls have a pace of their own, and a broadcast starts one
+at once: within the process, and between processes where the store has a channel. While broadcasts
+are known to arrive, polls are rare.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from pollwise.runtime.loop import POLL_RETRY, Batch, LoopOptions, PollLoop
 if TYPE_CHECKING:
     from pollwise.queues.base import Queue
 
-#: The broadcast after jobs ended that somebody may wait for.
+#: The broadcast that jobs have ended which somebody may wait for.
 ENDINGS = "#ended"
 #: The longest pause between two polls while broadcasts are known to arrive, in seconds.
 LONG_INTERVAL = 10.0
-#: The pace begins again for a job that is waited for from now on, at most this often, in seconds.
+#: When somebody begins to wait for a job, polls become frequent again, at most this often, in
+#: seconds.
 AGAIN_EVERY = 0.5
-#: How long the first look may take, however short the timeout is, in seconds.
+#: How long the first poll may take, however short the timeout is, in seconds.
 LOOK_FOR = 1.0
 #: The maximum number of jobs that one call to the store reads.
 READ_AT_ONCE = 1000

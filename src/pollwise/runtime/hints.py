@@ -4,8 +4,8 @@ Polling stays the truth. A hint only says that a poll may find something now; a 
 latency, never a job. Hints are coalesced: a hint about one job ends one pause, not fifty, and a
 poller that finds more than it can take passes the hint on.
 
-A broadcast is a hint for everybody who listens to its kind, in every process. Its kind begins with
-`#`, and it is not about new work, so it ends no pause.
+A broadcast is another message on the same channel: it goes to everybody who listens to its kind, in
+every process. Its kind begins with `#`. It is not about new work, so it ends no pause.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Hint:
 
 #: How many kinds that hints named are remembered.
 HEARD_MAX = 1000
-#: The broadcast after a job was asked to cancel while it runs.
+#: The broadcast that somebody asked to cancel a job that runs.
 CANCELS = "#cancel"
 
 
@@ -195,7 +195,7 @@ class Hints:
     def listen(
         self, heard: Callable[[str], None], kinds: Collection[str] | None = None
     ) -> Listening:
-        """Call `heard` with the kind of each broadcast, until the answer is closed.
+        """Call `heard` with the kind of each broadcast, until the returned object is closed.
 
         kinds: the broadcasts to listen to; None for all.
         """
@@ -207,7 +207,7 @@ class Hints:
         self._listeners.pop(listening, None)
 
     def broadcast(self, kind: str) -> None:
-        """Send a hint to everybody who listens to its kind, here and in other processes."""
+        """Send a broadcast to everybody who listens to its kind, here and in other processes."""
         self._broadcast_to_others(kind)
         self._hear(kind)
 

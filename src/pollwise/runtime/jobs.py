@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, PayloadError, PollwiseError
-from pollwise.runtime.executor.control.run_control import OfRun, control_of
+from pollwise.runtime.executor.control.run_control import WithRunControl, control_of
 from pollwise.runtime.payloads.depth import DEPTH_MAX, deeper_than
 
 #: The longest kind, key and unique, in characters.
@@ -35,7 +35,7 @@ MAX_RESULT_BYTES = 1024 * 1024
 #: How long the result of a task is kept unless it says otherwise, in seconds.
 RESULT_TTL = 3600.0
 #: The longest note of a progress report, in characters.
-NOTE_LENGTH_MAX = 500
+PROGRESS_NOTE_MAX = 500
 #: A job whose leases ran out this many times in a row is a suspect: it is claimed alone.
 LAPSES_ALONE = 2
 #: The longest lease, in seconds.
@@ -121,7 +121,7 @@ _REPORTED = _Reported()
 
 
 @dataclass(frozen=True, slots=True)
-class Job(OfRun):
+class Job(WithRunControl):
     """A job as its handler sees it. `attempt` is 1 on the first run. Times are since 1970.
 
     unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
@@ -156,7 +156,7 @@ class Job(OfRun):
         without await. It never waits for the store: the newest report is written within about a
         second, and not more often. It does nothing for a job that is not being run by a worker.
 
-        Raises JobError for a value that is not allowed. A note is cut to NOTE_LENGTH_MAX
+        Raises JobError for a value that is not allowed. A note is cut to PROGRESS_NOTE_MAX
         characters.
         """
         if note is not None and not isinstance(note, str):
@@ -217,7 +217,7 @@ class Progress:
         ):
             raise JobError(f"fraction = {value!r} must be a number from 0 to 1, or None")
         note = storable(self.note)
-        object.__setattr__(self, "note", None if note is None else note[:NOTE_LENGTH_MAX])
+        object.__setattr__(self, "note", None if note is None else note[:PROGRESS_NOTE_MAX])
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,5 +495,5 @@ def repr_without(item: Any) -> str:
     shown = {each.name: getattr(item, each.name) for each in fields(item)}
     if item.sealed is not None:
         shown["payload"] = item.sealed
-    told = ", ".join(f"{name}={value!r}" for name, value in shown.items())
-    return f"{type(item).__name__}({told})"
+    values = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+    return f"{type(item).__name__}({values})"

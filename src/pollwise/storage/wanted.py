@@ -1,8 +1,8 @@
 """Which broadcasts are wanted, and where.
 
-Some broadcasts are frequent, and of use only while somebody waits for what they tell. Those who do
-announce it now and then, and again when a process appears that may not know. A process that has
-just begun to listen takes all broadcasts for wanted.
+Some broadcasts are frequent, and useful only while somebody waits for them. A process that waits
+announces it now and then, and again when another process appears that may not know. A process that
+has just begun to listen assumes that all broadcasts are wanted.
 """
 
 from __future__ import annotations

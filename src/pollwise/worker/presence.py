@@ -1,4 +1,4 @@
-"""A worker's presence: it leaves a record of itself with its queue, and follows orders.
+"""A worker's presence: it stores a record of itself with its queue, and follows orders.
 
 The record is written after a poll, at most once a minute, so an idle process does not wake up for
 it. A worker whose handlers are all busy does not poll; then a chore writes it. An idle worker on a
@@ -73,7 +73,7 @@ class Presence:
         self._able = queue.capabilities.presence
         self._last = self._next = 0.0  # when the record was written, and is to be written again
         self._worked = False  # since the record was written
-        self._told: WorkerInfo | None = None
+        self._written: WorkerInfo | None = None
         executor.chores.add(PRESENCE, PRESENCE_EVERY, self._chore)
         self._listening = (
             self._hints.listen(self._heard, (order_broadcast(name),))
@@ -87,50 +87,50 @@ class Presence:
             self._worked = True
             self._next = min(self._next, self._last + PRESENCE_EVERY)
         if self._able and self._clock.now() >= self._next:
-            await self._tell()
+            await self._write()
         if self._able and not self._executor.is_idle():
             self._executor.chores.wake(PRESENCE)
 
     async def leave(self) -> None:
-        """The worker stops: delete its record. If that fails, it counts as gone later."""
+        """The worker stops: delete its record. If that fails, the record expires."""
         if self._listening is not None:
             self._listening.close()
-        told, self._told, self._able = self._told, None, False
-        if told is not None:
+        written, self._written, self._able = self._written, None, False
+        if written is not None:
             with suppress(Exception):
                 async with asyncio.timeout(LEAVE_WITHIN):
-                    await self._queue.leave(told)
+                    await self._queue.leave(written)
 
     def _heard(self, _: str) -> None:
-        """There is an order."""
-        if self._told is not None:
+        """An operator has an order for this worker."""
+        if self._written is not None:
             self._next = 0.0
             self._executor.chores.wake(PRESENCE)
             self._executor.chores.hasten(PRESENCE, 0.0)
 
     async def _chore(self) -> None:
         if self._able and self._clock.now() >= self._next:
-            await self._tell()
+            await self._write()
         if self._executor.is_idle():
             self._executor.chores.rest(PRESENCE)
 
-    async def _tell(self) -> None:
+    async def _write(self) -> None:
         idle = self._executor.is_idle() and not self._worked
         every = self._queue.idle_presence if idle else PRESENCE_EVERY
         self._last = self._clock.now()
         self._next, self._worked = self._last + every, False
         ttl = PRESENCE_KEPT / PRESENCE_EVERY * max(every, self._longest_pause)
-        self._told = info = self._describe()
+        self._written = info = self._describe()
         try:
             order = await self._queue.attend(info, ttl)
         except Unsupported:  # the store of a controller cannot
-            self._able, self._told = False, None
+            self._able, self._written = False, None
         except Exception as error:
             self._events.emit(ChoreFailed(self._queue.name, PRESENCE, text_of(error)))
         else:
-            self._obey(order)
+            self._follow(order)
 
-    def _obey(self, order: int | None) -> None:
+    def _follow(self, order: int | None) -> None:
         """Change the concurrency, if that is asked for."""
         before = self._executor.ahead.concurrency
         if order is None or order == before:

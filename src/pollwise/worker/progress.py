@@ -41,19 +41,19 @@ class ProgressReports:
     async def renew(self, held: Sequence[Held]) -> Renewal:
         """Renew leases, and store what was reported since the last time."""
         claims: list[Claim] = [each.claim for each in held]
-        news: dict[str, Progress] = {}
+        reports: dict[str, Progress] = {}
         controls = {each.name: each.control for each in held if each.control is not None}
         for job_id, control in controls.items():
             if (progress := control.unwritten()) is not None:
-                news[job_id] = progress
-        if not news:
+                reports[job_id] = progress
+        if not reports:
             return await self._queue.renew(claims, self._lease)
         try:
-            renewal = await self._queue.renew(claims, self._lease, news)
+            renewal = await self._queue.renew(claims, self._lease, reports)
         except Unsupported:  # an http:// queue learns only now what its store cannot do
             self._able = False
             return await self._queue.renew(claims, self._lease)
-        for job_id, progress in news.items():
+        for job_id, progress in reports.items():
             if job_id not in renewal.lost:
                 controls[job_id].wrote(progress)
         return renewal
@@ -72,14 +72,14 @@ class ProgressReports:
         """Store the last reports of jobs whose record stays after these settlements."""
         if not self._last:
             return
-        news: dict[str, Progress] = {}
+        reports: dict[str, Progress] = {}
         claims: list[Claim] = []
         for each in settlements:
             claim, progress = self._last.pop(each.claim.job.id, (each.claim, None))
             stays = each.action == "dead" or (not each.comes_back and self._queue.keep is not None)
             if progress is not None and stays and claim == each.claim:
                 claims.append(claim)
-                news[claim.job.id] = progress
+                reports[claim.job.id] = progress
         if claims:
             with suppress(Exception):  # the settlement counts; if the store fails, it will say so
-                await self._queue.renew(claims, self._lease, news)
+                await self._queue.renew(claims, self._lease, reports)

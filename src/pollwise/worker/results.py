@@ -13,7 +13,7 @@ from pollwise.runtime.jobs import Claim, Settlement
 from pollwise.runtime.redact import without_secrets
 
 
-class ResultsKept:
+class ResultRetention:
     """How long the results of each kind are kept. The worker's pruning deletes them."""
 
     def __init__(self, queue: Queue, handlers: Mapping[str, Handler], pruning: Pruning) -> None:
@@ -42,6 +42,6 @@ class ResultsKept:
         return end
 
 
-def kept_traceback(traceback: str) -> str | None:
+def safe_traceback(traceback: str) -> str | None:
     """A traceback without the passwords that its lines of code may contain; None if it is empty."""
     return "\n".join(without_secrets(line) for line in traceback.splitlines()) or None

@@ -39,8 +39,8 @@ from pollwise.runtime.executor.handlers import (
     Proceed,
     call_of,
     is_permanent,
+    text_and_traceback,
     text_of,
-    told_of,
 )
 from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.work import Held
@@ -50,7 +50,7 @@ from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
-from pollwise.worker.results import ResultsKept, kept_traceback
+from pollwise.worker.results import ResultRetention, safe_traceback
 from pollwise.worker.unhandled import UnhandledKinds
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class WorkerRun:
             wants=frozenset(handlers),
             retry=ONCE_RETRY if once else POLL_RETRY,
         )
-        self._ending = OnceOnly(self._executor) if once else None
+        self._once = OnceOnly(self._executor) if once else None
         if options.hints and queue.capabilities.cancel:
             self._executor.leases.listen(queue.hints())
         self._reports = ProgressReports(
@@ -137,7 +137,7 @@ class WorkerRun:
         self._processes = processes
         if processes is not None:
             processes.on_free = self._executor.polls.hint
-        self._results = ResultsKept(queue, handlers, self._executor.pruning)
+        self._results = ResultRetention(queue, handlers, self._executor.pruning)
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._locked = LockedReports(clock)
@@ -170,8 +170,8 @@ class WorkerRun:
                     await executor.pruning.run()
                     await self._look_for_unhandled(bool(claims))
                     await self._presence.after_poll(bool(claims))
-                    if self._ending is not None:
-                        await self._ending.after_poll(bool(claims))
+                    if self._once is not None:
+                        await self._once.after_poll(bool(claims))
                     await executor.room_for_a_claim()
         finally:
             try:
@@ -194,7 +194,7 @@ class WorkerRun:
     async def claim(self, hold: float) -> Batch[Claim]:
         """The poll: claim as many jobs as there is room for."""
         limit = await self._executor.room()
-        if self._ending is not None:
+        if self._once is not None:
             hold = hold_of(self._queue.capabilities)
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
@@ -315,7 +315,7 @@ class WorkerRun:
     def failed(self, held: HeldJob, error: BaseException) -> Settlement:
         job = held.claim.job
         retry = self._handlers[job.kind].retry
-        text, where = told_of(error, secret=job.sealed is not None)
+        text, where = text_and_traceback(error, secret=job.sealed is not None)
         if isinstance(error, Snooze):
             self._breakers.inconclusive(job.kind, held.trial)
             self._emit(JobSnoozed, job, error.delay)
@@ -355,7 +355,7 @@ class WorkerRun:
 
     def _dead(self, claim: Claim, error: str, traceback: str = "") -> Settlement:
         self._emit(JobDead, claim.job, error, traceback)
-        return Settlement.dead(claim, error, kept_traceback(traceback))
+        return Settlement.dead(claim, error, safe_traceback(traceback))
 
     def _give_back_locked(self, claim: Claim, reason: str) -> Settlement:
         """Settle a job whose payload this worker cannot decode."""

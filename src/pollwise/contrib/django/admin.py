@@ -86,8 +86,8 @@ class JobAdmin(admin.ModelAdmin):
         if queue is None:
             raise Http404(f"no queue {label!r}")
         if request.method == "POST":
-            gone = request.POST.get("action") == "drop"
-            back = self._list_url(label) if gone else request.get_full_path()
+            dropped = request.POST.get("action") == "drop"
+            back = self._list_url(label) if dropped else request.get_full_path()
             return self._act(request, label, queue, [job_id], back)
         try:
             info = queue.call("get", job_id)

@@ -65,7 +65,7 @@ class TaskRuns:
         except Signal:
             raise
         except Exception as error:
-            failed = self._failed(job, error)
+            failed = self._failed(error)
             if self._is_last(job, failed):
                 end_result(result, error=_task_error(error))
                 task_finished.send_robust(**signal)
@@ -83,7 +83,7 @@ class TaskRuns:
         except Signal:
             raise
         except Exception as error:
-            failed = self._failed(job, error)
+            failed = self._failed(error)
             if self._is_last(job, failed):
                 end_result(result, error=_task_error(error))
                 await task_finished.asend_robust(**signal)
@@ -102,7 +102,7 @@ class TaskRuns:
             raise Reject(f"{type(error).__name__}: {error}") from error
         return result, [*context, *result.args]
 
-    def _failed(self, job: Job, error: Exception) -> TaskFailed:
+    def _failed(self, error: Exception) -> TaskFailed:
         failed = _failure_class(_name(type(error)))(str(error))
         failed.permanent = is_permanent(error, self._retry)
         return failed

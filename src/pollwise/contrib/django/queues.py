@@ -75,10 +75,12 @@ class DjangoQueue:
         return getattr(self._calls, method)(*args, **kwargs)
 
     def put(self, jobs: Jobs, then: Callable[[list[str]], None] | None = None) -> list[str]:
-        """Put jobs in the open transaction and return their ids; into a store that is not in its
-        database, after the commit: then there are none yet.
+        """Put jobs in the open transaction, and return their ids.
 
-        then: called with the ids.
+        If the store is not in the database of the transaction, they are put after its commit: then
+        there are no ids yet, and the list is empty.
+
+        then: called with the ids, when the jobs were put.
         """
 
         def put() -> list[str]:

@@ -24,8 +24,8 @@ UNKNOWN = "pollwise.errors.JobFailed"
 class PollwiseResult(TaskResult):
     """The result of a task that may not be put yet.
 
-    In a transaction, a store that is not in its database gets the job after the commit. Only then
-    it has an id.
+    If the store is not in the database of the open transaction, the job is put after the commit,
+    and has an id only then.
     """
 
     __slots__ = ()

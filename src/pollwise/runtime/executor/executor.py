@@ -233,7 +233,7 @@ class Executor(Generic[H, C]):
                 self._waiting.append(held)
             else:
                 self._settler.add(held)
-        self.leases.hold(self._asked)
+        self.leases.begin(self._asked)
         self._start_waiting()
 
     def holds(self, names: Collection[str]) -> bool:

@@ -15,7 +15,7 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, HandlerTimeout, Reject
-from pollwise.runtime.executor.control.run_control import of_same_run
+from pollwise.runtime.executor.control.run_control import with_same_control
 from pollwise.runtime.executor.django import closing_lost, closing_old
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
@@ -201,7 +201,7 @@ def _in_thread(function: Callable[[Any], Any], threads: HandlerThreads) -> Proce
 
 def _around(layer: Middleware, inner: Proceed) -> Proceed:
     async def outer(job: Any) -> Any:
-        return await layer(job, lambda passed: inner(of_same_run(job, passed)))
+        return await layer(job, lambda passed: inner(with_same_control(job, passed)))
 
     return outer
 
@@ -275,8 +275,8 @@ def traceback_of(error: BaseException, *, secret: bool = False) -> str:
     return "\n".join(shown)
 
 
-def told_of(error: BaseException, *, secret: bool = False) -> tuple[str, str]:
-    """The text and the traceback of an error."""
+def text_and_traceback(error: BaseException, *, secret: bool = False) -> tuple[str, str]:
+    """An error as `text_of` and `traceback_of` write it."""
     return text_of(error, secret=secret), traceback_of(error, secret=secret)
 
 
@@ -286,7 +286,7 @@ def is_ours(frame: traceback.FrameSummary) -> bool:
 
 
 def _frames_of(error: BaseException) -> list[str]:
-    """The innermost frames of an error, as text; of one from another process, as it told them."""
+    """The innermost frames of an error, as text; or those that another process sent with it."""
     remote = getattr(error, "remote_traceback", "")
     if isinstance(remote, str) and remote:
         return remote.splitlines()

@@ -1,8 +1,8 @@
-"""Work whose payload this process cannot decode: a key or a codec is missing here.
+"""Locked work: this process cannot decode its payload, because a key or a codec is missing here.
 
-That is a mistake in how the process was deployed, not in the job. So it is given back without
-counting an attempt, for long enough that a process with the key can take it, and that a process
-without it does not spend its time with claiming.
+That is a mistake in how the process was deployed, not in the job. So the work is given back without
+counting an attempt, and with a delay: a process with the key can take it, and one without it does
+not claim it again and again.
 """
 
 from __future__ import annotations

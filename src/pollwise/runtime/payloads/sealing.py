@@ -1,5 +1,8 @@
-"""Between a store and its users: jobs and records are sealed on the way in and opened on the way
-out, so that no store knows of codecs.
+"""Seals jobs and records on their way into a store, and opens them on their way out, so that no
+store knows of codecs.
+
+To seal is to put a payload or a result into an envelope, encoded by the codecs; to open is the
+reverse. A job is *locked* if this process lacks a key or a codec that another process may have.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class BlockingConnection(StatementAnswer):
 
     @property
     def alive(self) -> bool:
-        """True if the connection is usable: the server has sent nothing, such as a goodbye."""
+        """True if the connection is usable: the server has sent nothing, such as its end."""
         return not self._input.poll(0)
 
     def rows(

@@ -11,7 +11,7 @@ from pollwise.runtime.jobs import (
     ERRORS_KEPT,
     MAX_HEADER_BYTES,
     MAX_RESULT_BYTES,
-    NOTE_LENGTH_MAX,
+    PROGRESS_NOTE_MAX,
     JobInfo,
     NewJob,
     Progress,
@@ -169,7 +169,7 @@ async def check_progress_rides_on_renewals(bench: Bench) -> None:
     second = (await _shown(queue, job_id)).progress
     if first is None or second is None:
         raise AssertionError("a report is gone")
-    equal((second.fraction, len(second.note or "")), (1.0, NOTE_LENGTH_MAX), "the second report")
+    equal((second.fraction, len(second.note or "")), (1.0, PROGRESS_NOTE_MAX), "the second report")
     expect(second.at > first.at, "the second report is not newer than the first")
     equal((await _shown(queue, other)).progress, None, "the progress of the other job")
     [mine] = [claim for claim in claims if claim.job.id == job_id]

@@ -145,13 +145,13 @@ async def check_retrying_dead_jobs_ends_a_pause(bench: Bench) -> None:
 
 
 async def check_cancel_of_a_run_is_broadcast(bench: Bench) -> None:
-    """To cancel a job that runs gives a hint to those who hold jobs, and ends no pause."""
+    """To cancel a job that runs sends a broadcast to those who hold jobs, and ends no pause."""
     queue = await _hinted(bench)
     await _broadcasts_cancel(bench, queue, queue)
 
 
 async def check_cancel_elsewhere_is_broadcast(bench: Bench) -> None:
-    """The hint comes from another handle, too, if hints cross processes."""
+    """The broadcast comes from another handle, too, if hints cross processes."""
     queue = await _hinted(bench)
     require(queue.capabilities.hints in ("machine", "network"), "hints between processes")
     await _broadcasts_cancel(bench, queue, await bench.queue())

@@ -1,8 +1,8 @@
 """Renews the leases of held work. A renewal also stores progress, and shows what to cancel.
 
-One call renews all of them, every third of a lease. It comes earlier if a handler reports progress,
-within a second, and if a hint says that a running job was cancelled, at once; each of the two makes
-at most one call a second.
+One call renews all of them, every third of a lease. It comes earlier in two cases: within a second
+after a handler reported progress, and at once after a broadcast that a running job was cancelled.
+Each of the two makes at most one call a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pollwise.runtime.hints import CANCELS, Hints, Listening
 
 RENEW = "renew leases"
 #: How long a report of progress waits for others, in seconds; and the shortest time between two
-#: renewals after hints.
+#: renewals after broadcasts.
 RENEW_APART = 1.0
 
 H = TypeVar("H", bound=Held)
@@ -62,15 +62,15 @@ class Leases(Generic[H]):
         chores.add(RENEW, lease / 3, self._renew)
 
     def listen(self, hints: Hints) -> None:
-        """Renew at once when a hint says that a running job was cancelled, if any is held."""
+        """Renew at once after a broadcast that a running job was cancelled, if work is held."""
         self._listening = hints.listen(self._heard, (CANCELS,))
 
     def close(self) -> None:
         if self._listening is not None:
             self._listening.close()
 
-    def hold(self, asked: float) -> None:
-        """Renew from now on: work is held that was claimed by a call of that time."""
+    def begin(self, asked: float) -> None:
+        """Renew from now on: work is held. asked: when the call began that claimed it."""
         self._chores.wake(RENEW)
         if self._heard_at >= asked:
             self._renew_soon()

@@ -1,4 +1,4 @@
-"""What a running handler and its worker tell each other: progress, and that it should stop."""
+"""Messages between a running handler and its worker: progress, and that it should stop."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class RunControl:
         return self.requested or self.over
 
 
-class OfRun:
-    """What may have the control of its run: a job. It is not a field of the job, so copies,
-    comparisons and pickles leave it out."""
+class WithRunControl:
+    """The base of `Job`, with room for the control of its run. That is not a field of the job, so
+    copies, comparisons and pickles leave it out."""
 
     __slots__ = ("_control",)
 
 
-def begin_run(job: OfRun, control: RunControl) -> None:
+def begin_run(job: WithRunControl, control: RunControl) -> None:
     """Give a job the control of its run."""
     object.__setattr__(job, "_control", control)
 
@@ -81,10 +81,10 @@ def control_of(job: Any) -> RunControl | None:
     return getattr(job, "_control", None)
 
 
-def of_same_run(job: Any, other: Any) -> Any:
+def with_same_control(job: Any, other: Any) -> Any:
     """`other`, which a middleware made from `job`, with the control of the same run."""
     control = None if other is job else control_of(job)
-    if control is not None and isinstance(other, OfRun):
+    if control is not None and isinstance(other, WithRunControl):
         begin_run(other, control)
     return other
 
