@@ -202,7 +202,7 @@ class MissingExtra(PollwiseError, ImportError):
 class JobFailed(PollwiseError):
     """A job whose result was waited for is dead, was cancelled, or does not exist any more.
 
-    job_id: its id. state: "dead", "cancelled", or None if the job is gone.
+    job_id: its id. state: "dead", "cancelled", or None if the job does not exist.
     traceback: where the error in the handler came from, as text, if it is known.
     """
 

@@ -36,9 +36,9 @@ Shower = Callable[[JobInfo], None]
 def show(url: Url, job_id: Id, follow: Follow = False, as_json: Json = False) -> None:
     """Show one job: its payload, its headers, who ran it, how far it is, and how it ended.
 
-    With --follow, exits with 0 if the job is done, and with 1 if it is dead, was cancelled, or is
-    gone: finished jobs are deleted unless they are kept (?keep=1h). With --json, each change is
-    one line.
+    With --follow, exits with 0 if the job is done, and with 1 if it is dead, was cancelled, or does
+    not exist any more: finished jobs are deleted unless they are kept (?keep=1h). With --json, each
+    change is one line.
 
     Example: pollwise queue show sqlite:///jobs.db 17 --follow
     """
@@ -59,7 +59,7 @@ def show(url: Url, job_id: Id, follow: Follow = False, as_json: Json = False) ->
 
 
 async def _followed(queue: Queue, job_id: str, as_json: bool) -> State | None:
-    """Show each change of a job until it has ended; returns how, or None if it is gone."""
+    """Show each change of a job until it has ended; returns its state, or None if there is none."""
     before: object = None
 
     async def look() -> list[JobInfo | None]:
