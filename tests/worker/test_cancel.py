@@ -1,4 +1,4 @@
-"""A cancelled job: its worker learns of it by a hint or a renewal, and stops its handler once."""
+"""A cancelled job: its worker learns of it by a broadcast or a renewal, and stops its handler."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_job_that_was_claimed_ahead_does_not_begin() -> None:
     virtually(main)
 
 
-def test_a_hint_brings_the_cancel_at_once() -> None:
+def test_a_broadcast_brings_the_cancel_at_once() -> None:
     async def main(clock: VirtualClock) -> None:
         it = Cancelling(clock)
 
@@ -150,7 +150,7 @@ def test_a_hint_brings_the_cancel_at_once() -> None:
     virtually(main)
 
 
-def test_many_hints_make_one_renewal_a_second() -> None:
+def test_many_broadcasts_make_one_renewal_a_second() -> None:
     async def main(clock: VirtualClock) -> None:
         it = Cancelling(clock)
 
@@ -170,7 +170,7 @@ def test_many_hints_make_one_renewal_a_second() -> None:
     virtually(main)
 
 
-def test_a_hint_during_the_claim_is_not_lost() -> None:
+def test_a_broadcast_during_the_claim_is_not_lost() -> None:
     """The job is cancelled when it is claimed at the store, and its worker does not know of it."""
 
     class Slow(CountedMemory):

@@ -1,4 +1,4 @@
-"""A cancel reaches handlers in another process by a hint, on every store that has hints there."""
+"""A cancel reaches handlers in another process by a broadcast, where a store has a channel."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_a_worker_of_another_process_is_steered(shared_url: str) -> None:
             await until(only_mail_waits)
             if queue.capabilities.hints != "process":  # else it takes a minute
                 assert await queue.set_concurrency("steered", 4) == 1
-                await until(has_four)  # the hint of the order came, and a record after it
+                await until(has_four)  # the broadcast of the order came, and a record after it
             assert (await queue.stats()).ready == 2
             assert await queue.resume("mail")
             await until(nothing_left)

@@ -1,6 +1,7 @@
 """A worker process whose handlers run until they are cancelled; it tells what happens.
 
-Its argument: the URL of the queue. Leases last so long that only a hint brings a cancel in time.
+Its argument: the URL of the queue. Leases last so long that only a broadcast brings a cancel in
+time.
 """
 
 from __future__ import annotations
