@@ -160,6 +160,8 @@ def _print(info: JobInfo, as_json: bool) -> State:
     if as_json:
         print_json(facts)
         return info.state
+    if facts["unreadable"] is None:  # as nearly always
+        del facts["unreadable"]
     for name, value in facts.items():
         for n, text in enumerate(_lines(info, name, value)):
             say((f"{'' if n else name:<11}", "bold"), visible(text))

@@ -100,6 +100,8 @@ def set_concurrency(
 def workers(url: Url, as_json: Json = False) -> None:
     """List the running workers. One that has not written its record for three minutes is left out.
 
+    What a worker says of itself is as old as "seen" says; `pollwise queue running` is up to date.
+
     Example: pollwise queue workers sqlite:///jobs.db
     """
     found, now = with_queue(url, _workers_and_time)
@@ -158,7 +160,7 @@ def running(
 
     page, now = with_queue(url, work)
     if as_json:
-        print_json([_running_facts(info) for info in page])
+        print_json([running_facts(info) for info in page])
         return
     print_table(
         ("id", "kind", "worker", "attempt", "for", "progress"),
@@ -181,7 +183,8 @@ def running(
         say(f"more may run: --limit {2 * limit}")
 
 
-def _running_facts(info: JobInfo) -> dict[str, Any]:
+def running_facts(info: JobInfo) -> dict[str, Any]:
+    """A job that runs, for JSON."""
     return {
         "id": info.job.id,
         "kind": info.job.kind,

@@ -17,14 +17,16 @@ from pollwise.cli.output import NOTHING, out, print_json, print_wide, rounded, v
 from pollwise.cli.queue import steering
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.durations import seconds
-from pollwise.errors import Unsupported
+from pollwise.errors import StoreError, Unsupported
 from pollwise.queues.base import Queue, Stats
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, unhandled
-from pollwise.runtime.jobs import STATES
+from pollwise.runtime.jobs import STATES, JobInfo
 
 #: How often pauses and workers are read, in seconds: workers write their records once a minute.
 NOTES_EVERY = 5.0
+#: How many of the jobs that run are read for an update.
+RUNNING_MAX = 100
 #: A screen that is narrower than this shows fewer columns.
 WIDE = 90
 #: Lines of a table that are not rows: an empty one, the head, and how many more there are.
@@ -40,7 +42,11 @@ NUMERIC = ("ready", "delayed", "blocked", "leased", "dead", "oldest waits", "bus
 
 @dataclass(frozen=True)
 class QueueSnapshot:
-    """A queue at one time. workers: None if the store does not know."""
+    """A queue at one time.
+
+    workers: None if the store does not know. leased: the jobs that run, at most `RUNNING_MAX`;
+    None if the store cannot list them.
+    """
 
     name: str
     now: float
@@ -48,6 +54,33 @@ class QueueSnapshot:
     kinds: dict[str, Stats]
     pauses: dict[str | None, PauseInfo] = field(default_factory=dict)
     workers: list[WorkerInfo] | None = None
+    leased: list[JobInfo] | None = None
+
+    @property
+    def running(self) -> list[tuple[float, str, str, str]]:
+        """What runs, longest first: since when, the job's id and kind, and the worker's name.
+
+        From the jobs; the records of workers, which may be a minute old, only where there is no
+        list of jobs.
+        """
+        if self.leased is not None:
+            return sorted(
+                (each.claimed_at or each.since, each.job.id, each.job.kind, each.worker or NOTHING)
+                for each in self.leased
+            )
+        return sorted(
+            (job.since, job.id, job.kind, info.name)
+            for info in self.workers or []
+            for job in info.running
+        )
+
+    def busy(self, info: WorkerInfo) -> int:
+        """How many handlers of a worker are busy: by its jobs if all are known, else its record."""
+        same_name = sum(other.name == info.name for other in self.workers or [])
+        if self.leased is None or len(self.leased) >= RUNNING_MAX or same_name > 1:
+            return info.busy
+        # Jobs that were claimed ahead have no handler yet.
+        return min(sum(each.worker == info.name for each in self.leased), info.concurrency)
 
     @property
     def unhandled(self) -> list[str]:
@@ -61,11 +94,14 @@ class QueueSnapshot:
             "unhandled": self.unhandled,
             "paused": steering.pause_facts(self.pauses),
             "workers": None if workers is None else [info.to_value() for info in workers],
+            "running": (
+                None if self.leased is None else [*map(steering.running_facts, self.leased)]
+            ),
         }
 
 
 class QueueWatcher:
-    """Takes snapshots: one count each time, and now and then the pauses and workers."""
+    """Takes snapshots: each time a count and what runs, now and then the pauses and workers."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -82,8 +118,14 @@ class QueueWatcher:
             self._read_at = now
         else:
             pauses, workers = last.pauses, last.workers
-        self._last = replace(snapshot, pauses=pauses, workers=workers)
+        leased = await self._leased() if counts.leased else []
+        self._last = replace(snapshot, pauses=pauses, workers=workers, leased=leased)
         return self._last
+
+    async def _leased(self) -> list[JobInfo] | None:
+        with suppress(Unsupported, StoreError):
+            return await self._queue.jobs("leased", limit=RUNNING_MAX)
+        return None
 
     async def _count(self) -> tuple[Stats, dict[str, Stats]]:
         """The counts of all jobs and of each kind, in one call; no kinds if the store has none."""
@@ -103,7 +145,8 @@ def top(
 ) -> None:
     """Watch a queue live: jobs by kind, workers, and what runs longest. q quits.
 
-    Each update is one count of the jobs. Where that takes long, updates come less often.
+    Each update counts the jobs and lists up to 100 that run. Where that takes long, updates come
+    less often.
 
     Example: pollwise queue top sqlite:///jobs.db
     """
@@ -137,9 +180,7 @@ def frame(
     """The whole view, on a screen of this size. live: a key ends it."""
     narrow = width is not None and width < WIDE
     workers = snapshot.workers or []
-    running = sorted(
-        ((job, info.name) for info in workers for job in info.running), key=lambda e: e[0].since
-    )
+    running = snapshot.running
     kinds = sorted(snapshot.kinds, key=lambda kind: _waiting_first(kind, snapshot))
     parts: list[RenderableType] = [headline(snapshot), *_notices(snapshot, height)]
     left = None if height is None else height - len(parts) - live
@@ -152,18 +193,13 @@ def frame(
         parts += _more(len(kinds) - shares[0])
     if workers and shares[1]:
         columns = WORKERS_NARROW if narrow else WORKERS
-        cells = [_worker_cells(info, snapshot.now) for info in workers[: shares[1]]]
+        cells = [_worker_cells(info, snapshot) for info in workers[: shares[1]]]
         parts += ["", fitted_table(columns, _chosen(cells, columns), NUMERIC)]
         parts += _more(len(workers) - shares[1])
     if running and shares[2]:
         lines = [
-            [
-                Text(rounded(snapshot.now - job.since)),
-                Text(visible(job.id)),
-                Text(visible(job.kind)),
-                Text(visible(worker)),
-            ]
-            for job, worker in running[: shares[2]]
+            [Text(rounded(snapshot.now - since)), *(Text(visible(each)) for each in names)]
+            for since, *names in running[: shares[2]]
         ]
         parts += ["", fitted_table(RUNNING, lines, NUMERIC)]
         parts += _more(len(running) - shares[2])
@@ -196,7 +232,7 @@ def headline(snapshot: QueueSnapshot) -> Text:
     if counts.oldest_age is not None:
         parts.append((f"oldest waits {rounded(counts.oldest_age)}", ""))
     if workers is not None:
-        busy = f"{sum(w.busy for w in workers)}/{sum(w.concurrency for w in workers)} busy"
+        busy = f"{sum(map(snapshot.busy, workers))}/{sum(w.concurrency for w in workers)} busy"
         there = f"{len(workers)} worker{'' if len(workers) == 1 else 's'}"
         parts.append((f"{there}, {busy}" if workers else "no worker", "" if workers else "red"))
     text = Text(no_wrap=True, overflow="ellipsis")
@@ -271,15 +307,16 @@ def _style(counts: Stats, state: str) -> str:
     return {"dead": "bold red", "leased": "green"}.get(state, "")
 
 
-def _worker_cells(info: WorkerInfo, now: float) -> dict[str, Text]:
-    full = info.busy >= info.concurrency
+def _worker_cells(info: WorkerInfo, snapshot: QueueSnapshot) -> dict[str, Text]:
+    busy, now = snapshot.busy(info), snapshot.now
+    full = busy >= info.concurrency
     kinds = "any" if info.kinds is None else ", ".join(info.kinds)
     if info.breakers:
         kinds += f" (open breaker: {', '.join(info.breakers)})"
     return {
         "worker": Text(visible(info.name)),
         "host": Text(visible(info.host)),
-        "busy": Text(f"{info.busy}/{info.concurrency}", "green" if full else ""),
+        "busy": Text(f"{busy}/{info.concurrency}", "green" if full else ""),
         "up for": Text(rounded(now - info.started_at)),
         "seen": Text(f"{rounded(now - info.seen_at)} ago"),
         "polls": Text(visible(steering.pace_text(info))),
