@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, MissingExtra
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
@@ -19,6 +20,24 @@ def test_memory() -> None:
     assert isinstance(queue, MemoryQueue)
     assert (queue.name, queue.keep) == ("default", None)
     assert queue.max_payload_bytes == MAX_PAYLOAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"),
+    [
+        ("http://controller/", "httpx", "http"),
+        ("postgresql://db/shop", "psycopg", "postgres"),
+        ("redis://cache/0", "redis", "redis"),
+    ],
+)
+def test_a_missing_package_is_told_with_its_extra(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("queue", "client"):
+        monkeypatch.delitem(sys.modules, f"pollwise.queues.{extra}.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"pip install 'pollwise\[{extra}\]'"):
+        open_queue(url)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote, urlencode
-
-import httpx
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import (
@@ -66,6 +64,9 @@ from pollwise.runtime.jobs import (
 )
 from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
+
+if TYPE_CHECKING:  # else `client` imports it, and says which extra is missing
+    import httpx
 
 #: The longest hold of one request, in seconds, because many proxies cut answers that take 30 s. A
 #: longer hold is several requests.
