@@ -219,6 +219,14 @@ def test_polling_is_adaptive_unless_said(ran: Ran) -> None:
     assert ran.options.polling == Adaptive()
 
 
+def test_the_grace_of_a_stop_is_an_option(ran: Ran) -> None:
+    good("worker", "shop:worker", "--grace", "2m")
+    assert ran.options.grace == 120
+    wrong = pollwise("worker", "shop:worker", "--grace", "long")
+    assert wrong.code == 2
+    assert "worker.grace = 'long' (argument)" in wrong.err
+
+
 def test_metrics_without_the_extra_say_what_to_install(
     ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,9 @@ def worker(
         int | None, typer.Option(help="Replace a process after this many runs of handlers.")
     ] = None,
     max_memory: MaxMemory = None,
+    grace: Annotated[
+        str | None, typer.Option(help="How long a stop waits for running handlers: 30s, 5m.")
+    ] = None,
     recycle_when_full: RecycleWhenFull = None,
     cpu_processes: Annotated[
         int | None,
@@ -76,7 +79,7 @@ def worker(
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
-    flags |= {"cpu_processes": cpu_processes}
+    flags |= {"cpu_processes": cpu_processes, "grace": grace}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
     if reload_dir and not reload:
         raise ConfigError("--reload-dir needs --reload")
@@ -139,6 +142,6 @@ def found_worker(target: str) -> Worker:
     found = found_at(target, Worker, "pollwise worker", "pollwise.Worker(queue_url)")
     if not found.kinds:
         raise HandlerError(
-            f"the worker {target!r} has no handler; register one with @worker.handle('kind')"
+            f"the worker {target!r} has no task or handler; register one with @worker.task"
         )
     return found
