@@ -80,6 +80,13 @@ def test_a_sync_test_puts_runs_and_asserts(
         pollwise_queue.assert_not_put(mail)
 
 
+def test_a_queue_that_nothing_uses_says_so(pollwise_queue: RecordingQueue) -> None:
+    with pytest.raises(
+        AssertionError, match=r"nothing was put here; .*`pollwise_worker\(worker\)`"
+    ):
+        pollwise_queue.assert_put(charge)
+
+
 def test_a_test_with_an_event_loop_awaits(
     pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters, virtual_clock: SteppedClock
 ) -> None:

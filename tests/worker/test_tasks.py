@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import inspect
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -21,6 +22,7 @@ from pollwise import Job, Retry, Task, Worker, from_context, task_ref
 from pollwise.errors import HandlerError, JobError, JobFailed, PayloadError
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
+from pollwise.worker.arguments import JOB_OPTIONS
 from tests.support.kit import Seen, options, virtually, working
 
 
@@ -92,6 +94,18 @@ def test_called_directly_a_task_is_its_function() -> None:
     assert worker.kinds == ("double", "triple")
 
 
+def test_the_options_that_errors_know_are_those_of_a_task() -> None:
+    assert ("self", *JOB_OPTIONS) == tuple(inspect.signature(Task.options).parameters)
+
+
+def test_a_lambda_needs_a_name() -> None:
+    worker = Worker("memory://")
+    with pytest.raises(HandlerError, match="a lambda has no name; name the task"):
+        worker.task(lambda: 1)
+    worker.task("one")(lambda: 1)
+    assert worker.kinds == ("one",)
+
+
 @pytest.mark.parametrize(
     ("args", "given", "said"),
     [
@@ -100,6 +114,8 @@ def test_called_directly_a_task_is_its_function() -> None:
         ((1,), {"hight": 3}, "unexpected keyword argument 'hight'"),
         (("seven",), {}, "image: Input should be a valid integer"),
         ((1,), {"job": 3}, "unexpected keyword argument 'job'"),
+        ((), {"imag": 3}, "missing a required argument: 'image'; it has no argument 'imag'"),
+        ((1,), {"delay": "3m"}, "options of the job are given as .options(delay=…).put(…)"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_put(

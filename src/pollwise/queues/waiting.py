@@ -68,7 +68,10 @@ class EndingWaiters:
         """The result of a job; raises `JobFailed`, or `TimeoutError`."""
         endings = await self.wait([job_id], timeout)
         if job_id not in endings:
-            raise TimeoutError(f"job {job_id} has not ended within {timeout}; it goes on")
+            raise TimeoutError(
+                f"job {job_id} has not ended within {timeout}; it goes on. If it never ends, check "
+                "that a worker runs: `pollwise queue workers URL`"
+            )
         return self._opened(job_id, endings[job_id])
 
     async def results(self, ids: Sequence[str], timeout: Duration | None) -> dict[str, Any]:

@@ -98,7 +98,11 @@ class RecordingQueue(MemoryQueue):
 
     def _all_puts(self) -> str:
         shown = [f"{put.job.kind} {put.job.payload!r}" for put in self.puts[-SHOWN_MAX:]]
-        return f"{len(self.puts)} were put" + (f": {'; '.join(shown)}" if shown else "")
+        if not shown:
+            return (
+                "nothing was put here; the fixture `pollwise_worker(worker)` makes a worker use it"
+            )
+        return f"{len(self.puts)} were put: {'; '.join(shown)}"
 
 
 class WorkerTester:

@@ -19,6 +19,9 @@ from pollwise.runtime.jobs import Job
 from pollwise.runtime.payloads.typed import explained, hints_of, problems_of
 from pollwise.worker.context import from_context
 
+#: The options of `Task.options`.
+JOB_OPTIONS = ("key", "priority", "delay", "run_at", "unique", "headers")
+
 
 class Signature:
     """What a task takes and returns."""
@@ -60,7 +63,9 @@ class Signature:
         try:
             bound = self._own.bind(*args, **given).arguments
         except TypeError as error:
-            raise PayloadError(f"the task {self.kind!r} cannot be put so: {error}") from None
+            raise PayloadError(
+                f"wrong arguments for the task {self.kind!r}: {error}{self._advice(given, str(error))}"
+            ) from None
         try:
             checked = self._arguments.model_validate(bound)
             return checked.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -101,6 +106,15 @@ class Signature:
             raise PayloadError(
                 f"the stored result does not fit the task {self.kind!r}: {problems_of(error)}"
             ) from None
+
+    def _advice(self, given: Mapping[str, Any], told: str) -> str:
+        """What else is wrong with the names of a call: `bind` tells only the first problem."""
+        unknown = [name for name in given if name not in self._own.parameters]
+        options = [name for name in unknown if name in JOB_OPTIONS]
+        if options:
+            return f"; options of the job are given as .options({options[0]}=…).put(…)"
+        others = [repr(name) for name in unknown if repr(name) not in told]
+        return f"; it has no argument {', '.join(others)}" if others else ""
 
     @property
     def _own(self) -> inspect.Signature:

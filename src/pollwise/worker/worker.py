@@ -218,6 +218,8 @@ class Worker:
 
         def register(function: Callable[..., Any]) -> Any:
             name = kind if isinstance(kind, str) else getattr(function, "__name__", "")
+            if name == "<lambda>":
+                raise HandlerError("a lambda has no name; name the task: worker.task('kind')(…)")
             task: Task[..., Any, Any] = Task(name, function, self, lambda: self._in_context)
             if process:
                 self._in_processes[name] = process_call(name, function, task=True)
