@@ -74,6 +74,9 @@ def test_the_commands_show_no_payload() -> None:
             assert "~codec" not in out
     shown = good("queue", "show", URL, "1", "--json").json()
     assert shown["result"].startswith(f"<encrypted, key id {key}, ")
+    refused = pollwise("queue", "result", URL, "1")
+    assert (refused.code, refused.out) == (2, "")
+    assert "the result of job 1 is encoded, and commands do not decode it" in refused.err
     stored = sqlite3.connect("jobs.db")
     assert CARD not in repr(stored.execute("SELECT * FROM pollwise_jobs").fetchall())
     stored.close()

@@ -81,9 +81,7 @@ def test_a_sync_test_puts_runs_and_asserts(
 
 
 def test_a_queue_that_nothing_uses_says_so(pollwise_queue: RecordingQueue) -> None:
-    with pytest.raises(
-        AssertionError, match=r"nothing was put here; .*`pollwise_worker\(worker\)`"
-    ):
+    with pytest.raises(AssertionError, match=r"nothing was put here; `pollwise_worker\("):
         pollwise_queue.assert_put(charge)
 
 

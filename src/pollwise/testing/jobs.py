@@ -99,9 +99,7 @@ class RecordingQueue(MemoryQueue):
     def _all_puts(self) -> str:
         shown = [f"{put.job.kind} {put.job.payload!r}" for put in self.puts[-SHOWN_MAX:]]
         if not shown:
-            return (
-                "nothing was put here; the fixture `pollwise_worker(worker)` makes a worker use it"
-            )
+            return "nothing was put here; `pollwise_worker(worker)` makes a worker use this queue"
         return f"{len(self.puts)} were put: {'; '.join(shown)}"
 
 

@@ -63,9 +63,8 @@ class Signature:
         try:
             bound = self._own.bind(*args, **given).arguments
         except TypeError as error:
-            raise PayloadError(
-                f"wrong arguments for the task {self.kind!r}: {error}{self._advice(given, str(error))}"
-            ) from None
+            told = f"{error}{self._advice(given, str(error))}"
+            raise PayloadError(f"wrong arguments for the task {self.kind!r}: {told}") from None
         try:
             checked = self._arguments.model_validate(bound)
             return checked.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -8,7 +8,7 @@ import typer
 
 from pollwise.cli.output import fail, print_json, say_aside
 from pollwise.cli.queue.opening import Id, Url, with_queue
-from pollwise.errors import JobFailed
+from pollwise.errors import CodecError, JobFailed
 
 #: The exit codes for a job that failed, was cancelled or does not exist, and for one that has not
 #: ended.
@@ -36,6 +36,11 @@ def result(
         if error.traceback:
             say_aside(error.traceback)
         raise typer.Exit(FAILED) from None
+    except CodecError as error:
+        raise CodecError(
+            f"the result of job {job_id} is encoded, and commands do not decode it; wait for it in "
+            f"a program whose queue has the codec ({error})"
+        ) from None
     except TimeoutError as error:
         fail(str(error))
         raise typer.Exit(NOT_YET) from None
