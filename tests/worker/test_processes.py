@@ -131,6 +131,27 @@ def test_a_process_that_dies_fails_its_own_job_only(tmp_path: Path) -> None:
     run(main)
 
 
+def test_a_misused_socket_fails_its_own_job_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "asyncio")
+
+    async def main() -> None:
+        async with at_work(cpu_processes=1) as queue:
+            for how, told in (
+                ("daemon", "ended with exit code 5"),  # what it left holds the socket open
+                ("write", "was killed: something in it wrote to the socket"),
+            ):
+                job = await cpu.misuse.put(how, str(tmp_path))
+                assert told in await error_of(queue, job.id)
+            job = await cpu.misuse.put("fork", str(tmp_path))
+            assert await job.result(PATIENCE) == 0  # a fork cannot write between its messages
+        (tmp_path / "go").touch()
+        assert not caplog.records
+
+    run(main)
+
+
 def test_errors_are_treated_as_in_the_worker_itself(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
 

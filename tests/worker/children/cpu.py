@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -92,6 +93,32 @@ def fail(how: str) -> None:
         raise Cancelled("enough")
     logging.getLogger("cpu").warning("about to fail: %s", how)
     raise OSError(5, how)
+
+
+@worker.task(process=True, retry=Retry.never())
+def misuse(how: str, folder: str) -> int:
+    """Does to the socket to the worker what no handler should do."""
+    [connection] = [fd for fd in range(3, 100) if is_socket(fd)][:1]
+    if how == "write":
+        os.write(connection, (5).to_bytes(8) + b"{{{{{")
+        wait_for(Path(folder, "go"))
+    copy = os.dup(connection) if how == "daemon" else connection
+    child = os.fork()
+    if child == 0:
+        if how == "daemon":
+            os.setsid()
+            wait_for(Path(folder, "go"))
+        os._exit(is_socket(copy))
+    if how == "daemon":
+        os._exit(5)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def is_socket(fd: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(fd).st_mode)
+    except OSError:
+        return False
 
 
 @worker.task(process=True, timeout="1s", retry=Retry.never())

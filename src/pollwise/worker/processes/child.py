@@ -25,6 +25,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 CLOSE_WITHIN = 5.0
 #: The largest message, in bytes.
 MESSAGE_MAX = 256 * 1024 * 1024
+#: The longest text of a log record that is passed on, in characters.
+LOG_TEXT_MAX = 1_000_000
 #: The length of a message is written in this many bytes.
 HEAD = 8
 # What the worker learns of a log record.
@@ -63,6 +66,11 @@ class ParentSocket:
         data = framed(message)
         with self._lock, contextlib.suppress(OSError):  # the worker is gone; so are we soon
             self._socket.sendall(data)
+
+    def after_fork(self) -> None:
+        """This is a fork of the process: it must not write between its messages."""
+        self._lock = threading.Lock()
+        self._socket.close()
 
     def receive(self) -> dict[str, Any] | None:
         """The next message; None at the end."""
@@ -104,7 +112,8 @@ class LogForwarder(logging.Handler):
             self.handleError(record)
             return
         values = {name: getattr(record, name) for name in _RECORD_FIELDS}
-        self._channel.send({"log": values | {"msg": text, "exc_text": trace or None}})
+        values |= {"msg": text[:LOG_TEXT_MAX], "exc_text": trace[:LOG_TEXT_MAX] if trace else None}
+        self._channel.send({"log": values})
 
 
 class LoadedHandlers:
@@ -199,7 +208,9 @@ def main(fd: int) -> None:
     _leave_signals_to_the_worker()
     faulthandler.enable()
     sys.path[:], sys.argv[:] = first["path"], first["argv"]
-    logging.getLogger().addHandler(LogForwarder(channel))
+    forwarder = LogForwarder(channel)
+    logging.getLogger().addHandler(forwarder)
+    os.register_at_fork(after_in_child=partial(_leave_socket_to_the_parent, channel, forwarder))
     logging.getLogger().setLevel(first["log_level"])
     todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     idle = threading.Event()
@@ -226,6 +237,7 @@ def _next(
 
 def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]:
     """Do what a message asks for."""
+    from pollwise.errors import PayloadError
     from pollwise.runtime.executor.recycling import resident_bytes
     from pollwise.runtime.jobs import encode
     from pollwise.worker.processes.failures import failure_of
@@ -237,7 +249,7 @@ def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]
         value = handlers.run(message)
         text = encode(value, message["job"]["kind"], "result")
         if len(text) > MESSAGE_MAX // 8:
-            raise ValueError(f"the result has {len(text)} characters of JSON, which is too much")
+            raise PayloadError(f"the result has {len(text)} characters of JSON, which is too much")
         return {"value": text, "memory": resident_bytes()}
     except BaseException as error:  # SystemExit too concerns only its job
         secret = message.get("job", {}).get("sealed") is not None
@@ -274,6 +286,12 @@ def _die_with(parent: int) -> bool:
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
             file.write(_OOM_SCORE)
     return os.getppid() == parent
+
+
+def _leave_socket_to_the_parent(channel: ParentSocket, forwarder: LogForwarder) -> None:
+    """In a fork of this process: its log records go to standard error, if it sets nothing up."""
+    channel.after_fork()
+    logging.getLogger().removeHandler(forwarder)
 
 
 def _leave_signals_to_the_worker() -> None:

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,11 @@ from pollwise.worker.processes.places import ProcessCall, main_source, place_of
 START_WITHIN = 300.0
 #: How often a process is asked for its progress at most, in seconds.
 REPORT_EVERY = 0.5
+#: How long what a process sent before it ended is read, in seconds.
+DRAIN_FOR = 1.0
 #: How long a killed process may take to disappear, in seconds.
 KILL_WITHIN = 10.0
+GARBLED = "was killed: something in it wrote to the socket to the worker, or closed it"
 _CHILD = Path(__file__).with_name("child.py")
 #: What a process learns of a job.
 _JOB_FIELDS = (
@@ -55,11 +58,12 @@ class ProcessDied(Exception):
     """A process ended before it answered.
 
     code: its exit code, or the negative number of the signal; None if it is not known.
+    garbled: it was killed, because what it sent was not a message.
     """
 
-    def __init__(self, code: int | None) -> None:
+    def __init__(self, code: int | None, *, garbled: bool = False) -> None:
         self.code = code
-        super().__init__(_ended(code))
+        super().__init__(GARBLED if garbled else _ended(code))
 
 
 class HandlerProcess:
@@ -75,6 +79,7 @@ class HandlerProcess:
         self._job: Job | None = None  # the one that runs
         self._refused: JobError | None = None  # why its progress cannot be stored
         self._next_report = 0.0
+        self._garbled = False
         #: The kinds whose handlers it has imported.
         self.loaded: set[str] = set()
         #: The memory that it used after its last run, in bytes.
@@ -96,7 +101,8 @@ class HandlerProcess:
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, ExitStack() as failed:
+            failed.callback(ours.close)
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]
@@ -107,6 +113,7 @@ class HandlerProcess:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+            failed.pop_all()
         reader, self._writer = await asyncio.open_connection(sock=ours)
         self._reading = asyncio.ensure_future(self._read(reader, self._process))
         self._send(
@@ -149,7 +156,7 @@ class HandlerProcess:
         try:
             if not self.alive:
                 await self.kill()
-                raise ProcessDied(None if self._process is None else self._process.returncode)
+                raise self._died()
             with self._clock.outside():
                 self._send(message)
                 answer = await answered
@@ -172,31 +179,51 @@ class HandlerProcess:
     ) -> None:
         """Read until the process has ended."""
         exited = asyncio.ensure_future(process.wait())
-        # What it forked may hold the socket open.
-        exited.add_done_callback(lambda _: self._signal_all())
+        exited.add_done_callback(self._exited)
         try:
             while True:
                 size = int.from_bytes(await reader.readexactly(HEAD))
-                if size > MESSAGE_MAX:
-                    break
-                self._take(json.loads(await reader.readexactly(size)))
+                message = json.loads(await reader.readexactly(size)) if size <= MESSAGE_MAX else 0
+                if not isinstance(message, dict):
+                    raise ValueError(message)
+                self._take(message)
         except (asyncio.IncompleteReadError, OSError):
             pass
+        except Exception:
+            self._garbled = True
+            self._signal_all()
         finally:
             await asyncio.wait([exited], timeout=CLOSE_WITHIN)
+            self._garbled = self._garbled or not exited.done()
             self._signal_all()
             await asyncio.wait([exited], timeout=KILL_WITHIN)
             exited.cancel()
             self._hang_up()
             if self._answer is not None and not self._answer.done():
-                self._answer.set_exception(ProcessDied(process.returncode))
+                self._answer.set_exception(self._died())
+
+    def _exited(self, _: object) -> None:
+        """It has ended, but what it forked may hold the socket open: read only what is there."""
+        self._signal_all()
+        asyncio.get_running_loop().call_later(DRAIN_FOR, self._abort)
+
+    def _abort(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    def _died(self) -> ProcessDied:
+        code = None if self._process is None else self._process.returncode
+        return ProcessDied(code, garbled=self._garbled)
 
     def _take(self, message: dict[str, Any]) -> None:
         if "log" in message:
             record = logging.makeLogRecord(message["log"])
             logger = logging.getLogger(record.name)
             if logger.isEnabledFor(record.levelno):
-                logger.handle(record)
+                try:
+                    logger.handle(record)
+                except Exception:  # a filter of the program; the job is not to blame
+                    logging.Handler().handleError(record)
         elif "reports" in message:
             loop = asyncio.get_running_loop()
             when = max(self._next_report, loop.time())
