@@ -144,6 +144,19 @@ def test_waiting_in_one_event_loop_after_the_other() -> None:
     asyncio.run(main())
 
 
+def test_a_cancel_without_an_event_loop() -> None:
+    """As in a transaction of Django, in a process where somebody has waited."""
+    queue = MemoryQueue()
+
+    async def main() -> None:
+        [job_id] = await queue.put(NewJob("job"))
+        with pytest.raises(TimeoutError):
+            await queue.result(job_id, 0)
+
+    asyncio.run(main())
+    queue._waiters.cancelled(["1"])
+
+
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     name = f"queue=waiting-{time.monotonic_ns()}"

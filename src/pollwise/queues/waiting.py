@@ -105,23 +105,26 @@ class EndingWaiters:
         if not ids or not self._queue.capabilities.results:
             return await self._queue.endings(ids)  # raises if it cannot
         loop = asyncio.get_running_loop()
-        for each in [each for each in self._by_loop if each.is_closed()]:
-            del self._by_loop[each]
-        if loop not in self._by_loop:
-            self._by_loop[loop] = LoopWaiters(self._queue)
-        return await self._by_loop[loop].wait(ids, within)
+        for each in [each for each in list(self._by_loop) if each.is_closed()]:
+            self._by_loop.pop(each, None)  # another thread may have done so
+        waiters = self._by_loop.get(loop)
+        if waiters is None:
+            waiters = self._by_loop[loop] = LoopWaiters(self._queue)
+        return await waiters.wait(ids, within)
 
     def cancelled(self, ids: Iterable[str]) -> None:
         """These jobs were cancelled here; their records may be gone already."""
-        # Without an event loop, nobody waits here.
-        waiters = self._by_loop.get(asyncio.get_running_loop()) if self._by_loop else None
+        # Without an event loop the cancel is in the transaction of another, which may not be
+        # committed: who waits finds out from the store.
+        here = asyncio._get_running_loop()
+        waiters = None if here is None else self._by_loop.get(here)
         if waiters is not None:
             waiters.cancelled(ids)
 
     def close(self) -> None:
         """Nobody can wait any more."""
         error = StoreError(f"{self._queue.url} was closed while results were waited for")
-        for loop, waiters in self._by_loop.items():
+        for loop, waiters in list(self._by_loop.items()):
             with suppress(RuntimeError):  # that loop is closed
                 loop.call_soon_threadsafe(waiters.fail, error)
 

@@ -237,7 +237,7 @@ def _next(
 
 def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]:
     """Do what a message asks for."""
-    from pollwise.errors import PayloadError
+    from pollwise.errors import Reject
     from pollwise.runtime.executor.recycling import resident_bytes
     from pollwise.runtime.jobs import encode
     from pollwise.worker.processes.failures import failure_of
@@ -249,7 +249,7 @@ def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]
         value = handlers.run(message)
         text = encode(value, message["job"]["kind"], "result")
         if len(text) > MESSAGE_MAX // 8:
-            raise PayloadError(f"the result has {len(text)} characters of JSON, which is too much")
+            raise Reject(f"the result has {len(text)} characters of JSON, which is too much")
         return {"value": text, "memory": resident_bytes()}
     except BaseException as error:  # SystemExit too concerns only its job
         secret = message.get("job", {}).get("sealed") is not None
