@@ -78,6 +78,7 @@ def test_what_another_process_wrote_is_not_trusted() -> None:
     hostile = {
         "name": "w" * 10_000,
         "kinds": ["k"] * 10_000,
+        "host": "a\ud800b\0",
         "pid": "7",
         "busy": 1e300,
         "running": [{"id": 7}, "x", {"id": "a", "kind": "b", "since": None}] * 100,
@@ -88,6 +89,7 @@ def test_what_another_process_wrote_is_not_trusted() -> None:
     info = WorkerInfo.from_value(hostile)
     assert info is not None
     assert (len(info.name), info.pid, info.busy, info.hints) == (200, 0, 0, False)
+    assert info.host == r"a\ud800b\0", "what no store can keep and no answer can send"
     assert info.kinds is not None
     assert (len(info.kinds), info.breakers) == (100, ())
     assert len(info.running) <= 20

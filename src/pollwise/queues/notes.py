@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.queues.presence import PRESENCE_EVERY, WorkerInfo
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY, check_whole
-from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, checked_name
+from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, checked_name, storable
 from pollwise.runtime.store import WorkStore
 
 Topic = Literal["pauses", "workers", "orders"]
@@ -107,7 +107,8 @@ class NotedStore(WorkStore[Claim]):
                     f"{name} must be text of at most {ERROR_LENGTH_MAX} characters, not "
                     f"{str(text)[:40]!r}"
                 )
-        await self._pause(_pause_name(kind), PauseInfo(by, why, self.clock.epoch()))
+        told = PauseInfo(storable(by) or "", storable(why) or "", self.clock.epoch())
+        await self._pause(_pause_name(kind), told)
 
     async def resume(self, kind: str | None = None) -> bool:
         """End a pause; workers start at once. Returns False if there was none.

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pollwise.runtime.jobs import storable
+
 if TYPE_CHECKING:
     from pollwise.queues.base import Stats
 
@@ -117,7 +119,7 @@ def _running(value: object) -> Iterable[RunningJob]:
 
 
 def _text(value: object) -> str:
-    return value[:TEXT_MAX] if isinstance(value, str) else ""
+    return storable(value, TEXT_MAX) or "" if isinstance(value, str) else ""
 
 
 def _texts(value: object, most: int) -> tuple[str, ...]:

@@ -298,6 +298,12 @@ def test_a_wrong_key_file_is_told_without_the_keys(tmp_path: Path, content: str,
     assert OLD.line().split()[1] not in str(told.value)
 
 
+def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "keys", 0o600)
+    with pytest.raises(ConfigError, match="is not a file"):
+        Keys.from_file(tmp_path / "keys")
+
+
 def test_a_key_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         AesGcm(tmp_path / "keys")

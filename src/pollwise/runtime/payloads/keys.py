@@ -167,10 +167,15 @@ def _key_of(words: Sequence[str], where: str) -> Key:
     return Key(words[0], secret, len(words) == 3)
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def read_private(path: Path) -> str:
     """The text of a file; a ConfigError if others than its owner may read or change it."""
     try:
-        with path.open("rb") as file:
+        # A pipe must be refused, not waited for.
+        with open(path, "rb", opener=_without_waiting) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise ConfigError(f"the key file {path} is not a file")

@@ -87,10 +87,11 @@ async def check_pauses_are_told(bench: Bench) -> None:
     before = queue.clock.epoch()
     await queue.pause("mail", by="ann", why="the ☃ is down")
     await queue.pause(by="bob")
-    await queue.pause("mail", by="eve", why="again")
+    await queue.pause("mail", by="eve", why="again \ud800\0")
     pauses = await other.paused()
     told = {kind: (pause.by, pause.why) for kind, pause in pauses.items()}
-    equal(told, {"mail": ("eve", "again"), None: ("bob", "")}, "who paused what, and why")
+    given = {"mail": ("eve", r"again \ud800\0"), None: ("bob", "")}
+    equal(told, given, "who paused what, and why")
     after = queue.clock.epoch()
     expect(all(before <= p.at <= after for p in pauses.values()), f"the times are wrong: {pauses}")
     equal(await queue.resume(), True, "resume of the queue")

@@ -185,7 +185,7 @@ class HandlerProcess:
                 size = int.from_bytes(await reader.readexactly(HEAD))
                 message = json.loads(await reader.readexactly(size)) if size <= MESSAGE_MAX else 0
                 if not isinstance(message, dict):
-                    raise ValueError(message)
+                    raise TypeError(message)
                 self._take(message)
         except (asyncio.IncompleteReadError, OSError):
             pass
