@@ -7,7 +7,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, Self
 
 from pollwise.errors import Cancelled
 from pollwise.queues.memory import MemoryQueue
@@ -41,6 +41,15 @@ class Cancelling:
         self.queue = kind(clock=clock, keep="1d")
         self.seen = Seen()
         self.worker = Worker(self.queue, name="w", events=self.seen.events)
+
+    def sleeping(self) -> Self:
+        """With a handler that sleeps until it is cancelled."""
+
+        @self.worker.handle("x")
+        async def handler(job: Job) -> None:
+            await asyncio.sleep(3600)
+
+        return self
 
     async def put(self, *payloads: object) -> list[str]:
         return await self.queue.put([NewJob("x", payload) for payload in payloads])
@@ -126,12 +135,7 @@ def test_a_job_that_was_claimed_ahead_does_not_begin() -> None:
 
 def test_a_broadcast_brings_the_cancel_at_once() -> None:
     async def main(clock: VirtualClock) -> None:
-        it = Cancelling(clock)
-
-        @it.worker.handle("x")
-        async def handler(job: Job) -> None:
-            await asyncio.sleep(3600)
-
+        it = Cancelling(clock).sleeping()
         [job_id] = await it.put(1)
         async with working(it.worker, options(lease=86400)):
             await it.started()
@@ -152,12 +156,7 @@ def test_a_broadcast_brings_the_cancel_at_once() -> None:
 
 def test_many_broadcasts_make_one_renewal_a_second() -> None:
     async def main(clock: VirtualClock) -> None:
-        it = Cancelling(clock)
-
-        @it.worker.handle("x")
-        async def handler(job: Job) -> None:
-            await asyncio.sleep(3600)
-
+        it = Cancelling(clock).sleeping()
         ids = await it.put(*range(50))
         async with working(it.worker, options(lease=86400, concurrency=50)):
             await it.started(50)
@@ -180,12 +179,7 @@ def test_a_broadcast_during_the_claim_is_not_lost() -> None:
             return claims
 
     async def main(clock: VirtualClock) -> None:
-        it = Cancelling(clock, Slow)
-
-        @it.worker.handle("x")
-        async def handler(job: Job) -> None:
-            await asyncio.sleep(3600)
-
+        it = Cancelling(clock, Slow).sleeping()
         [job_id] = await it.put(1)
         async with working(it.worker, options(lease=86400)):
             while (await shown(it.queue, job_id)).state != "leased":
@@ -198,12 +192,7 @@ def test_a_broadcast_during_the_claim_is_not_lost() -> None:
 
 def test_without_hints_it_comes_with_the_next_renewal() -> None:
     async def main(clock: VirtualClock) -> None:
-        it = Cancelling(clock)
-
-        @it.worker.handle("x")
-        async def handler(job: Job) -> None:
-            await asyncio.sleep(3600)
-
+        it = Cancelling(clock).sleeping()
         [job_id] = await it.put(1)
         async with working(it.worker, options(lease=LEASE, hints=False)):
             await it.started()
