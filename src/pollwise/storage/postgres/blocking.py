@@ -112,7 +112,7 @@ class BlockingConnections:
                     return self._once(command, params)
                 except StatementRefused as refused:
                     if refused.sqlstate not in AGAIN or last == 1:
-                        raise self._beside.told(refused, self._beside.where) from None
+                        raise self._beside.explain(refused, self._beside.where) from None
             raise AssertionError("unreachable")
         finally:
             free.release()

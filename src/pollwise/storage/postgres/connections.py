@@ -50,7 +50,7 @@ class Connections:
     """Up to `most` connections, opened when needed and kept.
 
     where: names the store in errors.
-    told: turns a refusal into an error.
+    explain: turns a refusal into an error.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Connections:
         *,
         timeout: float,
         most: int,
-        told: Callable[[StatementRefused, str], StoreError] = refused_error,
+        explain: Callable[[StatementRefused, str], StoreError] = refused_error,
     ) -> None:
         self.conninfo = conninfo
         self.where = where
-        self.told = told
+        self.explain = explain
         self._clock = clock
         self.timeout = timeout
         self.most = most
@@ -169,12 +169,12 @@ class Connections:
         text: str,
         *,
         patient: bool = False,
-        told: Callable[[StatementRefused, str], StoreError] = refused_error,
+        explain: Callable[[StatementRefused, str], StoreError] = refused_error,
     ) -> None:
         """Run a script on a connection of its own.
 
         patient: without a time limit, and to its end even if the caller is cancelled.
-        told: turns a refusal into an error.
+        explain: turns a refusal into an error.
         """
         with self._clock.outside():
             try:
@@ -191,7 +191,7 @@ class Connections:
             except TimeoutError:
                 raise late_error(self.timeout, self.where) from None
             except StatementRefused as refused:
-                raise told(refused, self.where) from None
+                raise explain(refused, self.where) from None
             except psycopg.Error as error:
                 raise lost_error(error, self.where) from None
 
@@ -222,8 +222,8 @@ class Connections:
         for wire in idle:
             wire.abandon()
         if idle:
-            told = f"{self.where} was not closed"
-            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
+            text = f"{self.where} was not closed"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def _here(self) -> set[asyncio.Task[Any]]:
         """The running calls of this event loop; those of a closed loop never end."""
@@ -268,7 +268,7 @@ class Connections:
                     raise self._cut_short() from None
                 except StatementRefused as refused:
                     if refused.sqlstate not in AGAIN or tries == TRIES:
-                        raise self.told(refused, self.where) from None
+                        raise self.explain(refused, self.where) from None
                 except psycopg.Error as error:
                     if not safe or tries > 1:
                         raise lost_error(error, self.where) from None

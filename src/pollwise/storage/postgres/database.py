@@ -71,9 +71,9 @@ class Database:
         most = _checked_connections(connections)
 
         def some(most: int) -> Connections:
-            told = partial(refused_error, migrate=tables.advice)
+            explain = partial(refused_error, migrate=tables.advice)
             return Connections(
-                self.conninfo, self.url, self.clock, timeout=timeout_s, most=most, told=told
+                self.conninfo, self.url, self.clock, timeout=timeout_s, most=most, explain=explain
             )
 
         divided = apart is not None and most > 1
@@ -126,8 +126,8 @@ class Database:
             check_version(max(before), self.schema, self.url, self.tables)
             return []
         lacking = "" if recorded is None else incomplete(before, self.schema, self.tables)
-        told = partial(migrating_error, incomplete=lacking)
-        await self.connections.script(self.migration(), told=told)
+        explain = partial(migrating_error, incomplete=lacking)
+        await self.connections.script(self.migration(), explain=explain)
         return sorted(set(await self._versions() or []) - set(before))
 
     def migration(self) -> str:

@@ -306,11 +306,11 @@ class ProcessPool:
         self._taken += 1
         try:
             async with self._places:
-                with _crash_told(kind, " while it imported the handler"):
+                with _explained_crash(kind, " while it imported the handler"):
                     process = await self._ready(kind)
 
                 async def run(job: Job) -> Any:
-                    with _crash_told(kind):
+                    with _explained_crash(kind):
                         return await process.run(job, returns)
 
                 try:
@@ -358,7 +358,7 @@ class ProcessPool:
 
 
 @contextmanager
-def _crash_told(kind: str, when: str = "") -> Iterator[None]:
+def _explained_crash(kind: str, when: str = "") -> Iterator[None]:
     try:
         yield
     except ProcessDied as died:
