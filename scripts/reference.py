@@ -107,7 +107,7 @@ ready again; if that happens twice in a row, it is claimed alone. A job that fai
 a delay; once it has no attempts left it is *dead*, and the next job of its key can run. Dead
 jobs stay until you retry them (`pollwise queue retry`) or
 delete them (`pollwise queue drop`). `cancel` ends a job that waits at once, as *cancelled*. A job
-that runs stays leased; its worker learns of it by a hint or with its next renewal, stops the
+that runs stays leased; its worker learns of it by a broadcast or with its next renewal, stops the
 handler and settles the job as cancelled. Done and cancelled jobs are deleted, or kept for the
 `keep` of the queue; one whose result is kept stays for its `result_ttl`."""
 OUTBOX_NOTE = """The tables of an outbox are in your own database. `pollwise.Outbox` and

@@ -47,11 +47,11 @@ def info(name: str = "box-1", **facts: object) -> WorkerInfo:
     return replace(made, **facts)  # type: ignore[arg-type]
 
 
-def attend(*infos: WorkerInfo) -> None:
+def record(*infos: WorkerInfo) -> None:
     async def main() -> None:
         async with SqliteQueue("jobs.db") as queue:
             for each in infos:
-                await queue.attend(each, 180.0)
+                await queue.record_worker(each, 180.0)
 
     asyncio.run(main())
 
@@ -95,7 +95,7 @@ def test_hostile_reasons_are_not_interpreted() -> None:
 def test_workers_are_listed() -> None:
     assert good("queue", "put", URL, "mail").out
     assert good("queue", "workers", URL).out == "no worker is running\n"
-    attend(info(), info("box-2", kinds=None, breakers=("mail",)))
+    record(info(), info("box-2", kinds=None, breakers=("mail",)))
     shown = good("queue", "workers", URL).out.splitlines()
     assert shown[0].split() == [
         "worker", "host", "pid", "version", "up", "for", "busy", "kinds", "polls", "seen",
@@ -113,7 +113,7 @@ def test_workers_are_listed() -> None:
 def test_kinds_without_a_handler_are_marked() -> None:
     for kind in ("mail", "mial"):
         good("queue", "put", URL, kind)
-    attend(info())
+    record(info())
     shown = good("queue", "stats", URL, "--by-kind").out.splitlines()
     assert shown[1].split()[-1] == "1"
     assert shown[2].split()[-1] == "none"
@@ -123,7 +123,7 @@ def test_kinds_without_a_handler_are_marked() -> None:
         (1, False),
         (0, True),
     ]
-    attend(info("box-2", kinds=None))
+    record(info("box-2", kinds=None))
     assert "handles" not in good("queue", "stats", URL, "--by-kind").out
 
 
@@ -148,13 +148,13 @@ def test_running_jobs_are_listed() -> None:
 
 def test_concurrency_is_set() -> None:
     good("queue", "put", URL, "mail")
-    attend(info())
+    record(info())
     said = good("queue", "set-concurrency", URL, "box-1", 4).out
     assert said == "box-1 is asked to run 4 at a time\n"
 
     async def main() -> int | None:
         async with SqliteQueue("jobs.db") as queue:
-            return await queue.attend(info(), 180.0)
+            return await queue.record_worker(info(), 180.0)
 
     assert asyncio.run(main()) == 4
 
@@ -169,7 +169,7 @@ def test_concurrency_is_set() -> None:
 )
 def test_bad_orders_are_refused(words: tuple[object, ...], says: str) -> None:
     good("queue", "put", URL, "mail")
-    attend(info())
+    record(info())
     refused = pollwise("queue", "set-concurrency", URL, *words)
     assert (refused.code, refused.out) == (2, "")
     assert says in refused.err
@@ -205,7 +205,7 @@ def test_top_fits_any_terminal(columns: int, rows: int, amounts: tuple[int, int,
 def test_top_is_a_live_view() -> None:
     for kind in ("mail", "mial"):
         good("queue", "put", URL, kind)
-    attend(info(busy=0, running=()))  # a record is up to a minute old; what runs is read
+    record(info(busy=0, running=()))  # a record is up to a minute old; what runs is read
     claim("mail", by="box-1")
     good("queue", "put", URL, "mail")
     with Screen(120, 24, "queue", "top", URL, "--every", "100ms", env={}) as screen:

@@ -1,4 +1,4 @@
-"""Workers leave a record of themselves, follow orders, and respect pauses."""
+"""Workers store a record of themselves, follow orders, and respect pauses."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class Counting(MemoryQueue):
         self.told: list[tuple[float, WorkerInfo, float]] = []
         self.fails: Exception | None = None
 
-    async def attend(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
         self.told.append((self.clock.now(), info, ttl))
         if self.fails is not None:
             raise self.fails
-        return await super().attend(info, ttl)
+        return await super().record_worker(info, ttl)
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 5])

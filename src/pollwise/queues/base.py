@@ -77,7 +77,7 @@ class Capabilities:
     results, progress, cancel: the result and the progress of a run can be stored, and a job can be
         cancelled.
     pause: kinds, and the whole queue, can be paused.
-    presence: running workers leave a record of themselves, and their concurrency can be changed.
+    presence: running workers store a record of themselves, and their concurrency can be changed.
     """
 
     keys: bool = True

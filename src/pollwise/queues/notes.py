@@ -151,18 +151,18 @@ class NotedStore(WorkStore[Claim]):
         self._hints.broadcast(order_broadcast(worker))
         return count
 
-    async def attend(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
         """Store a worker's record for `ttl` seconds; return the concurrency it is asked to have.
 
         For a worker, after a poll: an object store shows orders in the listing of a claim.
         """
         self._check_presence()
-        return await self._attend(info, ttl)
+        return await self._record_worker(info, ttl)
 
-    async def leave(self, info: WorkerInfo) -> None:
+    async def forget_worker(self, info: WorkerInfo) -> None:
         """Delete the record of a worker that stops."""
         self._check_presence()
-        await self._leave(info)
+        await self._forget_worker(info)
 
     # What an `http://` queue does in one request each
 
@@ -197,12 +197,12 @@ class NotedStore(WorkStore[Claim]):
             await self._write_note(NewNote("orders", info.note_name, value, ORDER_KEPT))
         return len(found)
 
-    async def _attend(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def _record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
         value = _encoded(info.to_value())
         note = NewNote("workers", info.note_name, value, ttl, answer="orders")
         return order_from((await self._write_note(note)).answer)
 
-    async def _leave(self, info: WorkerInfo) -> None:
+    async def _forget_worker(self, info: WorkerInfo) -> None:
         await self._write_note(NewNote("workers", info.note_name, None))
 
     # What a store implements

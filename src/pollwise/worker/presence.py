@@ -91,7 +91,7 @@ class Presence:
         if self._able and not self._executor.is_idle():
             self._executor.chores.wake(PRESENCE)
 
-    async def leave(self) -> None:
+    async def end(self) -> None:
         """The worker stops: delete its record. If that fails, the record expires."""
         if self._listening is not None:
             self._listening.close()
@@ -99,7 +99,7 @@ class Presence:
         if written is not None:
             with suppress(Exception):
                 async with asyncio.timeout(LEAVE_WITHIN):
-                    await self._queue.leave(written)
+                    await self._queue.forget_worker(written)
 
     def _heard(self, _: str) -> None:
         """An operator has an order for this worker."""
@@ -122,7 +122,7 @@ class Presence:
         ttl = PRESENCE_KEPT / PRESENCE_EVERY * max(every, self._longest_pause)
         self._written = info = self._describe()
         try:
-            order = await self._queue.attend(info, ttl)
+            order = await self._queue.record_worker(info, ttl)
         except Unsupported:  # the store of a controller cannot
             self._able, self._written = False, None
         except Exception as error:

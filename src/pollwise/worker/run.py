@@ -177,7 +177,7 @@ class WorkerRun:
             try:
                 if self._processes is not None:
                     await self._processes.close()
-                await to_its_end(self._presence.leave())
+                await to_its_end(self._presence.end())
             finally:
                 self._events.emit(WorkerStopped(self.source, self._name, self._given_back))
 

@@ -179,17 +179,17 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
         (
             "put",
             ("put", "stats", "kinds", "jobs", "paused", "workers"),
-            ("claim", "retry", "cancel", "pause", "attend"),
+            ("claim", "retry", "cancel", "pause", "record_worker"),
         ),
         (
             "worker",
-            ("claim", "stats", "kinds", "paused", "attend", "leave"),
+            ("claim", "stats", "kinds", "paused", "record_worker", "forget_worker"),
             ("put", "jobs", "drop", "cancel", "pause", "resume", "workers", "set_concurrency"),
         ),
         (
             "operate",
             ("cancel", "retry", "drop", "stats", "jobs", "pause", "paused", "resume", "workers"),
-            ("put", "claim", "renew", "attend", "leave"),
+            ("put", "claim", "renew", "record_worker", "forget_worker"),
         ),
         (
             "none",
@@ -231,8 +231,8 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "resume": lambda: queue.resume("a"),
                 "paused": queue.paused,
                 "workers": queue.workers,
-                "attend": lambda: queue.attend(INFO, 60),
-                "leave": lambda: queue.leave(INFO),
+                "record_worker": lambda: queue.record_worker(INFO, 60),
+                "forget_worker": lambda: queue.forget_worker(INFO),
                 "set_concurrency": lambda: queue.set_concurrency("w", 2),
             }
             for name in may:
@@ -407,10 +407,10 @@ LARGE = "x" * (1024 * 1024)
         ("pause", {"kind": "a", "why": [1]}, "why"),
         ("pause", {"by": {"x": 1}}, "by"),
         ("resume", {"kind": ""}, "kind"),
-        ("attend", {"ttl": 1}, "describes a worker"),
-        ("attend", {"worker": {"name": "w", "instance": "a b"}, "ttl": 1}, "instance"),
-        ("attend", {"worker": {"name": "w", "instance": "a"}}, "ttl"),
-        ("attend", {"worker": {"name": "\x00", "instance": "a"}, "ttl": 1}, "worker"),
+        ("record-worker", {"ttl": 1}, "describes a worker"),
+        ("record-worker", {"worker": {"name": "w", "instance": "a b"}, "ttl": 1}, "instance"),
+        ("record-worker", {"worker": {"name": "w", "instance": "a"}}, "ttl"),
+        ("record-worker", {"worker": {"name": "\x00", "instance": "a"}, "ttl": 1}, "worker"),
         ("concurrency", {"worker": "w", "concurrency": "4"}, "whole number"),
         ("concurrency", {"worker": "w", "concurrency": 4}, "no worker 'w' is running"),
         ("cancel", {}, "ids"),

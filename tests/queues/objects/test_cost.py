@@ -178,17 +178,17 @@ def test_what_pauses_and_records_cost() -> None:
         for _ in range(3):
             await clock.advance(60)
             await queue.claim("w", 5, 600, kinds=["mail"])
-            await queue.attend(INFO, 180)
+            await queue.record_worker(INFO, 180)
             store.take()
         await clock.advance(60)
         await queue.claim("w", 5, 600, kinds=["mail"])
-        assert await queue.attend(INFO, 180) is None
+        assert await queue.record_worker(INFO, 180) is None
         assert store.take() == {"list": 1, "create": 1, "delete": 1}
         await operator.set_concurrency(INFO.name, 3)
         await queue.claim("w", 5, 600, kinds=["mail"])
-        assert await queue.attend(INFO, 180) == 3
+        assert await queue.record_worker(INFO, 180) == 3
         assert store.take() == {"list": 1, "create": 1, "delete": 1, "get": 1}
-        await queue.leave(INFO)
+        await queue.forget_worker(INFO)
         assert store.take() == {"delete": 1}
         assert await operator.workers() == []
 

@@ -134,7 +134,7 @@ def test_a_role_with_the_grants_of_the_docs_can_do_everything(postgres: Postgres
 
 
 def test_a_role_that_was_granted_the_tables_of_an_older_version_goes_on(postgres: Postgres) -> None:
-    """It may not pause or leave a record before it is granted the new table."""
+    """It may not pause or store a record before it is granted the new table."""
     postgres.create_role("veteran", "hunter2")
     migrated(postgres.dsn(), "older")
     postgres.execute(

@@ -289,13 +289,15 @@ class HttpQueue(Queue):
         said = {"worker": worker, "concurrency": concurrency}
         return int((await self._again(lambda: self._post("concurrency", said)))["workers"])
 
-    async def _attend(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def _record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
         said = {"worker": info.to_value(), "ttl": ttl}
-        order: int | None = (await self._again(lambda: self._post("attend", said)))["concurrency"]
+        order: int | None = (await self._again(lambda: self._post("record-worker", said)))[
+            "concurrency"
+        ]
         return order
 
-    async def _leave(self, info: WorkerInfo) -> None:
-        await self._again(lambda: self._post("leave", {"worker": info.to_value()}))
+    async def _forget_worker(self, info: WorkerInfo) -> None:
+        await self._again(lambda: self._post("forget-worker", {"worker": info.to_value()}))
 
     async def close(self) -> None:
         if self._http.closed:

@@ -285,16 +285,16 @@ class RawWorkers(BaseModel):
     workers: list[RawWorker]
 
 
-class RawAttend(BaseModel):
+class RawWorkerRecord(BaseModel):
     worker: RawWorker
-    ttl: Seconds = Field(description="How long the record counts; at most a day.")
+    ttl: Seconds = Field(description="After how long the record expires; at most a day.")
 
 
 class RawOrder(BaseModel):
     concurrency: int | None = Field(description="What the worker is asked to have; or null.")
 
 
-class RawLeave(BaseModel):
+class RawStoppedWorker(BaseModel):
     worker: RawWorker
 
 
@@ -303,7 +303,7 @@ class RawConcurrency(BaseModel):
     concurrency: int = Field(ge=1, le=MAX_CONCURRENCY)
 
 
-class RawTold(BaseModel):
+class RawWorkerCount(BaseModel):
     workers: int = Field(description="How many workers have this name.")
 
 
@@ -374,24 +374,26 @@ def raw_resume(name: str, body: RawKind, keep: Keep = None) -> None: ...
 
 
 @description.post(
-    "/concurrency", summary="Change a worker's concurrency", **_answers(RawTold, _OPERATE)
+    "/concurrency", summary="Change a worker's concurrency", **_answers(RawWorkerCount, _OPERATE)
 )  # fmt: skip
 def raw_concurrency(name: str, body: RawConcurrency, keep: Keep = None) -> None: ...
 
 
-@description.post("/attend", summary="Leave a worker's record", **_answers(RawOrder, _WORK))
-def raw_attend(name: str, body: RawAttend, keep: Keep = None) -> None: ...
+@description.post("/record-worker", summary="Store a worker's record", **_answers(RawOrder, _WORK))
+def raw_record_worker(name: str, body: RawWorkerRecord, keep: Keep = None) -> None: ...
 
 
-@description.post("/leave", summary="Delete a worker's record", **_answers(RawNothing, _WORK))
-def raw_leave(name: str, body: RawLeave, keep: Keep = None) -> None: ...
+@description.post(
+    "/forget-worker", summary="Delete a worker's record", **_answers(RawNothing, _WORK)
+)
+def raw_forget_worker(name: str, body: RawStoppedWorker, keep: Keep = None) -> None: ...
 
 
 @description.get("/pauses", summary="What is paused", **_answers(RawPauses, _ALL))
 def raw_pauses(name: str, keep: Keep = None) -> None: ...
 
 
-@description.get("/workers", summary="The workers that are there", **_answers(RawWorkers, _READ))
+@description.get("/workers", summary="The running workers", **_answers(RawWorkers, _READ))
 def raw_workers(name: str, keep: Keep = None) -> None: ...
 
 

@@ -13,19 +13,19 @@ Under /api/queue/{name}:
     POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
     POST …/resume       {"kind"}                                               → {"resumed"}
     GET  …/pauses                                                              → {"pauses"}
-    GET  …/workers      those that are there                                   → {"workers"}
+    GET  …/workers      those that run                                         → {"workers"}
     POST …/concurrency  {"worker", "concurrency"}                              → {"workers"}
-    POST …/attend       {"worker", "ttl"}: a worker's record of itself         → {"concurrency"}
-    POST …/leave        {"worker"}: it stops                                   → {}
+    POST …/record-worker  {"worker", "ttl"}: a worker's record of itself       → {"concurrency"}
+    POST …/forget-worker  {"worker"}: it stops                                 → {}
     GET  …/stats        ?by=kind                                               → counts
     GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
-The scope `put` may put, `worker` may claim, settle, renew and attend, `operate` may cancel, retry,
-drop, pause and change the concurrency of workers, and all may read (a worker only counts); but only
-in the queues that the setting `controller.queues` names. An admin may use every queue except that
-of the controller's own jobs, which nobody may.
+The scope `put` may put; `worker` may claim, settle, renew and store a worker's record; `operate`
+may cancel, retry, drop, pause and change the concurrency of workers; all may read (a worker only
+counts). They may do so only in the queues that the setting `controller.queues` names. An admin may
+use every queue except that of the controller's own jobs, which nobody may.
 
 To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
 The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
@@ -151,8 +151,8 @@ class QueueApi:
             "pause": (steering.pause, OPERATE),
             "resume": (steering.resume, OPERATE),
             "concurrency": (steering.concurrency, OPERATE),
-            "attend": (steering.attend, WORK),
-            "leave": (steering.leave, WORK),
+            "record-worker": (steering.record_worker, WORK),
+            "forget-worker": (steering.forget_worker, WORK),
         }
         gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),

@@ -13,7 +13,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.presence import WorkerInfo
 from pollwise.runtime.jobs import NAME_LENGTH_MAX, checked_name
 
-#: The longest time that a worker's record may count, in seconds.
+#: The longest time until a worker's record expires, in seconds.
 TTL_MAX = 86400.0
 #: The longest name of an instance, in characters.
 INSTANCE_MAX = 64
@@ -45,13 +45,13 @@ async def concurrency(queue: Queue, _: Request, body: dict[str, Any], who: str) 
     return {"workers": await queue.set_concurrency(worker, number)}
 
 
-async def attend(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+async def record_worker(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
     ttl = min(seconds_from(body.get("ttl"), "ttl"), TTL_MAX)
-    return {"concurrency": await queue.attend(_worker_from(body), ttl)}
+    return {"concurrency": await queue.record_worker(_worker_from(body), ttl)}
 
 
-async def leave(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-    await queue.leave(_worker_from(body))
+async def forget_worker(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    await queue.forget_worker(_worker_from(body))
     return {}
 
 
