@@ -189,7 +189,10 @@ def signature(thing: Callable[..., Any], name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             words.append("*")
         starred = starred or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        words.append(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(parameter)).replace("'", ""))
+        word = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(parameter)).replace("'", "")
+        if isinstance(parameter.default, str):
+            word = f"{word.partition(' = ')[0]} = {json.dumps(parameter.default)}"
+        words.append(word)
     returned = found.return_annotation
     arrow = "" if returned in (inspect.Signature.empty, None, "None") else f" -> {returned}"
     line = f"{name}({', '.join(words)}){arrow}"
