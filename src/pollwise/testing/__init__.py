@@ -7,7 +7,7 @@
         queue = MemoryQueue(clock=clock)
         clock.run(my_program(queue))  # an idle hour takes no time
 
-The fixtures of `plugin` are there in every pytest run. `pollwise.testing.conformance` tests an
+Every pytest run can use the fixtures of `plugin`. `pollwise.testing.conformance` tests an
 implementation of a queue. All of it is imported at first use.
 """
 

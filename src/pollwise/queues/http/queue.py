@@ -291,9 +291,8 @@ class HttpQueue(Queue):
 
     async def _record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
         said = {"worker": info.to_value(), "ttl": ttl}
-        order: int | None = (await self._again(lambda: self._post("record-worker", said)))[
-            "concurrency"
-        ]
+        answer = await self._again(lambda: self._post("record-worker", said))
+        order: int | None = answer["concurrency"]
         return order
 
     async def _forget_worker(self, info: WorkerInfo) -> None:

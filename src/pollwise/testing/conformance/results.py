@@ -181,7 +181,7 @@ async def check_cancelled_while_waited_for(bench: Bench) -> None:
 
 
 async def check_waiters_come_and_go(bench: Bench) -> None:
-    """Several can wait for one job; who is cancelled leaves the others alone."""
+    """Several can wait for one job; if one of them is cancelled, the others still wait."""
     queue = await _able(bench)
     [job_id] = await queue.put(NewJob("job"))
     waiting = [asyncio.ensure_future(queue.result(job_id)) for _ in range(3)]

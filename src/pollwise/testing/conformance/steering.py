@@ -227,9 +227,8 @@ async def check_workers_are_listed(bench: Bench) -> None:
     equal(await queue.workers(), [], "the workers of a new queue")
     later = replace(INFO, name="bob/☃ " + "x" * 190, instance="b", kinds=None, running=())
     for info in (later, INFO, replace(INFO, busy=0), replace(INFO, busy=3)):
-        equal(
-            await queue.record_worker(info, PRESENCE_KEPT), None, "an order, though none was given"
-        )
+        order = await queue.record_worker(info, PRESENCE_KEPT)
+        equal(order, None, "an order, though none was given")
     equal(await other.workers(), [replace(INFO, busy=3), later], "the running workers")
 
 
