@@ -117,7 +117,7 @@ def main() -> None:
             cells = [number(value) for value in (median(took), max(took), report_us)]
             rows.append([name, *cells])
             goals.append(Goal(f"cancel to handler, {name}, longest", max(took), GOAL_MS, "ms"))
-        heading("A cancel's way to a handler in another process, by hint")
+        heading("A cancel's way to a handler in another process, by broadcast")
         common.table(["", "ms, median", "ms, longest", "µs a report"], rows)
         busy = others.show()
     whole = {"machine": machine, "versions": versions, "stores": facts, "others_percent": busy}

@@ -307,51 +307,10 @@ class Queue(NotedStore):
         wanted = checked_batch(distinct(ids, "ids") or [], "endings")
         return await self._endings(wanted) if wanted else {}
 
-    async def prune(self) -> int:
-        """Delete finished jobs and results that were kept long enough, a limited number."""
-        return await self._prune(self.keep)
-
-    async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
-        """Cancel jobs; return the state that each is in now, without ids that do not exist.
-
-        A job that waits ends at once: `cancelled`. A job that runs stays `leased` until its worker
-        learns of it: by a broadcast that makes it renew its leases now, or with its next renewal.
-        The job does not run again, unless it was done first. An ended job stays as it is.
-        """
-        if not self.capabilities.cancel:
-            raise self._cannot("cancel jobs")
-        states = await self._cancel(distinct(ids, "ids") or [])
-        if "cancelled" in states.values():
-            self._hints.send()  # a job that it blocked may run now
-            self._waiters.cancelled(i for i, state in states.items() if state == "cancelled")
-            self._hints.broadcast_if_wanted(ENDINGS)
-        if "leased" in states.values():
-            self._hints.broadcast(CANCELS)
-        return states
-
-    def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
-        """Put checked and sealed jobs in the calling thread, and send hints to other processes.
-
-        This blocks, and is quicker than a call in `loop`, the event loop that the queue belongs to.
-        Returns None, and puts nothing, if the store cannot do it, or cannot do it now.
-        """
-        return None
-
-    def leave_loop(self) -> None:
-        """Let another event loop use the queue next; for queues whose `one_loop` is False."""
-
-    @abstractmethod
-    async def stats(self) -> Stats:
-        """The number of jobs in each state."""
-
     async def get(self, job_id: str) -> JobInfo | None:
         """One job, or None if no job has this id (any more)."""
         info = await self._find(job_id)
         return None if info is None else self._sealing.info(info)
-
-    @abstractmethod
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        """The same for each kind that has jobs."""
 
     async def jobs(
         self,
@@ -378,6 +337,32 @@ class Queue(NotedStore):
         page = await self._list_jobs(JobFilter(state, chosen, worker, newest, limit, after))
         return [self._sealing.info(info) for info in page]
 
+    @abstractmethod
+    async def stats(self) -> Stats:
+        """The number of jobs in each state."""
+
+    @abstractmethod
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        """The number of jobs in each state, for each kind that has jobs."""
+
+    async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        """Cancel jobs; return the state that each is in now, without ids that do not exist.
+
+        A job that waits ends at once: `cancelled`. A job that runs stays `leased` until its worker
+        learns of it: by a broadcast that makes it renew its leases now, or with its next renewal.
+        The job does not run again, unless it was done first. An ended job stays as it is.
+        """
+        if not self.capabilities.cancel:
+            raise self._cannot("cancel jobs")
+        states = await self._cancel(distinct(ids, "ids") or [])
+        if "cancelled" in states.values():
+            self._hints.send()  # a job that it blocked may run now
+            self._waiters.cancelled(i for i, state in states.items() if state == "cancelled")
+            self._hints.broadcast_if_wanted(ENDINGS)
+        if "leased" in states.values():
+            self._hints.broadcast(CANCELS)
+        return states
+
     async def retry(self, ids: Sequence[str] | None = None) -> int:
         """Run jobs again, with fresh attempts; return how many.
 
@@ -392,9 +377,37 @@ class Queue(NotedStore):
         """Delete dead jobs permanently (None: all); return how many."""
         return await self._drop(distinct(ids, "ids"))
 
+    async def prune(self) -> int:
+        """Delete finished jobs and results that were kept long enough, a limited number."""
+        return await self._prune(self.keep)
+
     async def close(self) -> None:
         self._waiters.close()
         await super().close()
+
+    # For puts in a thread, or in a transaction of somebody else.
+
+    def check_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
+        """Refuse what a put would refuse before it asks the store; return the jobs as a list."""
+        batch = [jobs] if isinstance(jobs, NewJob) else checked_batch(jobs, "put")
+        for job in batch:
+            self._check(job)
+        return batch
+
+    def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
+        """Checked jobs as a store puts them: encoded by the codec, if there is one."""
+        return self._sealing.jobs(jobs, self._check_size)
+
+    def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
+        """Put checked and sealed jobs in the calling thread, and send hints to other processes.
+
+        This blocks, and is quicker than a call in `loop`, the event loop that the queue belongs to.
+        Returns None, and puts nothing, if the store cannot do it, or cannot do it now.
+        """
+        return None
+
+    def leave_loop(self) -> None:
+        """Let another event loop use the queue next; for queues whose `one_loop` is False."""
 
     # What a store implements.
 
@@ -438,6 +451,8 @@ class Queue(NotedStore):
         """As `endings`; a store overrides this to read all of them in one call."""
         return await endings_one_by_one(self._find, ids)
 
+    # What it uses.
+
     async def _give_back(self, claims: list[Claim]) -> None:
         await self.settle([Settlement.give_back(claim) for claim in claims])
 
@@ -459,17 +474,6 @@ class Queue(NotedStore):
             f"{self.url} cannot {what}: its store shows a job only to the worker that claims it. "
             '`stats` counts the jobs, and `jobs("dead")` shows the dead ones'
         )
-
-    def check_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
-        """Refuse what a put would refuse before it asks the store; return the jobs as a list."""
-        batch = [jobs] if isinstance(jobs, NewJob) else checked_batch(jobs, "put")
-        for job in batch:
-            self._check(job)
-        return batch
-
-    def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
-        """Checked jobs as a store puts them: encoded by the codec, if there is one."""
-        return self._sealing.jobs(jobs, self._check_size)
 
     def _check(self, job: NewJob) -> None:
         if not isinstance(job, NewJob):
