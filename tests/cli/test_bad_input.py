@@ -270,7 +270,7 @@ TARGETS = {
     "shop:worcer": ("'shop:worcer' does not exist", "write shop:worker"),
     "shop:number": ("'shop:number' is of type int", "write shop:worker"),
     "nothing:worker": ("'nothing:worker' does not exist", "create one"),
-    "idle:worker": ("'idle:worker' has no handler", "@worker.handle('kind')"),
+    "idle:worker": ("'idle:worker' has no task or handler", "@worker.task"),
 }
 
 
