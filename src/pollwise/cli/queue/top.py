@@ -227,7 +227,7 @@ def headline(snapshot: QueueSnapshot) -> Text:
     parts += [
         (f"{number} {state}", styles.get(state, "") if number else "dim")
         for state in STATES
-        if (number := getattr(counts, state)) or state not in ("done", "cancelled")
+        if (number := getattr(counts, state)) or state in ("ready", "leased", "dead")
     ]
     if counts.oldest_age is not None:
         parts.append((f"oldest waits {rounded(counts.oldest_age)}", ""))
