@@ -73,6 +73,8 @@ def test_the_clock_is_passed_on() -> None:
         (None, "is not a queue URL"),
         ("sqlite://[", "is not a queue URL"),
         ("kafka://broker", "no queue has the scheme 'kafka'; known: memory, sqlite"),
+        ("postgresql+psycopg://db/shop", "names no driver: write postgresql:// instead of"),
+        ("db+sqlite:///jobs.db", "write sqlite:// instead of db+sqlite://"),
         ("sqlite://", "does not name a file"),
         ("sqlite:///", "does not name a file"),
         ("sqlite://jobs.db", "sqlite:///relative.db"),

@@ -89,6 +89,11 @@ def parse_url(
             "characters in a user or a password as %XX"
         ) from None
     if parts.scheme not in schemes:
+        plain = [each for each in parts.scheme.split("+") if each in schemes]
+        if len(plain) == 1 and "+" in parts.scheme:  # as SQLAlchemy and Celery write them
+            raise ConfigError(
+                f"{_a(what)} URL names no driver: write {plain[0]}:// instead of {parts.scheme}://"
+            )
         raise ConfigError(
             f"no {what} has the scheme {parts.scheme!r}; known: {', '.join(schemes)} "
             f"(for example {examples[0]})"
