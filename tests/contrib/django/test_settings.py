@@ -17,7 +17,7 @@ set_up_django()
 from django.core.management import call_command  # noqa: E402
 from django.core.management.base import SystemCheckError  # noqa: E402
 from django.db import connections, transaction  # noqa: E402
-from django.test import override_settings  # noqa: E402
+from django.test import modify_settings, override_settings  # noqa: E402
 from grocer.models import Order  # noqa: E402
 from grocer.tasks import deliver  # noqa: E402
 
@@ -80,6 +80,14 @@ def test_wrong_settings_are_refused_at_the_start(given: Any, said: str) -> None:
 def test_wrong_options_of_a_backend_are_refused(options: dict[str, Any], said: str) -> None:
     tasks = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
     assert said in problems(TASKS=tasks)
+
+
+def test_a_project_without_the_app_is_warned() -> None:
+    backend = task_backends["default"]
+    assert [*backend.check()] == []
+    with modify_settings(INSTALLED_APPS={"remove": "pollwise.contrib.django"}):
+        [warning] = backend.check()
+    assert warning.hint == 'Add "pollwise.contrib.django" to INSTALLED_APPS.'
 
 
 def test_a_queue_with_a_colon_is_refused() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
+from django.apps import apps
 from django.core import checks
 
 from pollwise.contrib.django import conf
@@ -156,6 +157,14 @@ class PollwiseBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> Iterator[checks.CheckMessage]:
         yield from super().check(**kwargs)
+        if not apps.is_installed("pollwise.contrib.django"):
+            yield checks.Warning(
+                "the app of Pollwise is not installed: `migrate` creates no tables for jobs, and "
+                "there is no command `pollwise_worker`",
+                hint='Add "pollwise.contrib.django" to INSTALLED_APPS.',
+                obj=self._where,
+                id="pollwise.W001",
+            )
         try:
             self._check()
         except PollwiseError as error:
