@@ -168,6 +168,21 @@ def test_what_was_there_before_is_there_again(
             pass
 
 
+class TestProgramWithAClockOfItsOwn:
+    @pytest.fixture
+    def virtual_clock(self) -> str:
+        return "the clock of the program"
+
+    def test_it_does_not_disturb(
+        self, virtual_clock: str, pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters
+    ) -> None:
+        assert virtual_clock == "the clock of the program"
+        tested = pollwise_worker(worker)
+        charge.options(delay="1h").put_sync(ORDER)
+        assert tested.run_all_sync(delayed=True).done == 2
+        assert tested.clock is pollwise_queue.clock
+
+
 def test_a_handler_in_a_process_is_waited_for(pollwise_worker: WorkerTesters) -> None:
     jobs = pollwise_worker(cpu.worker)
     job = cpu.add.put_sync(cpu.Point(1, 2), cpu.Point(3, 4))

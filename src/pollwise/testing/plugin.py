@@ -27,9 +27,12 @@ def virtual_clock() -> SteppedClock:
 @pytest.fixture
 def pollwise_queue(virtual_clock: SteppedClock) -> Iterator[RecordingQueue]:
     """A queue in memory that remembers puts: `pollwise_queue.assert_put(resize, image=7)`."""
+    from pollwise.testing.clock import SteppedClock
     from pollwise.testing.jobs import RecordingQueue
 
-    queue = RecordingQueue(virtual_clock)
+    # A program may have a fixture of the same name for a clock of its own.
+    ours = isinstance(virtual_clock, SteppedClock)
+    queue = RecordingQueue(virtual_clock if ours else SteppedClock())
     yield queue
     queue.release_all()
 
