@@ -77,12 +77,13 @@ class WorkerInfo:
         """From a record, which another process wrote; None if it is not one."""
         if not isinstance(value, Mapping):
             return None
-        name, kinds = _text(value.get("name")), value.get("kinds")
-        if not name:
+        # Who reads a request checks these two as they are.
+        name, instance, kinds = value.get("name"), value.get("instance"), value.get("kinds")
+        if not name or not isinstance(name, str):
             return None
         return cls(
-            name,
-            _text(value.get("instance")),
+            name[:TEXT_MAX],
+            instance[:TEXT_MAX] if isinstance(instance, str) else "",
             _text(value.get("host")),
             int(_number(value.get("pid"))),
             _text(value.get("version")),
