@@ -124,6 +124,7 @@ def test_what_was_changed_is_dead_alone() -> None:
         worker.handle("pay")(lambda job: got.append(job.payload))
         moved = queue.sealed([NewJob("refund", {"card": CARD})])[0]
         queue.use_codec(None)
+        queue.pass_sealed_on()
         await queue.put(NewJob("pay", json.loads(moved.encoded)))
         queue.use_codec(CodecChain(CODEC))
         await queue.put(NewJob("pay", 2))

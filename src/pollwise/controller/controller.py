@@ -105,6 +105,7 @@ class Controller:
         else:
             self.queue = store
         check_queue(self.queue)
+        self.queue.pass_sealed_on()
         self.clock = clock or self.queue.clock
         self.events = events or Events()
         self.source = self.queue.name

@@ -62,6 +62,11 @@ class WorkStore(ABC, Generic[C]):
         """
         self._sealing = Sealing(f"{self._what} {self.name}", chain_of(codec))
 
+    def pass_sealed_on(self) -> None:
+        """Take payloads and results that others have encoded; for who passes them on as they are.
+        Else a value that looks like one of these is refused."""
+        self._sealing.passes_on = True
+
     @property
     def codec(self) -> CodecChain | None:
         """What encodes payloads and results; None if nothing does."""

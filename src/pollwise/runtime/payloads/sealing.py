@@ -7,6 +7,7 @@ reverse. A job is *locked* if this process lacks a key or a codec that another p
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
@@ -25,6 +26,7 @@ from pollwise.runtime.payloads.marks import MARK, is_envelope
 T = TypeVar("T")
 
 NO_CODEC = "this process has no codec"
+_MARKED = f'"{MARK}"'
 
 
 class Sealing:
@@ -37,6 +39,8 @@ class Sealing:
     def __init__(self, place: str, chain: CodecChain | None) -> None:
         self._place = place
         self.chain = chain
+        #: Envelopes that others made are taken as they are.
+        self.passes_on = False
 
     # On the way in
 
@@ -49,6 +53,8 @@ class Sealing:
     def jobs(self, jobs: list[NewJob], check: Callable[[str, int], None]) -> list[NewJob]:
         """Copies of jobs to put, with sealed payloads; `check` refuses a kind and a size."""
         if self.chain is None:
+            for job in jobs:
+                self._check_plain(job.encoded, f"the payload of the job of kind {job.kind!r}")
             return jobs
         sealed = [copy(job) for job in jobs]  # the caller may put its own again, elsewhere
         for job in sealed:
@@ -59,20 +65,28 @@ class Sealing:
 
     def settlements(self, settlements: list[Settlement]) -> list[Settlement]:
         """Settlements with sealed results."""
-        if self.chain is None:
-            return settlements
         return [each if each.result is None else self._settlement(each) for each in settlements]
 
     def _settlement(self, settlement: Settlement) -> Settlement:
         """A job whose result cannot be sealed is dead: it ran, so a retry would not help."""
-        assert self.chain is not None  # noqa: S101
         assert settlement.result is not None  # noqa: S101
         job = settlement.claim.job
         try:
+            if self.chain is None:
+                self._check_plain(settlement.result, f"the result of kind {job.kind!r}")
+                return settlement
             result = self.chain.seal(settlement.result, self._of_result(job.kind, job.id))
             return replace(settlement, result=result)
         except (PayloadError, CodecError) as error:
             return Settlement.dead(settlement.claim, f"its result cannot be kept: {error}")
+
+    def _check_plain(self, encoded: str, what: str) -> None:
+        """Refuse what looks like an envelope: it could never be read again."""
+        if _MARKED in encoded and not self.passes_on and is_envelope(json.loads(encoded)):
+            raise PayloadError(
+                f"{what} has the field {MARK!r} at its top, which is reserved for encoded "
+                "payloads; rename it, or put the whole into a field of its own"
+            )
 
     # On the way out
 

@@ -16,6 +16,7 @@ from pollwise.testing.conformance.bench import (
     equal,
     expect,
     keeping,
+    payloads,
     refused,
     require,
 )
@@ -97,6 +98,7 @@ async def check_codec_damage(bench: Bench) -> None:
     ids = await queue.put([NewJob("pay", 1), NewJob("pay", 3)])
     moved = queue.sealed([NewJob("other", 2)])[0].encoded
     queue.use_codec(None)
+    queue.pass_sealed_on()
     damaged = NewJob("pay", {MARK: "masked", DATA: "AAAA"})
     elsewhere = NewJob("pay")
     elsewhere.encoded = moved
@@ -110,6 +112,21 @@ async def check_codec_damage(bench: Bench) -> None:
     for reason in reasons[2:]:
         expect("its payload cannot be decoded" in (reason or ""), f"unreadable = {reason!r}: why?")
     await queue.settle(done(claims.values()))
+
+
+async def check_lookalike(bench: Bench) -> None:
+    """Without a codec, a payload that looks like an encoded one is refused, a result makes the job
+    dead: nobody could read it, and a worker would give the job back for ever."""
+    queue = await bench.queue()
+    alike = {MARK: "masked", DATA: "AAAA"}
+    await refused(PayloadError, queue.put(NewJob("pay", alike)), "a payload like an encoded one")
+    await queue.put([NewJob("pay", [alike]), NewJob("pay", {MARK: 7})])
+    claims = await bench.take(queue)
+    expect([alike] in payloads(claims) and {MARK: 7} in payloads(claims), "others are not taken")
+    if queue.capabilities.results and queue.capabilities.views:
+        await queue.settle([Settlement.done(claims[0], alike, keep=60)])
+        info = await queue.get(claims[0].job.id)
+        expect(info is not None and info.state == "dead", f"a result like an encoded one: {info}")
 
 
 async def check_codec_unique(bench: Bench) -> None:

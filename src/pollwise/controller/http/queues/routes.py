@@ -235,6 +235,7 @@ class QueueApi:
                     "Use fewer names, or fewer values of `keep`.", {"Retry-After": "60"},
                 )  # fmt: skip
             queue = self._queues[(name, keep)] = self._open(name, keep)
+            queue.pass_sealed_on()
         return queue
 
     def _exchange(self, queue: Queue) -> HintExchange:
