@@ -8,6 +8,10 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+
+from pollwise.cli.queue.steering import pause_text
+from pollwise.queues.notes import pause_from
 from pollwise.queues.presence import WorkerInfo
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob
@@ -95,3 +99,10 @@ def test_what_another_process_wrote_is_not_trusted() -> None:
     assert len(info.running) <= 20
     others: list[object] = [None, [], {}, {"name": 7}, "x"]
     assert [WorkerInfo.from_value(other) for other in others] == [None] * 5
+
+
+@pytest.mark.parametrize("at", [1e300, float("nan"), float("inf"), -1e12, "now", True])
+def test_the_time_of_a_hostile_pause_can_be_shown(at: object) -> None:
+    pause = pause_from({"by": 7, "why": None, "at": at})
+    assert (pause.by, pause.why, pause.at) == ("7", "", 0.0)
+    assert "1970" in pause_text(None, pause)

@@ -30,6 +30,8 @@ TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders")
 NOTES_MAX: Mapping[str, int] = {"pauses": 1000, "workers": 10_000, "orders": 10_000}
 #: The largest value of a note, in bytes of JSON.
 NOTE_VALUE_MAX = 32 * 1024
+#: Times from the year 9999 on, in seconds since 1970, cannot be shown.
+TIME_MAX = 253_370_000_000.0
 #: The name of the pause of a whole queue; no kind has it.
 WHOLE = ""
 #: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
@@ -293,7 +295,8 @@ def pause_from(value: Mapping[str, Any]) -> PauseInfo:
     """A pause from its value; whatever is missing is empty."""
     at: Any = value.get("at")
     by, why = (str(value.get(name) or "")[:ERROR_LENGTH_MAX] for name in ("by", "why"))
-    return PauseInfo(by, why, float(at) if type(at) in (int, float) else 0.0)
+    known = type(at) in (int, float) and 0 <= at < TIME_MAX
+    return PauseInfo(by, why, float(at) if known else 0.0)
 
 
 def _pause_name(kind: str | None) -> str:
