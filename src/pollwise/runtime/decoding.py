@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pollwise.runtime.payloads.depth import DEPTH_MAX, deeper_than
-from pollwise.runtime.payloads.marks import same_value
+from pollwise.runtime.payloads.envelope_fields import same_value
 
 
 class NotUtf8(str):

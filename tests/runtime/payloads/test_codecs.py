@@ -18,7 +18,7 @@ from pollwise.errors import CodecError, ConfigError, KeyMissing, PayloadError
 from pollwise.runtime.decoding import same_payload
 from pollwise.runtime.payloads import encryption
 from pollwise.runtime.payloads.envelope import shown
-from pollwise.runtime.payloads.marks import MARK, is_envelope
+from pollwise.runtime.payloads.envelope_fields import CODEC_NAMES, is_envelope
 
 OLD, NEW = Key("old", bytes(32)), Key("new", bytes(range(32)))
 PLACE = CodecContext("payload", "queue mail", "greet")
@@ -145,8 +145,8 @@ def test_compression_keeps_what_does_not_get_smaller() -> None:
     assert chain.seal('{"a":1}', PLACE) == '{"a":1}'
     long = json.dumps(["the same words"] * 1000)
     assert len(chain.seal(long, PLACE)) < len(long) / 20
-    lookalike = json.dumps({MARK: "zlib", "data": "x"})
-    assert opened(chain, chain.seal(lookalike, PLACE)) == {MARK: "zlib", "data": "x"}
+    lookalike = json.dumps({CODEC_NAMES: "zlib", "data": "x"})
+    assert opened(chain, chain.seal(lookalike, PLACE)) == {CODEC_NAMES: "zlib", "data": "x"}
 
 
 def test_a_bomb_is_not_decompressed() -> None:
@@ -155,7 +155,7 @@ def test_a_bomb_is_not_decompressed() -> None:
         chain.seal(json.dumps("x" * 1000), PLACE)
     bomb = b"\1" + zlib.compress(b"0" * 50_000_000)
     with pytest.raises(CodecError, match="more than 1000 bytes when decompressed"):
-        chain.open({MARK: "zlib", "data": base64.b64encode(bomb).decode()}, PLACE)
+        chain.open({CODEC_NAMES: "zlib", "data": base64.b64encode(bomb).decode()}, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,14 @@ def test_a_bomb_is_not_decompressed() -> None:
     ],
 )
 def test_damage_is_told(data: bytes, why: str) -> None:
-    envelope = {MARK: "zlib", "data": base64.b64encode(data).decode()}
+    envelope = {CODEC_NAMES: "zlib", "data": base64.b64encode(data).decode()}
     with pytest.raises(CodecError, match=why):
         CHAINS["zlib"].open(envelope, PLACE)
 
 
 @pytest.mark.parametrize("data", [None, 7, "", "?", "QQ", "QR==", []])
 def test_a_damaged_envelope_is_told(data: Any) -> None:
-    envelope = {MARK: "aes-gcm", "data": data}
+    envelope = {CODEC_NAMES: "aes-gcm", "data": data}
     with pytest.raises(CodecError, match="its envelope is damaged"):
         CHAINS["aes-gcm"].open(envelope, PLACE)
     assert shown(envelope) == "<encoded, damaged>"
@@ -187,17 +187,17 @@ def test_a_damaged_envelope_is_told(data: Any) -> None:
 def test_unknown_codecs_are_a_missing_key() -> None:
     for names in ("gzip", "zlib+", "+".join(["aes-gcm"] * 9)):
         with pytest.raises(KeyMissing, match="but this process has zlib"):
-            CHAINS["zlib"].open({MARK: names, "data": "AAAA"}, PLACE)
+            CHAINS["zlib"].open({CODEC_NAMES: names, "data": "AAAA"}, PLACE)
 
 
 def test_what_people_see() -> None:
     sealed = json.loads(CHAINS["zlib+aes-gcm"].seal('{"a":1}', PLACE))
     size = len(base64.b64decode(sealed["data"]))
     assert shown(sealed) == f"<encrypted, key id new, {size} bytes>"
-    assert shown({MARK: "zlib", "data": "AAAA"}) == "<encoded with zlib, 3 bytes>"
-    assert shown({MARK: "own", "data": "AAAA"}) == "<encoded with own, 3 bytes>"
+    assert shown({CODEC_NAMES: "zlib", "data": "AAAA"}) == "<encoded with zlib, 3 bytes>"
+    assert shown({CODEC_NAMES: "own", "data": "AAAA"}) == "<encoded with own, 3 bytes>"
     hostile = base64.b64encode(b"\1\3\x1b[m" + bytes(40)).decode()
-    assert shown({MARK: "aes-gcm", "data": hostile}) == "<encoded with aes-gcm, 45 bytes>"
+    assert shown({CODEC_NAMES: "aes-gcm", "data": hostile}) == "<encoded with aes-gcm, 45 bytes>"
     assert shown({"a": 1}) == {"a": 1}
     assert "AAAA" not in repr(NEW) + repr(Keys((NEW,))) + repr(aes())
 

@@ -8,7 +8,7 @@ from typing import Any
 from pollwise.cli.output import moment
 from pollwise.runtime.jobs import Progress
 from pollwise.runtime.payloads.envelope import describe
-from pollwise.runtime.payloads.marks import is_envelope
+from pollwise.runtime.payloads.envelope_fields import is_envelope
 
 
 def encoded(payload: Any) -> str:

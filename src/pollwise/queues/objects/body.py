@@ -13,7 +13,7 @@ from pollwise.queues.objects.chain import Failure, ListedObject
 from pollwise.queues.objects.names import SLICE, padded_result
 from pollwise.runtime.decoding import decode_document, decode_result, shown
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, NewJob, Progress, State
-from pollwise.runtime.payloads.marks import canonical, is_envelope, marks_of
+from pollwise.runtime.payloads.envelope_fields import canonical, fingerprints_of, is_envelope
 
 #: The size of the cache of bodies, in bytes.
 CACHE_BYTES = 32 * 1024 * 1024
@@ -246,8 +246,8 @@ def digest(job: NewJob) -> str:
     One for each fingerprint of an encoded payload, and one for any other.
     """
     payload = json.loads(job.encoded)
-    marks = [f"{key}={mark}" for key, mark in sorted(marks_of(payload))]
-    texts = marks if is_envelope(payload) else [canonical(payload)]
+    fingerprints = [f"{key}={each}" for key, each in sorted(fingerprints_of(payload))]
+    texts = fingerprints if is_envelope(payload) else [canonical(payload)]
     return " ".join(hashlib.sha256(f"{job.kind}\n{text}".encode()).hexdigest() for text in texts)
 
 

@@ -114,12 +114,13 @@ class _Cipher:
         name = key.id.encode()
         self.head = bytes([VERSION, len(name)]) + name
         self.cipher: AESGCM = AESGCM(_derived(key, b"pollwise aes-gcm"))
-        self._mark = _derived(key, b"pollwise fingerprint")
+        self._fingerprint_key = _derived(key, b"pollwise fingerprint")
 
     def fingerprint(self, data: bytes, context: CodecContext) -> str:
         bound = context.bound()
         text = len(bound).to_bytes(8, "big") + bound + data
-        return base64.b64encode(hmac.digest(self._mark, text, hashlib.sha256)[:18]).decode()
+        digest = hmac.digest(self._fingerprint_key, text, hashlib.sha256)
+        return base64.b64encode(digest[:18]).decode()
 
 
 def _derived(key: Key, purpose: bytes) -> bytes:

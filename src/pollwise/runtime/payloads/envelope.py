@@ -20,7 +20,13 @@ from typing import Any
 from pollwise.errors import CodecError, ConfigError, KeyMissing
 from pollwise.runtime.decoding import decode
 from pollwise.runtime.payloads.codec import Codec, CodecContext, check_codec
-from pollwise.runtime.payloads.marks import DATA, MARK, SAME, canonical, is_envelope
+from pollwise.runtime.payloads.envelope_fields import (
+    CODEC_NAMES,
+    DATA,
+    SAME,
+    canonical,
+    is_envelope,
+)
 
 #: How many codecs a payload may have gone through.
 CODECS_MAX = 8
@@ -55,7 +61,7 @@ class CodecChain:
 
         Without a secret codec the shorter of the two texts, because an envelope has a price too.
         """
-        envelope: dict[str, Any] = {MARK: self._names}
+        envelope: dict[str, Any] = {CODEC_NAMES: self._names}
         if unique:
             envelope[SAME] = self._fingerprints(canonical(json.loads(text)).encode(), context)
         context = replace(context, envelope=canonical(envelope))
@@ -64,7 +70,7 @@ class CodecChain:
             data = codec.encode(data, context)
         envelope[DATA] = base64.b64encode(data).decode()
         sealed = json.dumps(envelope, separators=(",", ":"))
-        if not self.secret and len(sealed) >= len(text.encode()) and MARK not in text:
+        if not self.secret and len(sealed) >= len(text.encode()) and CODEC_NAMES not in text:
             return text
         return sealed
 
@@ -73,7 +79,7 @@ class CodecChain:
 
         Raises `KeyMissing` if a codec or a key is missing here, else `CodecError`.
         """
-        names = str(envelope[MARK]).split("+")
+        names = str(envelope[CODEC_NAMES]).split("+")
         codecs = [self._by_name.get(name) for name in names[:CODECS_MAX]]
         if None in codecs or len(names) > CODECS_MAX:
             raise unknown_codecs(envelope, f"this process has {self._names}")
@@ -90,7 +96,7 @@ class CodecChain:
 
     def hides(self, envelope: dict[str, Any]) -> bool:
         """True if a secret codec encoded it, or one that is not known here."""
-        found = [self._by_name.get(name) for name in str(envelope[MARK]).split("+")]
+        found = [self._by_name.get(name) for name in str(envelope[CODEC_NAMES]).split("+")]
         return any(codec is None or codec.secret for codec in found)
 
     def _fingerprints(self, data: bytes, context: CodecContext) -> dict[str, str]:
@@ -117,7 +123,7 @@ def chain_of(codec: Codecs | CodecChain | None) -> CodecChain | None:
 
 
 def unknown_codecs(envelope: dict[str, Any], have: str) -> KeyMissing:
-    names = str(envelope[MARK])[:100]
+    names = str(envelope[CODEC_NAMES])[:100]
     return KeyMissing(f"it is encoded with {names!r}, but {have}; give the queue or outbox a codec")
 
 
@@ -144,7 +150,7 @@ def describe(envelope: dict[str, Any]) -> str:
         data = encoded_bytes(envelope)
     except CodecError:
         return "<encoded, damaged>"
-    names = str(envelope[MARK])[:100]
+    names = str(envelope[CODEC_NAMES])[:100]
     key_id = key_id_of(data) if names.rpartition("+")[2] == "aes-gcm" else None
     if key_id is None:
         return f"<encoded with {names}, {len(data)} bytes>"

@@ -21,12 +21,12 @@ from pollwise.runtime.payloads.envelope import (
     describe,
     unknown_codecs,
 )
-from pollwise.runtime.payloads.marks import MARK, is_envelope
+from pollwise.runtime.payloads.envelope_fields import CODEC_NAMES, is_envelope
 
 T = TypeVar("T")
 
 NO_CODEC = "this process has no codec"
-_MARKED = f'"{MARK}"'
+_MARKED = f'"{CODEC_NAMES}"'
 
 
 class Sealing:
@@ -84,7 +84,7 @@ class Sealing:
         """Refuse what looks like an envelope: it could never be read again."""
         if _MARKED in encoded and not self.passes_on and is_envelope(json.loads(encoded)):
             raise PayloadError(
-                f"{what} has the field {MARK!r} at its top, which is reserved for encoded "
+                f"{what} has the field {CODEC_NAMES!r} at its top, which is reserved for encoded "
                 "payloads; rename it, or put the whole into a field of its own"
             )
 
@@ -161,7 +161,7 @@ class Sealing:
         """Whether any is an envelope, or must be one. Quick: most queues have none."""
         if self.chain is not None:
             return True
-        return any(type(value) is dict and MARK in value for value in values)
+        return any(type(value) is dict and CODEC_NAMES in value for value in values)
 
     def _of_payload(self, kind: str) -> CodecContext:
         return CodecContext("payload", self._place, kind)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pollwise.errors import CodecError, KeyMissing, PayloadError, UniqueConflict
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.payloads.codec import Codec, CodecContext
-from pollwise.runtime.payloads.marks import DATA, MARK, is_envelope
+from pollwise.runtime.payloads.envelope_fields import CODEC_NAMES, DATA, is_envelope
 from pollwise.testing.conformance.bench import (
     Bench,
     done,
@@ -99,7 +99,7 @@ async def check_codec_damage(bench: Bench) -> None:
     moved = queue.sealed([NewJob("other", 2)])[0].encoded
     queue.use_codec(None)
     queue.pass_sealed_on()
-    damaged = NewJob("pay", {MARK: "masked", DATA: "AAAA"})
+    damaged = NewJob("pay", {CODEC_NAMES: "masked", DATA: "AAAA"})
     elsewhere = NewJob("pay")
     elsewhere.encoded = moved
     ids += await queue.put([damaged, elsewhere])
@@ -118,11 +118,13 @@ async def check_lookalike(bench: Bench) -> None:
     """Without a codec, a payload that looks like an encoded one is refused, a result makes the job
     dead: nobody could read it, and a worker would give the job back for ever."""
     queue = await bench.queue()
-    alike = {MARK: "masked", DATA: "AAAA"}
+    alike = {CODEC_NAMES: "masked", DATA: "AAAA"}
     await refused(PayloadError, queue.put(NewJob("pay", alike)), "a payload like an encoded one")
-    await queue.put([NewJob("pay", [alike]), NewJob("pay", {MARK: 7})])
+    await queue.put([NewJob("pay", [alike]), NewJob("pay", {CODEC_NAMES: 7})])
     claims = await bench.take(queue)
-    expect([alike] in payloads(claims) and {MARK: 7} in payloads(claims), "others are not taken")
+    expect(
+        [alike] in payloads(claims) and {CODEC_NAMES: 7} in payloads(claims), "others are not taken"
+    )
     if queue.capabilities.results and queue.capabilities.views:
         await queue.settle([Settlement.done(claims[0], alike, keep=60)])
         info = await queue.get(claims[0].job.id)

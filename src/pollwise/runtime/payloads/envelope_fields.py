@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 #: The names of the codecs, the encoded bytes in base64, and fingerprints.
-MARK, DATA, SAME = "~codec", "data", "same"
+CODEC_NAMES, DATA, SAME = "~codec", "data", "same"
 
 
 def is_envelope(value: Any) -> bool:
     """True if a decoded payload or result is an envelope."""
-    return type(value) is dict and MARK in value and isinstance(value[MARK], str)
+    return type(value) is dict and CODEC_NAMES in value and isinstance(value[CODEC_NAMES], str)
 
 
 def canonical(value: Any) -> str:
@@ -24,14 +24,14 @@ def same_value(one: Any, other: Any) -> bool:
     """True if two payloads are the same JSON, or envelopes with the same fingerprint."""
     if not is_envelope(one) and not is_envelope(other):
         return canonical(one) == canonical(other)
-    return bool(marks_of(one) & marks_of(other))
+    return bool(fingerprints_of(one) & fingerprints_of(other))
 
 
-def marks_of(value: Any) -> set[tuple[str, str]]:
+def fingerprints_of(value: Any) -> set[tuple[str, str]]:
     """The fingerprints of a payload. A plain one has that of a codec without a key."""
     if not is_envelope(value):
         return {("", hashlib.sha256(canonical(value).encode()).hexdigest()[:40])}
     given = value.get(SAME)
     if not isinstance(given, dict):
         return {("=", canonical(value))}
-    return {(str(key), str(mark)) for key, mark in given.items()}
+    return {(str(key), str(each)) for key, each in given.items()}
