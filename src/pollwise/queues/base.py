@@ -15,6 +15,7 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from pollwise.core.strategies.adaptive import Adaptive
@@ -183,7 +184,10 @@ class Queue(NotedStore):
                 "them; leave `keep` out or choose a store that can"
             )
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
-        self._waiters = EndingWaiters(self, lambda *result: self._sealing.opened_result(*result))
+
+    @cached_property  # only if it is used: the two refer to each other
+    def _waiters(self) -> EndingWaiters:
+        return EndingWaiters(self, lambda *result: self._sealing.opened_result(*result))
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""

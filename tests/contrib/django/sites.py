@@ -35,6 +35,7 @@ def set_up_django() -> None:
         import django
 
         django.setup()
+        del os.environ["DJANGO_SETTINGS_MODULE"]  # processes of other tests have other projects
 
 
 def sqlite_database(path: Path) -> dict[str, Any]:
