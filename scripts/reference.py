@@ -42,7 +42,8 @@ from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.stores.urls import open_store
-from pollwise.queues.base import Capabilities, Queue
+from pollwise.queues.base import Queue
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.objects.queue import ObjectQueue

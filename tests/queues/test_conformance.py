@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pollwise.queues.base import Capabilities, ClaimRequest, Queue
+from pollwise.queues.base import ClaimRequest, Queue
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing import VirtualClock

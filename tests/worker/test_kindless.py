@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
-from pollwise.queues.base import Capabilities
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import JobDead, JobDone, JobGivenBack, JobLost, JobUnhandled

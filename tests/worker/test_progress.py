@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import JobError, Unsupported
-from pollwise.queues.base import Capabilities
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import ChoreFailed, JobDead, JobDone, JobLost

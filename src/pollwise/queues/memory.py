@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pollwise.queues.base import Capabilities, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.base import ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import MemoryNotes
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.decoding import decode_job, decode_result
@@ -106,13 +107,8 @@ class MemoryQueue(MemoryNotes, Queue):
                 ids.append(str(twin.seq))
                 continue
             seq += 1
-            due = job.due_at(now)
-            fresh.append(
-                _MemoryJob(
-                    seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due,
-                    job.headers,
-                )
-            )  # fmt: skip
+            made = seq, job.kind, job.encoded, job.key, job.priority, job.unique, now
+            fresh.append(_MemoryJob(*made, job.due_at(now), job.headers))
             ids.append(str(seq))
             if job.unique is not None:
                 in_batch[job.unique] = fresh[-1]

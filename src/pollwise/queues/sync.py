@@ -22,7 +22,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pollwise.errors import ConfigError, StoreError
-from pollwise.queues.base import Capabilities, Queue
+from pollwise.queues.base import Queue
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks

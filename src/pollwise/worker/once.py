@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from pollwise.core.retry import Retry
-from pollwise.queues.base import Capabilities
+from pollwise.queues.capabilities import Capabilities
 from pollwise.runtime.events import (
     Event,
     JobCancelled,

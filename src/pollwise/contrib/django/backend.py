@@ -28,7 +28,7 @@ from pollwise.contrib.django.tasks import PollwiseTask, all_tasks, job_of, known
 from pollwise.core.retry import Retry
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, JobError, KeyMissing, PollwiseError, did_you_mean
-from pollwise.queues.base import Capabilities
+from pollwise.queues.capabilities import Capabilities
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.handlers import JOB_RETRY
 from pollwise.runtime.jobs import RESULT_TTL, JobInfo, checked_name

@@ -20,7 +20,8 @@ from pollwise.contrib.django.conf import QueuePlace
 from pollwise.contrib.django.joined import open_joined
 from pollwise.contrib.django.joined.calls import run
 from pollwise.errors import PollwiseError
-from pollwise.queues.base import Capabilities, Queue
+from pollwise.queues.base import Queue
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.sync import BorrowedSyncQueue, SyncQueue, open_sync, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob

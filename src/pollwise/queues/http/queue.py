@@ -30,15 +30,8 @@ from pollwise.errors import (
     UniqueConflict,
     Unsupported,
 )
-from pollwise.queues.base import (
-    MAX_PAYLOAD_BYTES,
-    Capabilities,
-    ClaimRequest,
-    JobFilter,
-    Queue,
-    Stats,
-    claim_of,
-)
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats, claim_of
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.http import wire
 from pollwise.queues.http.client import (
     ControllerClient,

@@ -114,14 +114,8 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
-from pollwise.queues.base import (
-    MAX_PAYLOAD_BYTES,
-    Capabilities,
-    ClaimRequest,
-    JobFilter,
-    Queue,
-    Stats,
-)
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.queues.objects.body import read_body, write_body
 from pollwise.queues.objects.claiming import UnitClaimer

@@ -15,15 +15,8 @@ from typing import Any, ClassVar
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra, PayloadError
-from pollwise.queues.base import (
-    MAX_PAYLOAD_BYTES,
-    Capabilities,
-    ClaimRequest,
-    JobFilter,
-    Queue,
-    Stats,
-    claim_of,
-)
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats, claim_of
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin

@@ -13,14 +13,8 @@ from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.queues.base import (
-    MAX_PAYLOAD_BYTES,
-    Capabilities,
-    ClaimRequest,
-    JobFilter,
-    Queue,
-    Stats,
-)
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, ClaimRequest, Queue
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints

@@ -23,7 +23,8 @@ from urllib.parse import SplitResult, quote, urlencode
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, PayloadError, StoreError, Unsupported
-from pollwise.queues.base import Capabilities, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.base import ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.sqs.client import (
     BATCH,
     BATCH_BYTES,
