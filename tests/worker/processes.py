@@ -161,7 +161,7 @@ def check(ids: list[str], records: list[dict[str, Any]], seed: int) -> None:
 def end_of_lease(claim: dict[str, Any], story: list[dict[str, Any]]) -> float:
     """When a claim ended, at the earliest: when it was settled, or its last known renewal."""
     same = [r for r in story if r.get("token") == claim["token"]]
-    settled = [r["at"] for r in same if r["what"] in ("done", "retry", "dead")]
+    settled = [r["at"] for r in same if r["what"] in ("done", "retry", "dead", "give_back")]
     if settled:
         return float(min(settled))
     return float(max(r["until"] for r in same if "until" in r))
