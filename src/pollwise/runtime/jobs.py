@@ -305,8 +305,11 @@ class Settlement:
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ConfigError(f"action = {self.action!r} must be one of {', '.join(ACTIONS)}")
-        object.__setattr__(self, "delay", seconds(self.delay, "delay"))
-        object.__setattr__(self, "error", storable(self.error))
+        # Most settlements have none of these, and setting a field of a frozen class takes time.
+        if type(self.delay) is not float or self.delay != 0.0:
+            object.__setattr__(self, "delay", seconds(self.delay, "delay"))
+        if self.error is not None:
+            object.__setattr__(self, "error", storable(self.error))
         if self.keep is not None:
             object.__setattr__(self, "keep", _checked_keep(self.keep, self.action))
         if self.traceback is not None:
@@ -363,9 +366,7 @@ class Settlement:
 
     def outlasting(self, keep: float | None) -> float | None:
         """Its `keep`, if that is longer than the one of its queue; else None."""
-        if self.keep is None or (keep is not None and self.keep <= keep):
-            return None
-        return self.keep
+        return self.keep if keep is None or (self.keep or 0.0) > keep else None
 
 
 def encode(payload: Any, kind: str, what: str = "payload") -> str:

@@ -59,11 +59,10 @@ class ProgressReports:
         return renewal
 
     def ended(self, held: Held) -> None:
-        """A handler ended. Its last report is kept, if others would show an older one."""
+        """A handler ended whose earlier report is stored: its last one is to be stored, too."""
         control = held.control
-        if control is not None and control.has_written:
-            if (progress := control.unwritten()) is not None:
-                self._last[held.name] = (held.claim, progress)
+        if control is not None and (progress := control.unwritten()) is not None:
+            self._last[held.name] = (held.claim, progress)
 
     def forget(self, held: Held) -> None:
         self._last.pop(held.name, None)

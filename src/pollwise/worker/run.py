@@ -298,7 +298,8 @@ class WorkerRun:
             value = await self._calls[job.kind](job)
         finally:
             control.over = True
-            self._reports.ended(held)
+            if control.has_written:
+                self._reports.ended(held)
         if held.ended == "lost":  # it went on although it was cancelled
             return None
         if control.seen and self._handlers[job.kind].plain:
