@@ -214,11 +214,11 @@ class NotedStore(WorkStore[Claim]):
 
         It is not done if the topic has NOTES_MAX others, or if there was nothing to delete.
         """
-        raise NotImplementedError
+        raise self._cannot("keep notes")
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         """The notes of these topics that have not expired."""
-        raise NotImplementedError
+        raise self._cannot("keep notes")
 
     def _check_can_pause(self) -> None:
         if not self.capabilities.pause:
