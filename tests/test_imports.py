@@ -49,9 +49,9 @@ def parts(modules: set[str]) -> set[str]:
     return {name.split(".")[1] for name in modules if name.startswith("pollwise.")}
 
 
-def test_pollwise_alone_brings_its_errors_alone() -> None:
+def test_pollwise_alone_brings_its_errors_and_version_alone() -> None:
     found = loaded("import pollwise")
-    assert parts(found) == {"errors"}
+    assert parts(found) == {"errors", "version"}
     assert not tops(found) & HEAVY
 
 
@@ -90,7 +90,7 @@ def test_a_name_brings_what_it_needs(code: str, without: set[str], unneeded: set
 def test_the_pytest_plugin_costs_every_pytest_run_nothing() -> None:
     before = loaded("import pytest")
     found = loaded("import pytest, pollwise.testing.plugin")
-    assert parts(found) == {"errors", "testing"}
+    assert parts(found) == {"errors", "testing", "version"}
     assert tops(found) - tops(before) == {"pollwise"}
 
 
@@ -100,7 +100,7 @@ COMMAND = "import sys\nsys.argv[0] = 'pollwise'\nfrom pollwise.cli import main\n
 @pytest.mark.parametrize("words", [["--help"], ["--version"]], ids=" ".join)
 def test_the_list_of_commands_imports_none(words: list[str]) -> None:
     found = loaded(COMMAND, *words)
-    assert parts(found) == {"cli", "errors", "runtime"}
+    assert parts(found) == {"cli", "errors", "runtime", "version"}
     assert {name for name in found if name.startswith("pollwise.cli.")} == {
         "pollwise.cli.app",
         "pollwise.cli.output",

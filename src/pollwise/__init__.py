@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pollwise.errors import Cancelled, PollwiseError, Reject, Snooze
+from pollwise.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from pollwise.agent.agent import Agent
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from pollwise.worker.tasks import Task, task_ref
     from pollwise.worker.worker import Worker
 
-__version__ = "0.1.0"
 
 __all__ = [
     "Adaptive",

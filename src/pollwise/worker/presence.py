@@ -12,7 +12,6 @@ import os
 import secrets
 import socket
 from contextlib import suppress
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from pollwise.durations import seconds
@@ -33,6 +32,7 @@ from pollwise.runtime.events import ChoreFailed, ConcurrencyChanged, Events
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
+from pollwise.version import __version__
 
 if TYPE_CHECKING:
     from pollwise.worker.options import WorkerRunOptions
@@ -149,7 +149,7 @@ class Presence:
             instance=self._instance,
             host=socket.gethostname()[:TEXT_MAX],
             pid=os.getpid(),
-            version=version("pollwise"),
+            version=__version__,
             kinds=self._kinds,
             concurrency=executor.ahead.concurrency,
             busy=len(running),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -22,6 +21,7 @@ from pollwise.controller.http.schema import complete
 from pollwise.errors import PollwiseError
 from pollwise.runtime.events import RequestAnswered
 from pollwise.runtime.http import METHODS, allowed_methods
+from pollwise.version import __version__
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -99,7 +99,7 @@ def application(controller: Controller) -> ControllerApp:
     app = ControllerApp(
         title="Pollwise controller",
         description=ABOUT,
-        version=version("pollwise"),
+        version=__version__,
         lifespan=controller.lifespan,
         docs_url=None,
         redoc_url=None,
