@@ -32,6 +32,7 @@ FILES = {
     "requirements/dev.txt": ["--all-extras", "--group=dev"],
     "requirements/demo.txt": [
         "--extra=metrics",
+        "--extra=web",
         "--group=build",
         "--constraint=requirements/dev.txt",
     ],

@@ -1,0 +1,134 @@
+"""A page: where it is, what it shows, and what can be done on it.
+
+A `View` collects the values for a template. The same address answers three kinds of requests: GET
+renders the whole page, GET for an event stream renders it again whenever it changed, and POST does
+one of its actions and then sends the browser back to the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from pollwise.errors import PollwiseError
+from pollwise.web.access import Viewer
+from pollwise.web.live import event_stream, wants_events
+
+if TYPE_CHECKING:
+    from pollwise.web.app import Web
+
+
+class NotShown(Exception):
+    """There is no such thing here; the page answers 404. message: what was not found."""
+
+
+class Refused(Exception):
+    """A form asks for something that cannot be done. The message is shown on the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request of somebody who may see the page."""
+
+    web: Web
+    request: Request
+    viewer: Viewer
+
+    @property
+    def path(self) -> Mapping[str, Any]:
+        """The named parts of the address."""
+        return self.request.path_params
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters after the question mark."""
+        return self.request.query_params
+
+
+class View:
+    """A page of the web interface.
+
+    name: of its route, for links: `url("queue", slug="mail")`. path: its address.
+    template: in `templates/`. actions: by the name of an action, the scope that it needs.
+    scope: what a viewer needs to see the page. menu: its text in the navigation; "" for none.
+    """
+
+    name: ClassVar[str]
+    path: ClassVar[str]
+    template: ClassVar[str]
+    scope: ClassVar[str] = "read"
+    menu: ClassVar[str] = ""
+    actions: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, web: Web) -> None:
+        self.web = web
+
+    # What a page implements
+
+    async def context(self, visit: Visit) -> Mapping[str, Any]:
+        """The values for the template. Raises `NotShown` if there is no such thing."""
+        raise NotImplementedError
+
+    async def marker(self, visit: Visit) -> Hashable:
+        """A value that changes when the page does, by at most one cheap query.
+
+        A live page is rendered again only if it changed (and now and then, for its times).
+        """
+        return None
+
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+        """Do one of `actions`; return what was done, as a sentence for the page.
+
+        Raises `Refused` if the form is wrong. The base class has checked the scope and the form's
+        token, and writes the audit log.
+        """
+        raise NotImplementedError
+
+    # What the base class does
+
+    def shown(self) -> bool:
+        """False if this web interface has nothing for the page, such as no fleet."""
+        return True
+
+    def routes(self) -> list[Route]:
+        methods = ["GET", "POST"] if self.actions else ["GET"]
+        return [Route(self.path, self._answer, methods=methods, name=self.name)]
+
+    async def _answer(self, request: Request) -> Response:
+        web = self.web
+        viewer = await web.access.viewer(request)
+        if viewer is None:
+            return web.access.ask_for_login(request)
+        viewer.must_have(self.scope)
+        visit = Visit(web, request, viewer)
+        if request.method == "POST":
+            return await self._posted(visit)
+        if wants_events(request):
+            return event_stream(self, visit)
+        return await web.pages.page(self, visit)
+
+    async def _posted(self, visit: Visit) -> Response:
+        web, request = self.web, visit.request
+        form = await web.access.checked_form(request, visit.viewer)
+        action = form.get("action", "")
+        scope = self.actions.get(action)
+        if scope is None:
+            return await web.pages.error(request, 400, f"This page has no action {action[:40]!r}.")
+        visit.viewer.must_have(scope)
+        web.access.check_writable()
+        try:
+            said = await self.act(visit, action, form)
+        except (Refused, PollwiseError) as refused:
+            said, good = str(refused), False
+            await web.access.note(visit, f"{action} refused", said)
+        else:
+            good = True
+            await web.access.note(visit, action, said)
+        back = RedirectResponse(web.access.way_back(request, form), status_code=303)
+        web.access.flash(back, said, good=good)
+        return back
