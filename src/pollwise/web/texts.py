@@ -61,13 +61,11 @@ def age(value: float | None) -> str:
         return f"{value:.1f} s".replace(".0 s", " s")
     parts: list[str] = []
     for size, unit in _UNITS:
-        if value >= size or (parts and unit == "s"):
-            count = int(value // size)
-            value -= count * size
-            if count:
-                parts.append(f"{count} {unit}")
-            if len(parts) == 2 or (parts and not count):
-                break
+        count, value = divmod(value, size)
+        if count:
+            parts.append(f"{count:.0f} {unit}")
+        if len(parts) == 2 or (parts and not count):
+            break
     return " ".join(parts)
 
 
@@ -77,9 +75,8 @@ def when(at: float | None, now: float) -> Markup:
         return Markup("–")
     exact = datetime.fromtimestamp(at, UTC)
     distance = now - at
-    text = f"{age(distance)} ago" if distance >= 0 else f"in {age(-distance)}"
-    if abs(distance) < 1:
-        text = "now"
+    whole = age(math.floor(abs(distance)))  # as `age` in app.js
+    text = "now" if abs(distance) < 1 else f"{whole} ago" if distance > 0 else f"in {whole}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         exact.isoformat(), exact.strftime("%Y-%m-%d %H:%M:%S UTC"), text
     )
