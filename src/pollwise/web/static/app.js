@@ -16,8 +16,11 @@
     for (const field of event.target.elements) touched.delete(field);
   });
 
+  // Not `node.id`: in a form, that is the field named "id".
+  const idOf = (node) => (node.nodeType === Node.ELEMENT_NODE && node.getAttribute("id")) || "";
+
   const same = (a, b) =>
-    a.nodeType === b.nodeType && a.nodeName === b.nodeName && (a.id || "") === (b.id || "");
+    a.nodeType === b.nodeType && a.nodeName === b.nodeName && idOf(a) === idOf(b);
 
   const isSelected = (node) => {
     const selection = document.getSelection();
@@ -70,21 +73,21 @@
   }
 
   function morphChildren(old, fresh) {
-    const ids = new Set([...fresh.children].map((child) => child.id));
+    const ids = new Set([...fresh.children].map(idOf));
     const keyed = new Map();
     for (const child of [...old.children]) {
-      if (!child.id) continue;
-      if (ids.has(child.id)) keyed.set(child.id, child);
-      else child.remove();
+      const id = idOf(child);
+      if (id && ids.has(id)) keyed.set(id, child);
+      else if (id) child.remove();
     }
     let at = old.firstChild;
     for (const wanted of [...fresh.childNodes]) {
-      const known = wanted.id ? keyed.get(wanted.id) : undefined;
+      const known = keyed.get(idOf(wanted));
       if (known && known.nodeName === wanted.nodeName) {
         if (known !== at) at = move(old, known, at);
         else at = at.nextSibling;
         morph(known, wanted);
-      } else if (at && !at.id && same(at, wanted)) {
+      } else if (at && !idOf(at) && same(at, wanted)) {
         const next = at.nextSibling;
         morph(at, wanted);
         at = next;

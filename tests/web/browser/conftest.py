@@ -1,0 +1,38 @@
+"""One browser for all tests of a process, and a tab for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browser import PATIENCE_MS, Tab, chromium
+
+NewTab = Callable[..., Tab]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def new_tab(browser: Browser) -> Iterator[NewTab]:
+    """`new_tab(**options)` opens one, such as with color_scheme="dark" or without JavaScript."""
+    tabs: list[Tab] = []
+    with ExitStack() as stack:
+
+        def opened(**options: Any) -> Tab:
+            context = browser.new_context(**options)
+            stack.callback(context.close)
+            tabs.append(Tab(context))
+            return tabs[-1]
+
+        yield opened
+    for tab in tabs:
+        tab.check()
