@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -44,7 +45,8 @@ class Web:
 
     def path_of(self, name: str, **parts: str) -> str:
         """The address of a page, below the place where the application is mounted."""
-        return str(self.router.url_path_for(name, **parts))
+        quoted = {key: quote(str(part), safe="/:", errors="replace") for key, part in parts.items()}
+        return str(self.router.url_path_for(name, **quoted))
 
 
 def app(

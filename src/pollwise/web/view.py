@@ -32,6 +32,14 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Acted:
+    """What an action did, as a sentence, and the address of the page to show then."""
+
+    said: str
+    back: str
+
+
+@dataclass(frozen=True, slots=True)
 class Visit:
     """One request of somebody who may see the page."""
 
@@ -81,7 +89,7 @@ class View:
         """
         return None
 
-    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str | Acted:
         """Do one of `actions`; return what was done, as a sentence for the page.
 
         Raises `Refused` if the form is wrong. The base class has checked the scope and the form's
@@ -108,9 +116,12 @@ class View:
         visit = Visit(web, request, viewer)
         if request.method == "POST":
             return await self._posted(visit)
-        if wants_events(request):
+        return await self._shown(visit)
+
+    async def _shown(self, visit: Visit) -> Response:
+        if wants_events(visit.request):
             return event_stream(self, visit)
-        return await web.pages.page(self, visit)
+        return await self.web.pages.page(self, visit)
 
     async def _posted(self, visit: Visit) -> Response:
         web, request = self.web, visit.request
@@ -121,14 +132,16 @@ class View:
             return await web.pages.error(request, 400, f"This page has no action {action[:40]!r}.")
         visit.viewer.must_have(scope)
         web.access.check_writable()
+        back = web.access.way_back(request, form)
         try:
-            said = await self.act(visit, action, form)
+            done = await self.act(visit, action, form)
         except (Refused, PollwiseError) as refused:
             said, good = str(refused), False
             await web.access.note(visit, f"{action} refused", said)
         else:
+            said, back = (done.said, done.back) if isinstance(done, Acted) else (done, back)
             good = True
             await web.access.note(visit, action, said)
-        back = RedirectResponse(web.access.way_back(request, form), status_code=303)
-        web.access.flash(back, said, good=good)
-        return back
+        answer = RedirectResponse(back, status_code=303)
+        web.access.flash(answer, said, good=good)
+        return answer
