@@ -42,12 +42,12 @@ from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.security.urls import SignedUrls
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.workers.matching import MARK, waiting_for
 from pollwise.controller.workers.others import OtherControllers
 from pollwise.controller.workers.polling import Poller
 from pollwise.controller.workers.push import WorkerSockets
 from pollwise.controller.workers.registry import REQUIREMENTS_EVERY, WRITE_EVERY, WorkerRegistry
 from pollwise.controller.workers.runs import Runs
+from pollwise.controller.workers.waiting import waiting_kinds
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra, PollwiseError
 from pollwise.queues.base import Queue
@@ -288,27 +288,18 @@ class Controller:
         """Counts of jobs and workers in the store, held polls and WebSockets, as plain values."""
         workers, online = await self._count_workers()
         live = await self.registry.live()
-        required = {
-            (each.kind, each.hash): dict(each.requires)
-            for each in await self.storage.requirements()
-        }
-        jobs = dict.fromkeys(STATES, 0)
-        waiting: list[dict[str, Any]] = []
-        for name, counted in sorted((await self.queue.stats_by_kind()).items()):
-            for state in STATES:
-                jobs[state] += getattr(counted, state)
-            kind, _, digest = name.partition(MARK)
-            requires = required.get((kind, digest), {})
-            if counted.ready:
-                waiting.append(
-                    {
-                        "kind": kind,
-                        "requires": requires,
-                        "count": counted.ready,
-                        "oldest_age_s": counted.oldest_age or 0.0,
-                        "waiting_for": waiting_for(kind, requires, live),
-                    }
-                )
+        counted = await self.queue.stats_by_kind()
+        jobs = {state: sum(getattr(each, state) for each in counted.values()) for state in STATES}
+        waiting = [
+            {
+                "kind": each.kind,
+                "requires": dict(each.requires),
+                "count": each.count,
+                "oldest_age_s": each.oldest_age,
+                "waiting_for": each.waiting_for,
+            }
+            for each in waiting_kinds(counted, await self.storage.requirements(), live)
+        ]
         return {
             "jobs": jobs,
             "waiting": waiting,
@@ -363,6 +354,17 @@ class Controller:
         if fresh:
             self.note_put(by, info.job.id, kind)
         return info.job.id
+
+    async def unregister(self, worker_id: str) -> int | None:
+        """Remove a worker and give its jobs back; their number, None if there is no such worker."""
+        known = self.registry.remembered(worker_id)
+        removed = await self.registry.unregister(worker_id)
+        self.auth.forget(None if known is None else known.row.token_hash)
+        if not removed:
+            return None
+        given_back = await self.runs.give_back(worker_id)
+        self.registry.notice_put()
+        return given_back
 
     # Requests
 

@@ -100,6 +100,11 @@ def new_job(
     return job
 
 
+def folders_begin(queue: str) -> str:
+    """How the folders of the jobs of this queue begin: several queues may share a state."""
+    return blake2b(queue.encode(), digest_size=4).hexdigest() + "-"
+
+
 #: Stores files in a folder.
 StoreFiles = Callable[[str], Awaitable[None]]
 
@@ -120,7 +125,7 @@ class Jobs:
         self._artefacts = artefacts
         self._clock = clock
         self._events = events
-        self._prefix = blake2b(queue.name.encode(), digest_size=4).hexdigest() + "-"
+        self._prefix = folders_begin(queue.name)
 
     def folder_of(self, job_id: str) -> str:
         """Where the log and the artefacts of a job are: queues may share ids and a state."""

@@ -77,6 +77,7 @@ def application(web: Web, owned: Sequence[Queue] = ()) -> Starlette:
             yield
         finally:
             web.stopping.set()
+            await web.sources.close()
             for queue in owned:
                 await queue.close()
 

@@ -21,6 +21,7 @@ from pollwise.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
+    from pollwise.web.controllers import ControllerSource
 
 T = TypeVar("T")
 
@@ -123,6 +124,20 @@ class Sources:
     fleets: dict[str, NamedSource] = field(default_factory=dict)
     controller: Controller | None = None
     clock: Clock = field(default_factory=Clock)
+    _controller: ControllerSource | None = None
+
+    def controller_source(self) -> ControllerSource | None:
+        """The controller to show: the running one, else one whose state is beside a queue."""
+        if self._controller is None:
+            from pollwise.web.controllers import controller_of
+
+            self._controller = controller_of(self.queues.values(), self.clock, self.controller)
+        return self._controller
+
+    async def close(self) -> None:
+        """Close what pages opened beside the sources that were given."""
+        if self._controller is not None:
+            await self._controller.close()
 
     def add_queue(self, queue: Queue) -> QueueSource:
         """Show a queue."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-#: By state of a job, its colour in `app.css` (`.tone-…`).
+#: By state of a job or an agent, its colour in `app.css` (`.tone-…`).
 TONES: Mapping[str, str] = {
     "ready": "blue",
     "delayed": "violet",
@@ -18,6 +18,9 @@ TONES: Mapping[str, str] = {
     "done": "green",
     "dead": "red",
     "cancelled": "grey",
+    "online": "green",
+    "draining": "amber",
+    "offline": "grey",
 }
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -123,17 +123,22 @@ def waiting_for(kind: str, requires: Requires, live: list[Capabilities]) -> str 
     reasons = [unmet(capabilities, kind, requires) for capabilities in live]
     if None in reasons:
         return None
-    nobody = [
-        f"has {shown(name, wanted)}"
-        for name, wanted in requires.items()
-        if not any(name in has and _meets(has[name], wanted) for has in live)
-    ]
+    nobody = [f"has {shown(name, requires[name])}" for name in met_by_none(requires, live)]
     if nobody:
         return "no live worker " + " and ".join(nobody[:3])
     if not requires:
         return f"no live worker {reasons[0]}"
     together = " and ".join(shown(name, wanted) for name, wanted in requires.items())
     return f"no live worker of kind {kind!r} has all of {together}"
+
+
+def met_by_none(requires: Requires, live: Sequence[Capabilities]) -> list[str]:
+    """The names of the requirements that no live worker meets, each taken alone."""
+    return [
+        name
+        for name, wanted in requires.items()
+        if not any(name in has and _meets(has[name], wanted) for has in live)
+    ]
 
 
 def _entries(given: object, what: str, limit: int) -> dict[str, Any]:

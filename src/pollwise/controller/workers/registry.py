@@ -26,6 +26,7 @@ from pollwise.controller.workers import matching
 from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
 from pollwise.controller.workers.others import REQUIREMENTS
 from pollwise.controller.workers.registrations import RegistrationLimit
+from pollwise.controller.workers.waiting import live_capabilities
 from pollwise.errors import JobError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
@@ -411,18 +412,7 @@ class WorkerRegistry:
         now = self._clock.now()
         if now - self._live_at < LIVE_FOR:
             return self._live
-        found: dict[str, Mapping[str, Any]] = {}
-        after: str | None = None
-        while True:
-            page = await self._state.list_workers(
-                live=True, live_s=self._timeout, drain=False, limit=BATCH, after=after
-            )
-            for row in page:
-                found.setdefault(matching.hash_of(row.capabilities), row.capabilities)
-            if len(page) < BATCH:
-                break
-            after = page[-1].id
-        self._live, self._live_at = list(found.values()), now
+        self._live, self._live_at = await live_capabilities(self._state, self._timeout), now
         return self._live
 
     def _renew_waiting(self) -> None:

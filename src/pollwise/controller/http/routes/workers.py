@@ -104,14 +104,10 @@ def routes(controller: Controller) -> APIRouter:
     )
     async def unregister(request: Request, worker_id: str) -> Response:
         who = await controller.access.caller(request, "admin", worker=worker_id)
-        known = registry.remembered(worker_id)
         row = await controller.storage.worker(checked_id(worker_id, "worker"))
-        removed = await registry.unregister(checked_id(worker_id, "worker"))
-        controller.auth.forget(None if known is None else known.row.token_hash)
-        if not removed:
+        given_back = await controller.unregister(worker_id)
+        if given_back is None:
             raise no_such("worker", worker_id)
-        given_back = await controller.runs.give_back(worker_id)
-        registry.notice_put()
         name = "" if row is None else row.name
         await controller.access.note(request, who, "worker.unregister", worker_id, name)
         return answer({"given_back": given_back})

@@ -1,0 +1,152 @@
+"""The pages about a controller: its agents, and the jobs that no agent can take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar
+
+from pollwise.controller.workers import matching
+from pollwise.errors import PollwiseError
+from pollwise.web.controllers import ControllerSource
+from pollwise.web.view import NotShown, Refused, View, Visit
+
+#: How many agents a page shows.
+PAGE = 50
+#: The states that agents can be filtered by.
+AGENT_STATES = ("online", "draining", "offline")
+
+
+class ControllerView(View):
+    """A page about the controller of this web interface."""
+
+    def shown(self) -> bool:
+        return self.web.sources.controller_source() is not None
+
+    @property
+    def source(self) -> ControllerSource:
+        source = self.web.sources.controller_source()
+        if source is None:
+            raise NotShown("This web interface shows no controller.")
+        return source
+
+    async def marker(self, visit: Visit) -> Hashable:
+        try:
+            snapshot = await self.source.shown.snapshot()
+            return snapshot.marker, await self.source.marker()
+        except (PollwiseError, OSError) as error:
+            return str(error)
+
+    async def drained(self, agent_id: str, drain: bool) -> str:
+        """Drain an agent or end that; the sentence that says what follows."""
+        row = await self.source.drain(agent_id, drain)
+        if row is None:
+            raise Refused(f"There is no agent {agent_id[:40]!r}; it may have been removed.")
+        self.source.forget()
+        if not drain:
+            return f"{row.name} gets jobs again, from its next poll on."
+        return f"{row.name} gets no more jobs. It finishes what it runs and stays registered."
+
+
+class ControllerPage(ControllerView):
+    """The agents, and the kinds of jobs that wait."""
+
+    name = "controller"
+    path = "/controller"
+    template = "controller.html"
+    menu = "Controller"
+    actions: ClassVar[Mapping[str, str]] = {"drain": "operate", "undrain": "operate"}
+
+    async def context(self, visit: Visit) -> Mapping[str, Any]:
+        source = self.source
+        state = visit.query.get("state")
+        state = state if state in AGENT_STATES else None
+        after = visit.query.get("after", "")[:64] or None
+        values: dict[str, Any] = {"source": source, "state": state, "after": after}
+        try:
+            agents, counts, running, waiting, snapshot = await asyncio.gather(
+                source.agents(state, limit=PAGE, after=after),
+                source.count(),
+                source.running_counts(),
+                source.waiting(),
+                source.shown.snapshot(),
+            )
+        except (PollwiseError, OSError) as error:
+            return {**values, "error": str(error)}
+        return {
+            **values,
+            "error": snapshot.error,
+            "snapshot": snapshot,
+            "agents": agents,
+            "next": agents[-1].row.id if len(agents) == PAGE else None,
+            "known": counts[0],
+            "online": counts[1],
+            "running": running,
+            "stuck": [each for each in waiting if each.waiting_for],
+            "taken": [each for each in waiting if not each.waiting_for],
+            "shown_requirement": matching.shown,
+            "live": None if source.running is None else source.running.state(),
+        }
+
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+        return await self.drained(form.get("agent", ""), action == "drain")
+
+
+class AgentPage(ControllerView):
+    """One agent: what it can do, what it runs, and which waiting jobs it cannot take."""
+
+    name = "agent"
+    path = "/controller/agents/{id}"
+    template = "agent.html"
+    actions: ClassVar[Mapping[str, str]] = {
+        "drain": "operate",
+        "undrain": "operate",
+        "remove": "admin",
+    }
+
+    async def context(self, visit: Visit) -> Mapping[str, Any]:
+        source, agent_id = self.source, str(visit.path["id"])
+        try:
+            agent = await source.agent(agent_id)
+        except (PollwiseError, OSError) as error:
+            return {"agent": None, "error": str(error), "source": source}
+        if agent is None:
+            raise NotShown(f"There is no agent {agent_id[:40]!r}. It may have been removed.")
+        values: dict[str, Any] = {"agent": agent, "source": source, "error": None}
+        try:
+            running, takes, names = await asyncio.gather(
+                source.running_jobs(agent_id),
+                source.takes(agent.row),
+                source.names_of([agent.row.registered_by]),
+            )
+        except (PollwiseError, OSError) as error:
+            return {**values, "error": str(error), "running": [], "takes": [], "registered_by": ""}
+        by = agent.row.registered_by
+        return {
+            **values,
+            "running": running,
+            "takes": takes,
+            "registered_by": names.get(by, by),
+            "shown_requirement": matching.shown,
+        }
+
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+        agent_id = str(visit.path["id"])
+        if action != "remove":
+            return await self.drained(agent_id, action == "drain")
+        return await self._removed(agent_id)
+
+    async def _removed(self, agent_id: str) -> str:
+        running = self.source.running
+        if running is None:
+            raise Refused(
+                "Only the running controller can remove an agent, because it holds its jobs. Open "
+                "the pages of `pollwise serve`, or drain the agent here."
+            )
+        agent = await self.source.agent(agent_id)
+        given_back = await running.unregister(agent_id) if agent is not None else None
+        if agent is None or given_back is None:
+            raise Refused(f"There is no agent {agent_id[:40]!r}; it may have been removed.")
+        self.source.forget()
+        jobs = "1 job" if given_back == 1 else f"{given_back} jobs"
+        return f"{agent.row.name} is removed and its token is invalid. {jobs} went back."
