@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from pollwise.queues.presence import RUNNING_MAX, WorkerInfo
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import ChoreFailed, ConcurrencyChanged, PollFinished
 from pollwise.runtime.jobs import Job, NewJob
+from pollwise.runtime.rollups.rows import HistoryRow
 from pollwise.worker import Worker
 from tests.support.kit import Seen, make_queue, options, until, virtually, working
 
@@ -84,11 +85,13 @@ class Counting(MemoryQueue):
         self.told: list[tuple[float, WorkerInfo, float]] = []
         self.fails: Exception | None = None
 
-    async def record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def record_worker(
+        self, info: WorkerInfo, ttl: float, history: Sequence[HistoryRow] = ()
+    ) -> int | None:
         self.told.append((self.clock.now(), info, ttl))
         if self.fails is not None:
             raise self.fails
-        return await super().record_worker(info, ttl)
+        return await super().record_worker(info, ttl, history)
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 5])

@@ -219,7 +219,7 @@ class Relay:
             async with self._executor as executor:
                 async for claims in executor.polls:
                     executor.take(self._held(claims))
-                    await executor.pruning.run()
+                    await executor.pruning.run(bool(claims))
                     await self._measure()
                     await self._forget_lanes()
                     await executor.room_for_a_claim()

@@ -34,6 +34,7 @@ class Capabilities:
         cancelled.
     pause: kinds, and the whole queue, can be paused.
     presence: running workers store a record of themselves, and their concurrency can be changed.
+    history: workers store what they did in each minute, with their records.
     """
 
     keys: bool = True
@@ -61,3 +62,4 @@ class Capabilities:
     cancel: bool = True
     pause: bool = True
     presence: bool = True
+    history: bool = True

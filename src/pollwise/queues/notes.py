@@ -22,6 +22,8 @@ from pollwise.errors import ConfigError, Unsupported
 from pollwise.queues.presence import PRESENCE_EVERY, WorkerInfo
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY, check_whole
 from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, checked_name, storable
+from pollwise.runtime.rollups.keeping import HistoryTable, KeptHistory
+from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow, checked_rows
 from pollwise.runtime.store import WorkStore
 
 Topic = Literal["pauses", "workers", "orders"]
@@ -54,6 +56,7 @@ class NewNote(NamedTuple):
     value: JSON; None deletes the note.
     ttl: seconds after which it expires; None: never.
     answer: a topic in which the note of the same name is returned, in the same round trip.
+    history: rows of history to write, in the same round trip.
     """
 
     topic: Topic
@@ -61,6 +64,7 @@ class NewNote(NamedTuple):
     value: str | None
     ttl: float | None = None
     answer: Topic | None = None
+    history: tuple[HistoryRow, ...] = ()
 
 
 class NoteWritten(NamedTuple):
@@ -83,7 +87,7 @@ class PauseInfo:
     at: float
 
 
-class NotedStore(WorkStore[Claim]):
+class NotedStore(KeptHistory, WorkStore[Claim]):
     """The calls of a queue that are about the queue and its workers, not about jobs."""
 
     #: The same as `Queue.capabilities`.
@@ -153,18 +157,22 @@ class NotedStore(WorkStore[Claim]):
         self._hints.broadcast(order_broadcast(worker))
         return count
 
-    async def record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def record_worker(
+        self, info: WorkerInfo, ttl: float, history: Sequence[HistoryRow] = ()
+    ) -> int | None:
         """Store a worker's record for `ttl` seconds; return the concurrency it is asked to have.
 
         For a worker, after a poll: an object store shows orders in the listing of a claim.
+
+        history: what it did since its last record, in the same call.
         """
         self._check_presence()
-        return await self._record_worker(info, ttl)
+        return await self._record_worker(info, ttl, self._checked_history(info, history))
 
-    async def forget_worker(self, info: WorkerInfo) -> None:
-        """Delete the record of a worker that stops."""
+    async def forget_worker(self, info: WorkerInfo, history: Sequence[HistoryRow] = ()) -> None:
+        """Delete the record of a worker that stops, and store what it did at last."""
         self._check_presence()
-        await self._forget_worker(info)
+        await self._forget_worker(info, self._checked_history(info, history))
 
     # What an `http://` queue does in one request each
 
@@ -199,26 +207,35 @@ class NotedStore(WorkStore[Claim]):
             await self._write_note(NewNote("orders", info.note_name, value, ORDER_KEPT))
         return len(found)
 
-    async def _record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def _record_worker(
+        self, info: WorkerInfo, ttl: float, history: tuple[HistoryRow, ...]
+    ) -> int | None:
         value = _encoded(info.to_value())
-        note = NewNote("workers", info.note_name, value, ttl, answer="orders")
+        note = NewNote("workers", info.note_name, value, ttl, "orders", history)
         return order_from((await self._write_note(note)).answer)
 
-    async def _forget_worker(self, info: WorkerInfo) -> None:
-        await self._write_note(NewNote("workers", info.note_name, None))
+    async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:
+        await self._write_note(NewNote("workers", info.note_name, None, history=history))
 
     # What a store implements
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
         """Write or delete a note, and delete those of its topic that have expired.
 
-        It is not done if the topic has NOTES_MAX others, or if there was nothing to delete.
+        It is not done if the topic has NOTES_MAX others, or if there was nothing to delete. Rows of
+        history are written in any case, and replace those of the same interval and writer.
         """
         raise self._cannot("keep notes")
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         """The notes of these topics that have not expired."""
         raise self._cannot("keep notes")
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        raise self._cannot("keep history")
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        raise self._cannot("keep history")
 
     def _check_can_pause(self) -> None:
         if not self.capabilities.pause:
@@ -227,6 +244,17 @@ class NotedStore(WorkStore[Claim]):
     def _check_presence(self) -> None:
         if not self.capabilities.presence:
             raise self._cannot("keep records of its workers")
+
+    def _check_history(self) -> None:
+        if not self.capabilities.history:
+            raise self._cannot("keep history")
+
+    def _checked_history(
+        self, info: WorkerInfo, rows: Sequence[HistoryRow]
+    ) -> tuple[HistoryRow, ...]:
+        if rows:
+            self._check_history()
+        return checked_rows(rows, info.note_name)
 
     def _cannot(self, what: str) -> Unsupported:
         return Unsupported(f"{self.url} cannot {what}; choose a store that can")
@@ -239,6 +267,7 @@ class MemoryNotes(NotedStore):
         super().__init__(*given, **options)
         # By topic and name, the value and until when.
         self._notes: dict[str, dict[str, tuple[str, float]]] = {topic: {} for topic in TOPICS}
+        self._history = HistoryTable()
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
         of_topic = self._live_notes(note.topic)
@@ -247,6 +276,7 @@ class MemoryNotes(NotedStore):
         elif done := note.name in of_topic or len(of_topic) < NOTES_MAX[note.topic]:
             until = float("inf") if note.ttl is None else self._now() + note.ttl
             of_topic[note.name] = note.value, until
+        self._history.write(note.history)
         answer = None if note.answer is None else self._live_notes(note.answer).get(note.name)
         return NoteWritten(done, None if answer is None else answer[0])
 
@@ -256,6 +286,12 @@ class MemoryNotes(NotedStore):
             for topic in topics
             for name, (value, _) in self._live_notes(topic).items()
         ]
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        return [self._history.read(asked) for asked in ranges]
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        return self._history.replace(old, new)
 
     def _without_paused(self, kinds: Iterable[str]) -> Iterable[str]:
         paused = self._notes["pauses"]

@@ -2,7 +2,8 @@
 
 The record is written after a poll, at most once a minute, so an idle process does not wake up for
 it. A worker whose handlers are all busy does not poll; then a chore writes it. An idle worker on a
-store that bills each call writes it less often.
+store that bills each call writes it less often. What the worker did in each minute is written with
+it, in the same call.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import asyncio
 import os
 import secrets
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pollwise.durations import seconds
-from pollwise.errors import Unsupported
+from pollwise.errors import StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import order_broadcast
 from pollwise.queues.presence import (
@@ -32,20 +35,28 @@ from pollwise.runtime.events import ChoreFailed, ConcurrencyChanged, Events
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.rollups.tally import Tally
 from pollwise.version import __version__
 
 if TYPE_CHECKING:
     from pollwise.worker.options import WorkerRunOptions
 
 PRESENCE = "presence"
+HISTORY = "history"
 #: How long a worker that stops tries to delete its record, in seconds.
 LEAVE_WITHIN = 2.0
 #: Kinds whose names have more characters than this together are not named in a record.
 KINDS_LENGTH_MAX = 8000
 
 
+T = TypeVar("T")
+
+
 class Presence:
-    """The record of one run of a worker."""
+    """The record of one run of a worker.
+
+    tally: what the worker did, which is stored as history together with its record.
+    """
 
     def __init__(
         self,
@@ -74,6 +85,10 @@ class Presence:
         self._last = self._next = 0.0  # when the record was written, and is to be written again
         self._worked = False  # since the record was written
         self._written: WorkerInfo | None = None
+        self.tally = Tally(f"{self._instance} {name}", clock)
+        self._keeps_history = self._able and queue.capabilities.history
+        if self._keeps_history:
+            executor.pruning.fold = queue.fold_history
         executor.chores.add(PRESENCE, PRESENCE_EVERY, self._chore)
         self._listening = (
             self._hints.listen(self._heard, (order_broadcast(name),))
@@ -83,6 +98,7 @@ class Presence:
 
     async def after_poll(self, found: bool) -> None:
         """Write the record, if it is time; `found`: the poll found something."""
+        self.tally.polled(self._executor.polls.counts, self._executor.polls.interval)
         if found:
             self._worked = True
             self._next = min(self._next, self._last + PRESENCE_EVERY)
@@ -99,7 +115,7 @@ class Presence:
         if written is not None:
             with suppress(Exception):
                 async with asyncio.timeout(LEAVE_WITHIN):
-                    await self._queue.forget_worker(written)
+                    await self._with_history(partial(self._queue.forget_worker, written))
 
     def _heard(self, _: str) -> None:
         """An operator has an order for this worker."""
@@ -122,13 +138,33 @@ class Presence:
         ttl = PRESENCE_KEPT / PRESENCE_EVERY * max(every, self._longest_pause)
         self._written = info = self._describe()
         try:
-            order = await self._queue.record_worker(info, ttl)
+            order = await self._with_history(partial(self._queue.record_worker, info, ttl))
         except Unsupported:  # the store of a controller cannot
             self._able, self._written = False, None
         except Exception as error:
             self._events.emit(ChoreFailed(self._queue.name, PRESENCE, text_of(error)))
         else:
             self._follow(order)
+
+    async def _with_history(self, write: Callable[..., Awaitable[T]]) -> T:
+        """Write a record with what happened since the last one; what fails is written again.
+
+        If the store has no table for it, or does not allow it, the record is written alone.
+        """
+        rows = self.tally.rows() if self._keeps_history else ()
+        try:
+            answer = await (write(history=rows) if rows else write())
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            if not rows:
+                raise
+            self._keeps_history = False
+            self._executor.pruning.fold = None
+            self._events.emit(ChoreFailed(self._queue.name, HISTORY, text_of(error)))
+            return await write()
+        self.tally.written()
+        return answer
 
     def _follow(self, order: int | None) -> None:
         """Change the concurrency, if that is asked for."""

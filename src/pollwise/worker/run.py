@@ -145,6 +145,7 @@ class WorkerRun:
         self._presence = Presence(
             queue, name, tuple(handlers), options, self._executor, self._breakers, clock, events
         )
+        self._tally = self._presence.tally
         self._hinted = 0  # polls that a hint started
         self._given_back = 0
         self._blocked: dict[str, str] = {}  # by job, how it blocked the event loop when it was lost
@@ -167,7 +168,7 @@ class WorkerRun:
             async with self._executor as executor:
                 async for claims in executor.polls:
                     executor.take([self._held(claim) for claim in claims])
-                    await executor.pruning.run()
+                    await executor.pruning.run(bool(claims))
                     await self._look_for_unhandled(bool(claims))
                     await self._presence.after_poll(bool(claims))
                     if self._once is not None:
@@ -227,6 +228,8 @@ class WorkerRun:
             raise
         # How long jobs had been due, by the clock of the store: ours may be minutes off.
         waits = tuple([max(c.until - self._executor.lease - c.job.run_at, 0.0) for c in claims])
+        if claims:
+            self._tally.found(self._clock.now(), [c.job.kind for c in claims], waits)
         # After one that runs alone there may be more, however many fitted.
         alone = any(claim.suspect for claim in claims)
         return Batch(claims, len(claims) if alone else self._executor.ahead.full_at(limit), waits)
@@ -306,8 +309,9 @@ class WorkerRun:
             return self.cancelled(held)  # it saw that somebody asked for it, and returned
         end = self._results.settlement(held.claim, value)
         self._breakers.succeeded(job.kind, held.trial)
+        took = self._took(held, well=True)
         if self._events.wants(JobDone):
-            self._emit(JobDone, job, self._took(held))
+            self._emit(JobDone, job, took)
         if end is not None:
             return end
         held.may_wait = job.key is None
@@ -323,6 +327,7 @@ class WorkerRun:
             return Settlement.give_back(held.claim, error.delay)
         if isinstance(error, Cancelled):
             return self.cancelled(held, error)
+        took = self._took(held, well=False)
         if isinstance(error, Reject):
             self._breakers.inconclusive(job.kind, held.trial)
             return self._dead(held.claim, text_of(error, bare=True))
@@ -342,7 +347,7 @@ class WorkerRun:
         else:
             delay = retry.delay(job.attempt, self._executor.random.random())
             end = Settlement.retry(held.claim, delay, text)
-        self._emit(JobRetried, job, text, end.delay, self._took(held), where)
+        self._emit(JobRetried, job, text, end.delay, took, where)
         return end
 
     def give_back(self, held: HeldJob, reason: str) -> Settlement:
@@ -355,6 +360,7 @@ class WorkerRun:
         return Settlement.give_back(held.claim, self._breakers.until_trial(job.kind) if wait else 0)
 
     def _dead(self, claim: Claim, error: str, traceback: str = "") -> Settlement:
+        self._tally.died(claim.job.kind)
         self._emit(JobDead, claim.job, error, traceback)
         return Settlement.dead(claim, error, safe_traceback(traceback))
 
@@ -384,8 +390,12 @@ class WorkerRun:
         self._emit(JobUnhandled, job, delay)
         return Settlement.give_back(claim, delay)
 
-    def _took(self, held: HeldJob) -> float:
-        return self._clock.now() - (held.began or 0.0)
+    def _took(self, held: HeldJob, *, well: bool) -> float:
+        """How long a run took that has ended now, well or with an error."""
+        now = self._clock.now()
+        took = now - (held.began or 0.0)
+        self._tally.ended(now, held.claim.job.kind, took, well=well)
+        return took
 
     def _note_breaker(self, kind: str, state: str) -> None:
         self._events.emit(BreakerChanged(self.source, kind, state))

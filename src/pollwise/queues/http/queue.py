@@ -55,6 +55,7 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
+from pollwise.runtime.rollups.rows import HistoryRow
 from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
 
@@ -83,7 +84,7 @@ class HttpQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        shows_claims=False, long_poll=True, hints="network"
+        shows_claims=False, long_poll=True, hints="network", history=False
     )
     _hints_of_puts: ClassVar[bool] = True
 
@@ -282,13 +283,15 @@ class HttpQueue(Queue):
         said = {"worker": worker, "concurrency": concurrency}
         return int((await self._again(lambda: self._post("concurrency", said)))["workers"])
 
-    async def _record_worker(self, info: WorkerInfo, ttl: float) -> int | None:
+    async def _record_worker(
+        self, info: WorkerInfo, ttl: float, history: tuple[HistoryRow, ...]
+    ) -> int | None:
         said = {"worker": info.to_value(), "ttl": ttl}
         answer = await self._again(lambda: self._post("record-worker", said))
         order: int | None = answer["concurrency"]
         return order
 
-    async def _forget_worker(self, info: WorkerInfo) -> None:
+    async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:
         await self._again(lambda: self._post("forget-worker", {"worker": info.to_value()}))
 
     async def close(self) -> None:

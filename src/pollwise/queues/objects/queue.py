@@ -155,7 +155,9 @@ class ObjectQueue(Queue):
     prefix: the folder of the queues in the store.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(keys=False, atomic_settle=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        keys=False, atomic_settle=False, history=False
+    )
     # Jobs claimed by one write can be settled by one write, if one call settles them.
     gather: ClassVar[float] = 0.05
     gather_up_to: ClassVar[int] = SLICE

@@ -34,6 +34,7 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
+from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 
@@ -45,6 +46,7 @@ except ImportError as error:  # also raised if psycopg is installed without libp
 from pollwise.queues.postgres.blocking import BlockingPuts, is_plain
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
+from pollwise.storage.postgres.history import PostgresHistory, written_columns
 from pollwise.storage.postgres.params import (
     PUT_TYPES,
     Param,
@@ -60,7 +62,8 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue")
+#: Workers run without version 6, the history.
+TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6,))
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
@@ -115,6 +118,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             sql=_with_pages(statements(TABLES.package)),
         )
         self._listen = self.database.listening(listen)
+        self._history = PostgresHistory(self.database, name)
         self._in_doubt = InDoubt(claim_of)
         self._blocking: BlockingPuts | None = None
         self._pruned_to = 0.0  # jobs that ended before were all examined
@@ -391,12 +395,22 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             self.database.now(),
         ]
         # Deleting is not repeated: a second call would say that there was nothing to delete.
-        [row] = await self.database.rows("note", params, safe=note.value is not None)
+        name = "note"
+        if note.history:
+            name = "note_with_history"
+            params += written_columns(note.history)
+        [row] = await self.database.rows(name, params, safe=note.value is not None)
         return NoteWritten(*row)
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         params = [text(self.name), texts(topics), self.database.now()]
         return [Note(*row) for row in await self.database.rows("read_notes", params, safe=True)]
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        return await self._history.read(ranges)
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        return await self._history.replace(old, new)
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._count("retry", _seqs(ids), self.database.now())

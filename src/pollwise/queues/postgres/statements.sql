@@ -117,6 +117,32 @@ ORDER BY seq {order} LIMIT $7::integer
 -- name: note
 SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
 
+-- name: note_with_history
+-- The same, and rows of history of a worker, which replace those of the same minute.
+WITH written AS (
+    INSERT INTO {schema}.history (queue, level, at, writer, value)
+    SELECT $1, 0, r.at, r.writer, r.value
+    FROM unnest($9::bigint[], $10::text[], $11::text[]) AS r (at, writer, value)
+    ON CONFLICT (queue, level, at, writer) DO UPDATE SET value = excluded.value
+)
+SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: read_history
+SELECT r.place, h.level, h.at, h.writer, h.value
+FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::integer[])
+    WITH ORDINALITY AS r (level, since, until, most, place)
+CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.history AS h
+    WHERE h.queue = $1 AND h.level = r.level AND h.at >= r.since AND h.at < r.until
+    ORDER BY h.at, h.writer LIMIT r.most
+) AS h
+ORDER BY r.place, h.at, h.writer
+
+-- name: replace_history
+SELECT {schema}.replace_history(
+    $1, $2::smallint[], $3::bigint[], $4::text[], $5::smallint[], $6::bigint[], $7::text[],
+    $8::text[])
+
 -- name: read_notes
 SELECT topic, name, value FROM {schema}.notes
 WHERE queue = $1 AND topic = ANY ($2::text[])

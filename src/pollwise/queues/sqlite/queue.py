@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +23,7 @@ from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import Claim, NewJob
+from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.sqlite.file import FileBusy, file_path
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_file import WatchedFile
@@ -143,6 +145,12 @@ class SqliteQueue(Queue):
     _write_note = in_thread_now(SqliteStore.write_note)
     _read_notes = in_thread_now(SqliteStore.read_notes)
     _endings = in_thread_now(SqliteStore.endings)
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        return await self._thread.call(self._store.history.read, ranges)
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        return await self._thread.call(self._store.history.replace, old, new)
 
     async def close(self) -> None:
         if not self._thread.closed:

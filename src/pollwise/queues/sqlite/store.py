@@ -35,6 +35,7 @@ from pollwise.runtime.jobs import (
 )
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sqlite.file import SqliteFile, transaction
+from pollwise.storage.sqlite.history import SqliteHistory
 
 #: The maximum number of jobs that one claim makes ready or one prune deletes; it limits how long
 #: the lock is held.
@@ -77,6 +78,7 @@ class SqliteStore(SqliteFile):
         super().__init__(path, synchronous=synchronous, create=create, queue=queue)
         self._queue = queue
         self._keep = keep
+        self.history = SqliteHistory(self, "pollwise_history", "queue", queue)
         self._pruned_to = 0.0  # jobs that ended before were all examined
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
@@ -337,6 +339,7 @@ class SqliteStore(SqliteFile):
                 until = None if note.ttl is None else now + note.ttl
                 most = NOTES_MAX[note.topic]
                 rows = self._rows("note", **values, value=note.value, until=until, most=most)
+            self.history.write(note.history)
             found = self._rows("read_note", topic=note.answer, name=note.name, now=now)
         return NoteWritten(bool(rows), found[0][0] if found else None)
 

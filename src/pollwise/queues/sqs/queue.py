@@ -96,6 +96,7 @@ class SqsQueue(Queue):
         cancel=False,
         pause=False,
         presence=False,
+        history=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0

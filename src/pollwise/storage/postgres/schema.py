@@ -20,16 +20,24 @@ class TableSet:
 
     package: has their migrations and statements. record: the table of the applied versions.
     command: migrates them. what: the kind of store they serve.
+    optional: versions that this code can do without, until they are applied.
     """
 
     package: str
     record: str
     command: str
     what: str
+    optional: tuple[int, ...] = ()
 
     @property
     def newest(self) -> int:
         return migrations(self.package)[-1][0]
+
+    @property
+    def needed(self) -> int:
+        """The version without which this code cannot run."""
+        versions = [version for version, _ in migrations(self.package)]
+        return max(version for version in versions if version not in self.optional)
 
     @property
     def advice(self) -> str:
@@ -120,7 +128,7 @@ END IF;"""
 
 def check_version(found: int | None, schema: str, where: str, tables: TableSet) -> None:
     """Refuse tables that are older than this code. Newer ones have all it needs, and more."""
-    known = tables.newest
+    known = tables.needed
     if found is None or found < known:
         raise SchemaError(
             f"{where}: the tables in schema {schema!r} have version {found or 0}; this code "

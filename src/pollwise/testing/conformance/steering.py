@@ -1,8 +1,9 @@
-"""Pauses, the records of workers, and the orders that they get."""
+"""Pauses, the records of workers, the orders that they get, and the history that they write."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from pollwise.errors import ConfigError
@@ -11,6 +12,15 @@ from pollwise.queues.notes import order_broadcast
 from pollwise.queues.presence import PRESENCE_KEPT, RunningJob, WorkerInfo
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.runtime.rollups import Histogram, HistoryPoint, by_kind
+from pollwise.runtime.rollups.points import HOUR, MINUTE
+from pollwise.runtime.rollups.rows import (
+    BY_WORKER,
+    ROW_BYTES_MAX,
+    ROWS_PER_WRITE_MAX,
+    HistoryRow,
+    encoded,
+)
 from pollwise.testing.conformance.bench import (
     Bench,
     done,
@@ -39,6 +49,8 @@ INFO = WorkerInfo(
     hints=True,
     breakers=("☃",),
 )
+TWIN = replace(INFO, name="bob/☃ 2", instance="b2")
+DAY = 86400.0
 
 
 # Pauses
@@ -309,3 +321,122 @@ async def check_order_is_broadcast(bench: Bench) -> None:
 
 def _give(hint: Hint) -> None:
     hint.give()
+
+
+# History
+
+
+def _figures(at: float, done: int, kind: str = "mail ☃") -> list[HistoryPoint]:
+    """Figures that differ in every field."""
+    polls = HistoryPoint(
+        at, polls=9, empty_polls=5, failed_polls=1, hinted=2, worker_seconds=60.0,
+        interval_total=80.0, interval_low=0.1, interval_high=30.0,
+    )  # fmt: skip
+    runs = HistoryPoint(
+        at, kind=kind, done=done, failed=3, dead=1, found=done + 3,
+        waits=Histogram.of([0.01, 0.2, 3600.0]), durations=Histogram.of([0.0, 5.0]),
+    )  # fmt: skip
+    return [polls, runs]
+
+
+def _row(info: WorkerInfo, points: Sequence[HistoryPoint]) -> HistoryRow:
+    return HistoryRow(BY_WORKER, int(points[0].at), info.note_name, encoded(points))
+
+
+async def _keeping(bench: Bench) -> tuple[Queue, float]:
+    """A queue, and the start of a minute or two ago."""
+    queue = await bench.queue()
+    require(queue.capabilities.presence and queue.capabilities.history, "history")
+    return queue, (queue.clock.epoch() // MINUTE - 2) * MINUTE
+
+
+async def check_history_is_kept(bench: Bench) -> None:
+    """Every handle sees what workers wrote with their records, added up, each minute once."""
+    queue, at = await _keeping(bench)
+    other = await bench.queue()
+    equal(await queue.history(), [], "the history of a new queue")
+    early = _row(INFO, _figures(at, 1))
+    await queue.record_worker(INFO, PRESENCE_KEPT, [early])
+    points = _figures(at, 4)
+    await queue.record_worker(
+        INFO, PRESENCE_KEPT, [_row(INFO, points), _row(INFO, _figures(at + MINUTE, 2))]
+    )
+    equal((await other.history())[:2], points, "the minute that was written again")
+    await other.record_worker(TWIN, PRESENCE_KEPT, [_row(TWIN, _figures(at, 10))])
+    await other.forget_worker(TWIN, [_row(TWIN, _figures(at + MINUTE, 20))])
+    equal([each.name for each in await queue.workers()], ["ann-1"], "the running workers")
+    found = await queue.history("1h")
+    equal([each.at for each in found], [at, at, at + MINUTE, at + MINUTE], "the minutes")
+    equal([each.done for each in found], [0, 14, 0, 22], "runs of all workers")
+    equal(found[0].polls, 18, "polls of all workers")
+    equal((found[0].interval_low, found[0].interval_high), (0.1, 30.0), "the pauses")
+    equal(found[1].waits, Histogram.of([0.01, 0.2, 3600.0] * 2), "the waits of all workers")
+
+
+async def check_history_of_some(bench: Bench) -> None:
+    """A range, some kinds, one worker, or by hour."""
+    queue, at = await _keeping(bench)
+    other = await bench.queue()
+    await queue.record_worker(
+        INFO,
+        PRESENCE_KEPT,
+        [
+            _row(INFO, [*_figures(at, 4), *_figures(at, 5, "report")[1:]]),
+            _row(INFO, _figures(at - 2 * HOUR, 1)),
+        ],
+    )
+    await other.record_worker(TWIN, PRESENCE_KEPT, [_row(TWIN, _figures(at, 30))])
+    equal({each.at for each in await queue.history("1h")}, {at}, "the minutes of the last hour")
+    reports = await other.history("24h", ["report"])
+    equal([(each.kind, each.done) for each in reports], [("report", 5)], "one kind")
+    ours = by_kind(await queue.history("1h", worker="ann-1"))
+    equal({kind: each.done for kind, each in ours.items()}, {"": 0, "mail ☃": 4, "report": 5}, "")
+    hours = await other.history("24h", ["mail ☃"], "hour")
+    equal([each.seconds for each in hours], [HOUR, HOUR], "the length of hours")
+    equal([each.done for each in hours], [1, 34], "runs by hour")
+    equal([each.at % HOUR for each in hours], [0, 0], "the start of hours")
+
+
+async def check_history_is_folded(bench: Bench) -> None:
+    """Nothing is lost when rows are folded, by any handle; what is too old goes."""
+    queue, at = await _keeping(bench)
+    other = await bench.queue()
+    some_days_ago = (at - 8 * DAY) // HOUR * HOUR
+    times = (at, at - 3 * HOUR, at - 3 * HOUR - MINUTE, some_days_ago, some_days_ago + MINUTE)
+    for info in (INFO, TWIN):
+        rows = [_row(info, _figures(each, 1)) for each in (*times, at - 95 * DAY, at + 3 * DAY)]
+        await queue.record_worker(info, PRESENCE_KEPT, rows)
+    before = by_kind(await queue.history("30d", by="hour"))
+    while await queue.fold_history() or await other.fold_history():
+        pass
+    await queue.fold_history()  # minutes that were folded once are folded again
+    equal(await queue.history("1h", worker="ann-1") != [], True, "a worker's newest minutes stay")
+    await other.record_worker(TWIN, PRESENCE_KEPT, [_row(TWIN, _figures(at - 3 * HOUR, 5))])
+    await other.fold_history()
+    folded = by_kind(await other.history("30d", by="hour"))
+    equal(folded["mail ☃"].done, 2 * 5 + 5, "runs after folding, with those that came late")
+    equal(folded[""].polls, before[""].polls + 9, "polls after folding")
+    late = await other.history("4h", ["mail ☃"], "minute")
+    equal([each.done for each in late], [2, 7, 2], "minutes after folding")
+    old = await queue.history("60d", ["mail ☃"], "minute")
+    equal((old[0].seconds, old[0].done), (HOUR, 4), "after a week, by hour")
+    equal(len(await queue.history("90d", ["mail ☃"])) <= 4, True, "what is too old goes")
+
+
+async def check_history_bad_rows(bench: Bench) -> None:
+    """Rows that no worker writes are refused, before anything is written."""
+    queue, at = await _keeping(bench)
+    good = _row(INFO, _figures(at, 1))
+    for bad in (
+        [good] * (ROWS_PER_WRITE_MAX + 1),
+        [good._replace(level=1)],
+        [good._replace(writer=TWIN.note_name)],
+        [good._replace(at=-60)],
+        [good._replace(value="x" * (ROW_BYTES_MAX + 1))],
+    ):
+        await refused(ConfigError, queue.record_worker(INFO, PRESENCE_KEPT, bad), f"{bad[0]!r:.90}")
+    equal(await queue.workers(), [], "workers after records that were refused")
+    await queue.record_worker(INFO, PRESENCE_KEPT, [good._replace(value='{"not": "ours"}')])
+    equal(await queue.history(), [], "rows of another format")
+    for arguments in (("0s",), ("1h", "mail"), ("1h", None, "day")):
+        await refused(ConfigError, queue.history(*arguments), f"history{arguments}")

@@ -1,8 +1,10 @@
-"""When a worker or a relay deletes finished work that was kept long enough: after a poll."""
+"""When a worker or a relay deletes what was kept long enough, and folds history: after a poll."""
 
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pollwise.runtime.clock import Clock
@@ -19,21 +21,29 @@ PRUNE_AGAIN = 1.0
 PRUNE_RESULTS_EVERY = 3600.0
 #: Results that end within this share of their time are deleted together.
 TOGETHER = 1 / 60
+#: How often history is folded, in seconds, by a worker that found work and by an idle one. The
+#: first time is at a random moment, so that workers that were started together take turns.
+FOLD_EVERY = 3600.0
+FOLD_IDLE = 6 * 3600.0
 
 
 class Pruning:
     """Prunes a store when it is time.
 
     results: results are kept here, even if the store keeps no finished work.
+    fold: folds the history that this process writes to the store, if it does; True for more.
     """
 
     def __init__(self, store: WorkStore[Any], clock: Clock, events: Events, source: str) -> None:
         self.results = False
+        self.fold: Callable[[], Awaitable[bool]] | None = None
         self._store = store
         self._clock = clock
         self._events = events
         self._source = source
         self._next = 0.0
+        self._folds_at = clock.now() + FOLD_EVERY * random.random()
+        self._worked = False  # since the history was folded
         self._ends: set[float] = set()  # when results that were stored here are to be deleted
 
     def stored(self, keep: float) -> None:
@@ -43,9 +53,12 @@ class Pruning:
         self._ends.add(end)
         self._next = min(self._next, end)
 
-    async def run(self) -> None:
-        """Prune, if it is time; called after each poll."""
+    async def run(self, found: bool) -> None:
+        """Prune, if it is time; called after each poll. found: it found something."""
         now = self._clock.now()
+        self._worked |= found
+        if self.fold is not None and now >= self._folds_at:
+            await self._fold(now)
         if now < self._next or (self._store.keep is None and not self.results):
             return
         every = PRUNE_RESULTS_EVERY if self._store.keep is None else PRUNE_EVERY
@@ -57,3 +70,15 @@ class Pruning:
         except Exception as error:
             self._next = min(self._next, now + PRUNE_EVERY)
             self._events.emit(ChoreFailed(self._source, "prune", text_of(error)))
+
+    async def _fold(self, now: float) -> None:
+        if self.fold is None or not (
+            self._worked or now >= self._folds_at + FOLD_IDLE - FOLD_EVERY
+        ):
+            return
+        self._folds_at, self._worked = now + FOLD_EVERY, False
+        try:
+            if await self.fold():
+                self._folds_at, self._worked = now + PRUNE_AGAIN, True
+        except Exception as error:
+            self._events.emit(ChoreFailed(self._source, "fold history", text_of(error)))

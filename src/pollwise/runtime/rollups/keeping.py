@@ -1,0 +1,202 @@
+"""The calls of a store that are about its history; a queue and an outbox's store have the same.
+
+Rows of workers are folded after at most two hours, so that the size of the history does not depend
+on how many workers there are: 10,080 minutes and 2,160 hours, each with at most 51 kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.rollups.points import HOUR, MINUTE, HistoryPoint, grouped
+from pollwise.runtime.rollups.rows import (
+    BY_HOUR,
+    BY_MINUTE,
+    BY_WORKER,
+    LENGTHS,
+    HistoryRange,
+    HistoryRow,
+    encoded,
+    points_of,
+)
+from pollwise.runtime.store import distinct
+
+#: How long history is kept by minute, and then by hour, in seconds.
+HISTORY_MINUTES_KEPT = 7 * 86400.0
+HISTORY_HOURS_KEPT = 90 * 86400.0
+#: How long the rows of each worker are kept apart, in seconds; less if there are many workers, but
+#: always the time in which a worker may write a row again.
+HISTORY_WORKERS_KEPT = 2 * HOUR
+HISTORY_WORKERS_KEPT_MIN = 10 * MINUTE
+#: How many rows of workers are kept apart at most, roughly.
+HISTORY_WORKER_ROWS = 5_000
+#: How many rows one step of folding reads.
+FOLD_ROWS = 500
+#: Rows that begin this many seconds in the future were written by a wrong clock, and are deleted.
+FUTURE = 86400.0
+_END = 2**40
+
+
+class KeptHistory:
+    """What a store does with its history. It implements the methods with a leading underscore."""
+
+    #: The same as `WorkStore.clock`.
+    clock: Clock
+
+    async def history(
+        self,
+        since: Duration = "24h",
+        kinds: Sequence[str] | None = None,
+        by: Literal["minute", "hour"] | None = None,
+        *,
+        worker: str | None = None,
+    ) -> list[HistoryPoint]:
+        """What workers did in the time before now, by minute and kind or by hour and kind.
+
+        since: how far back, for example "24h".
+        by: None takes minutes for up to a day, else hours. Minutes are kept for 7 days; what is
+            older comes by hour (`HistoryPoint.seconds`), for up to 90 days.
+        kinds: only these; None means all, and the polls, which have the kind "".
+        worker: only what workers of this name did. This is known for the last ten minutes at least,
+            and for two hours unless there are many workers.
+
+        Workers write about once a minute, so the last minute or two are incomplete.
+        """
+        self._check_history()
+        span = seconds(since, "since", positive=True)
+        if by not in (None, "minute", "hour"):
+            raise ConfigError(f"by = {by!r} must be 'minute' or 'hour'")
+        wanted = distinct(kinds, "kinds")
+        hourly = by == "hour" or (by is None and span > 86400.0)
+        length = HOUR if hourly else MINUTE
+        now = self.clock.epoch()
+        first = max(now - min(span, HISTORY_HOURS_KEPT), 0.0) // length * length
+        levels = (BY_WORKER,) if worker is not None else (BY_WORKER, BY_MINUTE, BY_HOUR)
+        parts = await self._read_history(
+            [
+                HistoryRange(
+                    level, int(first // LENGTHS[level] * LENGTHS[level]), int(now + FUTURE)
+                )
+                for level in levels
+                # Minutes are folded into hours when they are old enough.
+                if level != BY_HOUR or first < now - HISTORY_MINUTES_KEPT + HOUR
+            ]
+        )
+        rows = [
+            row
+            for part in parts
+            for row in part
+            if worker is None or row.writer.partition(" ")[2] == worker
+        ]
+        chosen = None if wanted is None else frozenset(wanted)
+        points = [
+            point
+            for row in rows
+            for point in points_of(row)
+            if chosen is None or point.kind in chosen
+        ]
+        return grouped(points, length)
+
+    async def fold_history(self) -> bool:
+        """Fold and delete what is due, a bounded number of rows; True if there may be more.
+
+        For the chore of workers. Several may do it at the same time: each row counts once.
+        """
+        now = self.clock.epoch()
+        week_ago = (now - HISTORY_MINUTES_KEPT) // HOUR * HOUR
+        apart_until = (now - HISTORY_WORKERS_KEPT_MIN) // MINUTE * MINUTE
+        due = [
+            HistoryRange(BY_HOUR, 0, _whole(now - HISTORY_HOURS_KEPT), FOLD_ROWS),
+            HistoryRange(BY_WORKER, _whole(now + FUTURE), _END, FOLD_ROWS),
+            HistoryRange(BY_MINUTE, 0, _whole(week_ago), FOLD_ROWS),
+            HistoryRange(BY_WORKER, 0, _whole(apart_until), FOLD_ROWS),
+        ]
+        old_hours, future, minutes, by_worker = await self._read_history(due)
+        if old := [*old_hours, *future]:
+            await self._replace_history(old, [])
+        await self._fold(minutes, BY_HOUR)
+        kept_apart = now - _kept_apart(by_worker)
+        folded = [row for row in by_worker if row.at < kept_apart // MINUTE * MINUTE]
+        await self._fold(folded, BY_MINUTE)
+        return any(len(rows) == FOLD_ROWS for rows in (old_hours, future, minutes, folded))
+
+    async def _fold(self, old: Sequence[HistoryRow], into: int) -> None:
+        """Fold rows into those of a level, of the same times."""
+        if not old:
+            return
+        length = LENGTHS[into]
+
+        def start(row: HistoryRow) -> int:
+            return int(row.at // length * length)
+
+        changed = {start(row) for row in old}
+        times = HistoryRange(into, min(changed), max(changed) + 1)
+        [found] = await self._read_history([times])
+        there = [row for row in found if start(row) in changed]
+        intervals: dict[int, list[HistoryPoint]] = {}
+        for row in (*old, *there):
+            intervals.setdefault(start(row), []).extend(points_of(row))
+        new = [
+            HistoryRow(into, at, "", encoded(grouped(points, length)))
+            for at, points in intervals.items()
+        ]
+        await self._replace_history([*old, *there], new)
+
+    # What a store implements
+
+    def _check_history(self) -> None:
+        """Raise `Unsupported` if the store keeps no history."""
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        """The rows of each range, by time and writer, in one round trip."""
+        raise NotImplementedError
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        """Delete the old rows and write the new ones; do nothing, and return False, if one of the
+        old ones is not there any more, or a new one is there and not among the old."""
+        raise NotImplementedError
+
+
+def _kept_apart(oldest: Sequence[HistoryRow]) -> float:
+    """How long the rows of each worker are kept apart, in seconds: less if there are many."""
+    if len(oldest) < FOLD_ROWS:
+        return HISTORY_WORKERS_KEPT
+    rows_per_second = len(oldest) / (oldest[-1].at - oldest[0].at + MINUTE)
+    fitting = HISTORY_WORKER_ROWS / rows_per_second
+    return max(min(fitting, HISTORY_WORKERS_KEPT), HISTORY_WORKERS_KEPT_MIN)
+
+
+def _whole(time: float) -> int:
+    return max(int(time), 0)
+
+
+class HistoryTable:
+    """Rows in a dictionary of this process."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int, str], str] = {}
+
+    def write(self, rows: Iterable[HistoryRow]) -> None:
+        for row in rows:
+            self._rows[row.key] = row.value
+
+    def read(self, asked: HistoryRange) -> list[HistoryRow]:
+        found = sorted(
+            (key, value)
+            for key, value in self._rows.items()
+            if key[0] == asked.level and asked.since <= key[1] < asked.until
+        )
+        return [HistoryRow(*key, value) for key, value in found[: asked.limit]]
+
+    def replace(self, old: Iterable[HistoryRow], new: Iterable[HistoryRow]) -> bool:
+        gone, made = {row.key for row in old}, {row.key: row.value for row in new}
+        if not gone <= self._rows.keys() or (made.keys() - gone) & self._rows.keys():
+            return False
+        for key in gone:
+            del self._rows[key]
+        self._rows |= made
+        return True
