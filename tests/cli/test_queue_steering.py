@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from pollwise.cli.queue import top
-from pollwise.queues.base import Stats
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import Note, PauseInfo, Topic
 from pollwise.queues.presence import RunningJob, WorkerInfo
 from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.queues.views import Stats
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.jobs import NewJob, Progress
 from tests.cli.console import Screen, good, pollwise

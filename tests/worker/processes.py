@@ -17,7 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pollwise.queues.base import Queue, Stats
+from pollwise.queues.base import Queue
+from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import NewJob
 
 WORKERS = 3

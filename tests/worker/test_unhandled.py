@@ -8,8 +8,8 @@ import pytest
 
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import StoreError
-from pollwise.queues.base import JobFilter
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import KindUnhandled
 from pollwise.runtime.jobs import JobInfo, NewJob
@@ -75,7 +75,7 @@ def test_a_store_that_refuses_to_show_jobs_is_left_alone() -> None:
     class Refuses(MemoryQueue):
         asked = 0
 
-        async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+        async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
             self.asked += 1
             raise StoreError("not allowed")
 

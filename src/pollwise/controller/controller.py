@@ -144,6 +144,7 @@ class Controller:
                 self.clock,
                 self.check_files,
                 lambda: self.storage.secret("claims"),
+                self.access.readable,
             )
         hints.report_to(self.source, self.events)
         stores = (

@@ -1,3 +1,7 @@
-"""Queues: one contract (`base`), many stores, one folder each. `urls` opens a queue from
-its URL.
+"""Queues: one contract (`base`), many stores, one folder each. `views` has what pages and counts
+take and return; `urls` opens a queue from its URL.
 """
+
+from pollwise.queues.views import BulkDone, JobFilter, JobPage, Stats
+
+__all__ = ["BulkDone", "JobFilter", "JobPage", "Stats"]

@@ -14,21 +14,20 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
-from pollwise.queues.capabilities import Capabilities
-from pollwise.queues.notes import NotedStore
+from pollwise.queues.viewed import ViewedStore
+from pollwise.queues.views import BulkDone, JobFilter
 from pollwise.queues.waiting import ENDINGS, EndingWaiters, JobEnding, endings_one_by_one
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import CANCELS
 from pollwise.runtime.jobs import (
-    STATES,
     Claim,
     JobInfo,
     NewJob,
@@ -40,7 +39,6 @@ from pollwise.runtime.jobs import (
 )
 from pollwise.runtime.store import (
     MAX_BATCH,
-    check_page,
     checked_batch,
     checked_lease,
     distinct,
@@ -49,36 +47,6 @@ from pollwise.runtime.store import (
 
 #: The maximum size of a payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """The number of jobs in each state, and how long the oldest ready one has waited."""
-
-    ready: int
-    delayed: int
-    blocked: int
-    leased: int
-    dead: int
-    done: int
-    cancelled: int
-    oldest_age: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs a page shows, and which page; None means any.
-
-    newest: the newest first, else in put order.
-    after: the last id of the previous page.
-    """
-
-    state: State | None = None
-    kinds: tuple[str, ...] | None = None
-    worker: str | None = None
-    newest: bool = False
-    limit: int = 50
-    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +61,10 @@ class ClaimRequest:
     ahead: bool
 
 
-class Queue(NotedStore):
+class Queue(ViewedStore):
     """Jobs in a store. Open one with `pollwise.open(url)`."""
 
     _what = "queue"
-    capabilities: ClassVar[Capabilities]
     #: `_put` sends hints to other processes itself, in the transaction of the put.
     _hints_of_puts: ClassVar[bool] = False
     #: The kind under which a claim delivers messages in the store that are not Pollwise jobs.
@@ -259,49 +226,25 @@ class Queue(NotedStore):
         info = await self._find(job_id)
         return None if info is None else self._sealing.info(info)
 
-    async def jobs(
-        self,
-        state: State | None = None,
-        *,
-        kind: str | Sequence[str] | None = None,
-        worker: str | None = None,
-        newest: bool = False,
-        limit: int = 50,
-        after: str | None = None,
-    ) -> list[JobInfo]:
-        """A page of jobs in put order; `after` is the last id of the previous page.
+    @overload
+    async def cancel(self, which: JobFilter) -> BulkDone: ...
 
-        kind: one kind, or several. worker: only what this worker holds or has ended.
-        newest: the newest first.
-        """
-        if state is not None and state not in STATES:
-            raise ConfigError(f"state = {state!r} is not one of {', '.join(STATES)}")
-        check_page(limit)
-        if state != "dead" and not self.capabilities.views:
-            raise self._no_views("list jobs")
-        kinds = distinct([kind] if isinstance(kind, str) else kind, "kind")
-        chosen = None if kinds is None else tuple(kinds)
-        page = await self._list_jobs(JobFilter(state, chosen, worker, newest, limit, after))
-        return [self._sealing.info(info) for info in page]
+    @overload
+    async def cancel(self, which: Sequence[str]) -> dict[str, State]: ...
 
-    @abstractmethod
-    async def stats(self) -> Stats:
-        """The number of jobs in each state."""
-
-    @abstractmethod
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        """The number of jobs in each state, for each kind that has jobs."""
-
-    async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
+    async def cancel(self, which: JobFilter | Sequence[str]) -> BulkDone | dict[str, State]:
         """Cancel jobs; return the state that each is in now, without ids that do not exist.
 
         A job that waits ends at once: `cancelled`. A job that runs stays `leased` until its worker
         learns of it: by a broadcast that makes it renew its leases now, or with its next renewal.
         The job does not run again, unless it was done first. An ended job stays as it is.
+        With a filter: those that match and have not ended; see `BulkDone`.
         """
         if not self.capabilities.cancel:
             raise self._cannot("cancel jobs")
-        states = await self._cancel(distinct(ids, "ids") or [])
+        if isinstance(which, JobFilter):
+            return await self._bulk("cancel", replace(which, live=True), self._cancel_some)
+        states = await self._cancel(distinct(which, "ids") or [])
         if "cancelled" in states.values():
             self._hints.send()  # a job that it blocked may run now
             self._waiters.cancelled(i for i, state in states.items() if state == "cancelled")
@@ -310,19 +253,9 @@ class Queue(NotedStore):
             self._hints.broadcast(CANCELS)
         return states
 
-    async def retry(self, ids: Sequence[str] | None = None) -> int:
-        """Run jobs again, with fresh attempts; return how many.
-
-        None: all dead jobs. With ids: these, if they are dead, done or cancelled.
-        """
-        count = await self._retry(distinct(ids, "ids"))
-        if count:
-            self._give_hints(count)
-        return count
-
-    async def drop(self, ids: Sequence[str] | None = None) -> int:
-        """Delete dead jobs permanently (None: all); return how many."""
-        return await self._drop(distinct(ids, "ids"))
+    async def _cancel_some(self, ids: list[str]) -> int:
+        states = (await self.cancel(ids)).values()
+        return sum(state in ("cancelled", "leased") for state in states)
 
     async def prune(self) -> int:
         """Delete finished jobs and results that were kept long enough, a limited number."""
@@ -382,15 +315,6 @@ class Queue(NotedStore):
     async def _find(self, job_id: str) -> JobInfo | None: ...
 
     @abstractmethod
-    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]: ...
-
-    @abstractmethod
-    async def _retry(self, ids: Sequence[str] | None) -> int: ...
-
-    @abstractmethod
-    async def _drop(self, ids: Sequence[str] | None) -> int: ...
-
-    @abstractmethod
     async def _prune(self, keep: float | None) -> int:
         """Delete what ended `keep` seconds ago, and results whose time is over."""
 
@@ -415,12 +339,6 @@ class Queue(NotedStore):
         behind = sum(s.claim.job.key is not None and not s.comes_back for s in settled)
         if behind:
             self._hints.send(behind)
-
-    def _no_views(self, what: str) -> Unsupported:
-        return Unsupported(
-            f"{self.url} cannot {what}: its store shows a job only to the worker that claims it. "
-            '`stats` counts the jobs, and `jobs("dead")` shows the dead ones'
-        )
 
     def _check(self, job: NewJob) -> None:
         if not isinstance(job, NewJob):

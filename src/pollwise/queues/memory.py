@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pollwise.queues.base import ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.base import ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import MemoryNotes
 from pollwise.queues.unique import check_twin
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.home import Home
@@ -387,7 +389,7 @@ class MemoryQueue(MemoryNotes, Queue):
             counts[state] += 1
             if state == "ready":
                 oldest = record.run_at if oldest is None else min(oldest, record.run_at)
-        return Stats(**counts, oldest_age=None if oldest is None else max(now - oldest, 0.0))
+        return Stats.of(counts, None if oldest is None else max(now - oldest, 0.0))
 
     @staticmethod
     def _state_at(record: _MemoryJob, now: float) -> State:
@@ -402,13 +404,11 @@ class MemoryQueue(MemoryNotes, Queue):
         """True if it was kept for a result whose time is over."""
         return record.expires_at is not None and record.expires_at <= self._now()
 
-    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         page: list[JobInfo] = []
         after = None if chosen.after is None else place_after(chosen.after)
-        for record in reversed(self._records.values()) if chosen.newest else self._by_seq(0):
-            if after is not None and (
-                record.seq >= after if chosen.newest else record.seq <= after
-            ):
+        for record in reversed(self._records.values()) if newest else self._by_seq(0):
+            if after is not None and (record.seq >= after if newest else record.seq <= after):
                 continue
             info = self._info(record)
             if (
@@ -438,11 +438,11 @@ class MemoryQueue(MemoryNotes, Queue):
             self._enter(record, now)
         return len(ended)
 
-    async def _drop(self, ids: Sequence[str] | None) -> int:
-        dead = self._ended(ids, ("dead",))
-        for record in dead:
+    async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+        ended = self._ended(ids, states)
+        for record in ended:
             self._delete(record)
-        return len(dead)
+        return len(ended)
 
     def _ended(self, ids: Sequence[str] | None, states: Sequence[State]) -> list[_MemoryJob]:
         wanted = None if ids is None else {number_of(job_id) for job_id in ids}

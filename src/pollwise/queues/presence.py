@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pollwise.runtime.jobs import storable
 
 if TYPE_CHECKING:
-    from pollwise.queues.base import Stats
+    from pollwise.queues.views import Stats
 
 #: How often a worker writes its record at most, in seconds.
 PRESENCE_EVERY = 60.0

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pollwise.queues.base import Stats
+from pollwise.queues.views import Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import STATES, Claim, Job, JobFailure, JobInfo, Progress
@@ -69,7 +69,7 @@ def stats_from(rows: Iterable[Sequence[Any]]) -> Stats:
         counts[STATES[code]] += count
         if age is not None:
             ages.append(max(age, 0.0))
-    return Stats(**counts, oldest_age=max(ages, default=None))
+    return Stats.of(counts, max(ages, default=None))
 
 
 def encoded_progress(progress: Progress | None, now: float) -> str | None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pollwise.errors import PollwiseError
-from pollwise.queues.base import Queue, Stats
+from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.views import Stats
 from pollwise.runtime.clock import Clock
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from pollwise.queues.base import Stats
 from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.views import Stats
 from tests.queues.benches import migrated
 from tests.queues.postgres import children as postgres_children
 from tests.support.servers import Postgres

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pollwise.errors import LeaseLost
-from pollwise.queues.base import Queue, Stats
+from pollwise.queues.base import Queue
 from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.views import Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
 

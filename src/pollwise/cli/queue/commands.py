@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -17,13 +16,14 @@ from pollwise.cli.queue import jobs, results, steering
 from pollwise.cli.queue import top as live
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.show import show
-from pollwise.cli.queue.text import shortened
+from pollwise.cli.queue.text import counted, shortened
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
-from pollwise.queues.base import Queue, Stats
+from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, unhandled
 from pollwise.queues.urls import open_queue
+from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import STATES, NewJob
 from pollwise.runtime.payloads.depth import DEPTH_MAX
 from pollwise.settings import load
@@ -88,12 +88,11 @@ def stats(
         _print_kinds(*with_queue(url, _kinds_of), as_json)
         return
     found, pauses = with_queue(url, _counts_of)
-    counts = asdict(found)
     if as_json:
-        print_json({**counts, "paused": steering.pause_facts(pauses)})
+        print_json({**found.to_value(), "paused": steering.pause_facts(pauses)})
         return
-    age = counts.pop("oldest_age")
-    rows = [(state, counts[state]) for state in STATES]
+    age = found.oldest_age
+    rows = [(state, counted(found, state)) for state in STATES]
     print_table(("state", "jobs"), rows)
     say(f"oldest ready job: {'none' if age is None else 'waiting for ' + short(age)}")
     steering.print_pauses(pauses)
@@ -152,7 +151,7 @@ def _print_kinds(
         print_json(
             {
                 kind: {
-                    **asdict(counts),
+                    **counts.to_value(),
                     "workers": handlers[kind],
                     "unhandled": kind in nobody,
                     "paused": None in pauses or kind in pauses,
@@ -164,7 +163,7 @@ def _print_kinds(
     rows = [
         (
             kind,
-            *(getattr(counts, state) for state in STATES),
+            *(counted(counts, state) for state in STATES),
             NOTHING if counts.oldest_age is None else short(counts.oldest_age),
             NOTHING if there is None else steering.handlers_of(kind, there) or "none",
         )

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from pollwise.cli.output import moment
-from pollwise.runtime.jobs import Progress
+from pollwise.queues.views import Stats
+from pollwise.runtime.jobs import Progress, State
 from pollwise.runtime.payloads.envelope import describe
 from pollwise.runtime.payloads.envelope_fields import is_envelope
 
@@ -14,6 +15,12 @@ from pollwise.runtime.payloads.envelope_fields import is_envelope
 def encoded(payload: Any) -> str:
     """A payload or a result as JSON, or a description of one that is encrypted."""
     return describe(payload) if is_envelope(payload) else json.dumps(payload, ensure_ascii=False)
+
+
+def counted(stats: Stats, state: State) -> str:
+    """The number of jobs in a state, with a plus if there may be more."""
+    number: int = getattr(stats, state)
+    return f"{number}+" if state in stats.capped else str(number)
 
 
 def shortened(text: str, limit: int = 60) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
@@ -16,12 +16,14 @@ from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, out, print_json, print_wide, rounded, visible
 from pollwise.cli.queue import steering
 from pollwise.cli.queue.opening import Url, with_queue
+from pollwise.cli.queue.text import counted
 from pollwise.durations import seconds
 from pollwise.errors import StoreError, Unsupported
-from pollwise.queues.base import Queue, Stats
+from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, unhandled
-from pollwise.runtime.jobs import STATES, JobInfo
+from pollwise.queues.views import Stats
+from pollwise.runtime.jobs import STATES, JobInfo, State
 
 #: How often pauses and workers are read, in seconds: workers write their records once a minute.
 NOTES_EVERY = 5.0
@@ -89,8 +91,8 @@ class QueueSnapshot:
     def facts(self) -> dict[str, Any]:
         workers = self.workers
         return {
-            "counts": asdict(self.counts),
-            "kinds": {kind: asdict(counts) for kind, counts in self.kinds.items()},
+            "counts": self.counts.to_value(),
+            "kinds": {kind: counts.to_value() for kind, counts in self.kinds.items()},
             "unhandled": self.unhandled,
             "paused": steering.pause_facts(self.pauses),
             "workers": None if workers is None else [info.to_value() for info in workers],
@@ -225,7 +227,7 @@ def headline(snapshot: QueueSnapshot) -> Text:
     styles = {"dead": "bold red", "leased": "green"}
     parts = [(visible(snapshot.name), "bold")]
     parts += [
-        (f"{number} {state}", styles.get(state, "") if number else "dim")
+        (f"{counted(counts, state)} {state}", styles.get(state, "") if number else "dim")
         for state in STATES
         if (number := getattr(counts, state)) or state in ("ready", "leased", "dead")
     ]
@@ -244,10 +246,11 @@ def headline(snapshot: QueueSnapshot) -> Text:
 
 def _sum(kinds: dict[str, Stats]) -> Stats:
     ages = [each.oldest_age for each in kinds.values() if each.oldest_age is not None]
-    counts: dict[str, int] = {
+    counts: dict[State, int] = {
         state: sum(getattr(each, state) for each in kinds.values()) for state in STATES
     }
-    return Stats(**counts, oldest_age=max(ages, default=None))
+    capped = {state for each in kinds.values() for state in each.capped}
+    return Stats.of(counts, max(ages, default=None), capped)
 
 
 def _waiting_first(kind: str, snapshot: QueueSnapshot) -> tuple[object, ...]:
@@ -287,7 +290,7 @@ def _kind_cells(kind: str, snapshot: QueueSnapshot) -> dict[str, Text]:
     handlers = None if workers is None else steering.handlers_of(kind, workers)
     age = counts.oldest_age
     cells: dict[str, Text] = {
-        state: Text(str(getattr(counts, state)), _style(counts, state)) for state in STATES
+        state: Text(counted(counts, state), _style(counts, state)) for state in STATES
     }
     cells["kind"] = Text(visible(kind), "yellow" if paused else "")
     cells["oldest waits"] = Text(NOTHING if age is None else rounded(age))

@@ -23,7 +23,7 @@ from pollwise.contrib.django.models import QueuedJob
 from pollwise.contrib.django.queues import DjangoQueue, project_queues
 from pollwise.contrib.django.results import moment
 from pollwise.errors import PollwiseError
-from pollwise.queues.base import Stats
+from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import STATES, JobInfo
 from pollwise.runtime.payloads.envelope import shown
 

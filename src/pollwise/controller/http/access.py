@@ -71,6 +71,12 @@ class Access:
         who.must_have(*scopes)
         return who.who
 
+    async def readable(self, connection: HTTPConnection, names: list[str]) -> list[str]:
+        """Those of some queues of the store that the sender of a request may use."""
+        who = await self.caller(connection)
+        open_to_all = self._controller.options.queues or ()
+        return [name for name in names if who.role == "admin" or name in open_to_all]
+
     async def note(
         self, request: HTTPConnection, who: Caller, action: str, what: str = "", detail: str = ""
     ) -> None:

@@ -194,7 +194,7 @@ class JobsPut(_Model):
     fresh: int = Field(description="How many are new, and not repeats of a `unique`.")
 
 
-class JobPage(_Model):
+class PutJobs(_Model):
     jobs: list[JobView]
     next: str | None = Field(description="The `after` of the next page; null at the end.")
 

@@ -9,7 +9,7 @@ from typing import Any
 from pollwise.controller.state.base import PAGE_MAX, ControllerState
 from pollwise.controller.state.values import Requirement
 from pollwise.controller.workers import matching
-from pollwise.queues.base import Stats
+from pollwise.queues.views import Stats
 
 
 @dataclass(frozen=True, slots=True)

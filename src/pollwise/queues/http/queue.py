@@ -30,9 +30,10 @@ from pollwise.errors import (
     UniqueConflict,
     Unsupported,
 )
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats, claim_of
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.http import wire
+from pollwise.queues.http.channel import HttpChannel, HttpTransport
 from pollwise.queues.http.client import (
     ControllerClient,
     NoAnswer,
@@ -43,6 +44,8 @@ from pollwise.queues.http.client import (
 )
 from pollwise.queues.notes import PauseInfo, pause_from
 from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.viewed import DEAD, BulkAction
+from pollwise.queues.views import BulkDone, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -56,7 +59,6 @@ from pollwise.runtime.jobs import (
     State,
 )
 from pollwise.runtime.rollups.rows import HistoryRow
-from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
 
 if TYPE_CHECKING:  # else `client` imports it, and says which extra is missing
@@ -239,19 +241,29 @@ class HttpQueue(Queue):
         info = (await self._get(f"/jobs/{place}"))["job"]
         return None if info is None else wire.info_from(info, self.name)
 
-    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
-        if chosen.kinds == ():  # without a kind, the controller would list all
-            return []
-        asked: dict[str, Any] = {"state": chosen.state, "kind": chosen.kinds}
-        asked |= {"worker": chosen.worker, "limit": str(chosen.limit), "after": chosen.after}
-        asked["newest"] = "true" if chosen.newest else None
-        answer = await self._get("/jobs", {k: v for k, v in asked.items() if v is not None})
+    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
+        asked = {**wire.filter_to(chosen), **({"newest": "true"} if newest else {})}
+        answer = await self._get("/jobs", asked)
         return [wire.info_from(info, self.name) for info in answer["jobs"]]
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return int((await self._post("retry", {"ids": ids, "sends_hints": True}))["count"])
 
-    async def _drop(self, ids: Sequence[str] | None) -> int:
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        answer = await self._get("/page", wire.filter_to(chosen))
+        jobs = [wire.info_from(info, self.name) for info in answer["jobs"]]
+        return JobPage(jobs, answer["next"], int(answer["examined"]))
+
+    async def _bulk(self, action: BulkAction, chosen: JobFilter, act: object) -> BulkDone:
+        said = {"filter": wire.filter_to(chosen), "sends_hints": True}
+        answer = await self._post(action, said)
+        return BulkDone(int(answer["count"]), answer["next"])
+
+    async def _names(self) -> list[str]:
+        names: list[str] = (await self._get("/names"))["names"]
+        return names
+
+    async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         return int((await self._post("drop", {"ids": ids}))["count"])
 
     async def _prune(self, keep: float | None) -> int:
@@ -303,7 +315,7 @@ class HttpQueue(Queue):
             await self._http.close()
 
     def _make_hints(self) -> Hints:
-        self._channel = _HttpChannel(_HttpTransport(self), self._clock)
+        self._channel = HttpChannel(HttpTransport(self), self._clock)
         return self._channel
 
     # Requests
@@ -428,64 +440,3 @@ _KINDS: dict[str, type[Exception]] = {
     "job": JobError,
     "config": ConfigError,
 }
-
-
-class _HttpChannel(Channel):
-    """A channel that is proven only while the controller itself receives hints of all puts."""
-
-    _transport: _HttpTransport
-
-    @property
-    def proven_at(self) -> float | None:
-        return super().proven_at if self._transport.proven else None
-
-    def _broadcast_to_others(self, kind: str) -> None:
-        """The controller sends it: what the broadcast is about happens there."""
-
-
-class _HttpTransport(HintTransport):
-    """Messages over one WebSocket to the controller."""
-
-    advice = (
-        "Check that a proxy in front of the controller forwards WebSockets (nginx: "
-        "proxy_http_version 1.1 and the headers Upgrade and Connection); until then polls find "
-        "the jobs."
-    )
-
-    def __init__(self, queue: HttpQueue) -> None:
-        self._queue = queue
-        self._socket: Socket | None = None
-        self.proven = False
-
-    async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
-        try:
-            await self._listen(heard, ready)
-        except RequestRefused as refused:
-            if (advice := self._queue.advice_on(refused)) is not None:
-                refused.advice = advice  # the proxy is not the cause
-            raise
-
-    async def _listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
-        socket = await self._queue.dial()
-        self._socket = socket
-        try:
-            ready()
-            while True:
-                message = await socket.receive()
-                if message.startswith("["):
-                    heard(message)
-                elif message.startswith('{"proven"'):
-                    self.proven = message == '{"proven": true}'
-        finally:
-            self._socket = None
-            self.proven = False
-            await socket.close()
-
-    async def send(self, message: str) -> None:
-        if self._socket is not None:
-            await self._socket.send(message)
-        else:
-            await self._queue.say(message)
-
-    async def close(self) -> None:
-        """Nothing to do: `listen` closes the WebSocket itself."""

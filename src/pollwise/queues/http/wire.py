@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from pollwise.durations import seconds
 from pollwise.errors import ConfigError, JobError
-from pollwise.queues.base import Stats
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
     STATES,
@@ -312,7 +313,62 @@ def state_from(said: object) -> State:
 
 
 def stats_from(said: Mapping[str, Any]) -> Stats:
-    return Stats(**{name: said[name] for name in Stats.__dataclass_fields__})
+    capped = frozenset(map(state_from, said.get("capped", ())))
+    names = ("oldest_age", *STATES)
+    return Stats(**{name: said[name] for name in names}, capped=capped)
+
+
+#: The names of a filter's values, in a query or a body.
+FILTER = (
+    "state", "kind", "worker", "limit", "after", "key", "error", "older_than", "newer_than",
+    "live",
+)  # fmt: skip
+
+
+def filter_from(given: Mapping[str, Any]) -> JobFilter:
+    """A filter as received; its values are text, except for `kind`, a list."""
+    unknown = [name for name in given if name not in FILTER]
+    if unknown:
+        raise ConfigError(
+            f"unknown field {unknown[0][:40]!r} of a filter; known: {', '.join(FILTER)}"
+        )
+    kinds = names_from(given.get("kind"), "kind")
+    texts = {name: value for name, value in given.items() if name != "kind" and value is not None}
+    wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+    if wrong:
+        raise ConfigError(f"{wrong[0]} must be text")
+    limit = texts.pop("limit", "50")
+    if not limit.isascii() or not limit.isdigit() or len(limit) > 9:
+        raise ConfigError(f"limit = {limit[:40]!r} must be a whole number")
+    live = texts.pop("live", "false")
+    if live not in ("true", "false"):
+        raise ConfigError(f"live = {live[:40]!r} must be true or false")
+    ages: dict[str, Any] = {
+        n: _age(texts.pop(n), n) for n in ("older_than", "newer_than") if n in texts
+    }
+    chosen = None if kinds is None else tuple(kinds)
+    return JobFilter(kinds=chosen, limit=int(limit), live=live == "true", **ages, **texts)
+
+
+def _age(text: str, name: str) -> float:
+    return seconds(text if text[-1:].isalpha() else _float(text, name), name)
+
+
+def _float(text: str, name: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"{name} = {text[:40]!r} must be a number of seconds") from None
+
+
+def filter_to(chosen: JobFilter) -> Wire:
+    """A filter as values of a query or a body, without those that are not given."""
+    said = {"state": chosen.state, "kind": chosen.kinds, "worker": chosen.worker}
+    said |= {"limit": str(chosen.limit), "after": chosen.after}
+    said |= {"key": chosen.key, "error": chosen.error, "live": "true" if chosen.live else None}
+    ages = {"older_than": chosen.older_than, "newer_than": chosen.newer_than}
+    said |= {name: None if age is None else repr(float(age)) for name, age in ages.items()}
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def names_from(given: object, what: str) -> list[str] | None:

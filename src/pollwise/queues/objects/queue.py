@@ -114,7 +114,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.queues.objects.body import read_body, write_body
@@ -126,6 +126,8 @@ from pollwise.queues.objects.names import MIXED, SLICE, PutName, safe_name, tag_
 from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
 from pollwise.queues.objects.views import Views
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
@@ -308,15 +310,15 @@ class ObjectQueue(Queue):
     async def _find(self, job_id: str) -> JobInfo | None:
         return await self._whole(self._views.get(job_id))
 
-    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
-        return await self._whole(self._views.page(chosen))
+    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
+        return await self._whole(self._views.page(chosen, newest))
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         self._claiming.relist()
         return await self._whole(self._views.retry(ids))
 
-    async def _drop(self, ids: Sequence[str] | None) -> int:
-        return await self._whole(self._views.drop(ids))
+    async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+        return await self._whole(self._views.drop(ids, states))
 
     async def _prune(self, keep: float | None) -> int:
         return await self._whole(self._views.prune(keep))

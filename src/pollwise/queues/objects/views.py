@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pollwise.queues.base import JobFilter, Stats
 from pollwise.queues.objects.body import (
     failures,
     info_of,
@@ -30,6 +29,8 @@ from pollwise.queues.objects.core import TICK, Core
 from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.markers.unique import UniqueMarkers
 from pollwise.queues.objects.names import PutName, kept_for, place_after, read_id, tag_of
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
 
@@ -95,7 +96,7 @@ class Views:
             if each.job.state == "ready" and each.since is not None:
                 oldest = each.since if oldest is None else min(oldest, each.since)
         age = None if oldest is None else max(self._core.time.now() - oldest, 0.0)
-        return Stats(**states, oldest_age=age)
+        return Stats.of(states, age)
 
     async def _counts(self) -> list[_JobCount]:
         core = self._core
@@ -189,10 +190,10 @@ class Views:
             endings[job_id] = None if info is None else JobEnding.of(info)
         return endings
 
-    async def page(self, chosen: JobFilter) -> list[JobInfo]:
+    async def page(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         page: list[JobInfo] = []
-        seen = await self._all(chosen)
-        seen.sort(key=lambda s: s.put.place(s.index), reverse=chosen.newest)
+        seen = await self._all(chosen, newest)
+        seen.sort(key=lambda s: s.put.place(s.index), reverse=newest)
         async for info in self._infos(seen, chosen.limit):
             if (
                 chosen.state in (None, info.state)
@@ -216,7 +217,7 @@ class Views:
     async def _roots(self) -> list[RootObject]:
         return [root for root in read_roots(await self._core.listing("live")) if _is_live(root)]
 
-    async def _all(self, chosen: JobFilter) -> list[_ListedJob]:
+    async def _all(self, chosen: JobFilter, newest: bool) -> list[_ListedJob]:
         """The jobs that may be on the page or after it, as far as a listing shows."""
         core, state = self._core, chosen.state
         seen: dict[str, _ListedJob] = {}
@@ -236,7 +237,7 @@ class Views:
             if state in (None, job.state)
             and (tags is None or job.put.mixed or job.put.tag in tags)
             and (chosen.worker is None or job.state not in ("ready", "delayed"))
-            and (begin is None or _beyond(job.put.place(job.index), begin, chosen.newest))
+            and (begin is None or _beyond(job.put.place(job.index), begin, newest))
         ]
 
     async def _all_records(self, state: State | None = None) -> list[_ListedJob]:
@@ -340,14 +341,18 @@ class Views:
         await core.delete([name])
         return int(made)
 
-    async def drop(self, ids: Sequence[str] | None) -> int:
+    async def drop(self, ids: Sequence[str] | None, states: Sequence[State]) -> int:
         core = self._core
         if ids is None:
             names = [job.record for job in await self._records("dead")]
-        else:
-            places = [place for job_id in ids if (place := read_id(job_id))]
-            names = [core.path("dead", put.key(index)) for put, index in places]
-        return _counted(await core.all(self._drop(name) for name in names))
+            return _counted(await core.all(self._drop(name) for name in names))
+        folders = ("dead",) if states == DEAD else ("dead", "ended", "results")
+        keys = [place[0].key(place[1]) for job_id in ids if (place := read_id(job_id))]
+        return _counted(await core.all(self._drop_from(folders, key) for key in keys))
+
+    async def _drop_from(self, folders: Sequence[str], key: str) -> int:
+        """Delete a job's records in these folders; a finished one may be in two."""
+        return max([await self._drop(self._core.path(folder, key)) for folder in folders])
 
     async def _drop(self, name: str) -> int:
         core = self._core

@@ -15,11 +15,13 @@ from typing import Any, ClassVar
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra, PayloadError
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats, claim_of
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import same_payload
@@ -353,20 +355,22 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _find(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
-        page = await self._page(JobFilter(limit=1), seq - 1, seq + 1)
+        page = await self._listed(JobFilter(limit=1), seq - 1, seq + 1)
         return page[0] if page else None
 
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         params = [text(self.name), _seqs(ids), self.database.now()]
         return endings_from(await self.database.rows("endings", params, safe=True), ids)
 
-    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         place = place_after(chosen.after)
-        if chosen.newest:
-            return await self._page(chosen, 0, place or _SEQ_MAX)
-        return await self._page(chosen, place, _SEQ_MAX)
+        if newest:
+            return await self._listed(chosen, 0, place or _SEQ_MAX, newest)
+        return await self._listed(chosen, place, _SEQ_MAX)
 
-    async def _page(self, chosen: JobFilter, after: int, before: int) -> list[JobInfo]:
+    async def _listed(
+        self, chosen: JobFilter, after: int, before: int, newest: bool = False
+    ) -> list[JobInfo]:
         params = [
             text(self.name),
             number(after),
@@ -377,7 +381,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             number(chosen.limit),
             self.database.now(),
         ]
-        name = _page_name(chosen.state, chosen.newest)
+        name = _page_name(chosen.state, newest)
         return [
             info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
         ]
@@ -415,8 +419,10 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._count("retry", _seqs(ids), self.database.now())
 
-    async def _drop(self, ids: Sequence[str] | None) -> int:
-        return await self._count("drop", _seqs(ids))
+    async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+        if ids is None or states == DEAD:
+            return await self._count("drop", _seqs(ids))
+        return await self._count("drop_ended", _seqs(ids), _codes(states))
 
     async def _prune(self, keep: float | None) -> int:
         params = [text(self.name), None if keep is None else number(keep), self.database.now()]
@@ -459,6 +465,10 @@ def _row(claim: Claim) -> tuple[int, int]:
 def _in_order(row: tuple[Any, ...]) -> tuple[int, float, int]:
     """The sort key of claims: priority, then due time, then put order."""
     return -row[4], row[7], row[0]
+
+
+def _codes(states: Sequence[State]) -> Param:
+    return numbers([STATES.index(state) for state in states])
 
 
 def _seqs(ids: Sequence[str] | None) -> Param:

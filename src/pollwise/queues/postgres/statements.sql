@@ -39,6 +39,14 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 
+-- name: drop_ended
+WITH gone AS (
+    DELETE FROM {schema}.jobs
+    WHERE queue = $1 AND seq = ANY ($2::bigint[]) AND state >= 4 AND state = ANY ($3::smallint[])
+    RETURNING seq
+)
+SELECT count(*) FROM gone
+
 -- name: prune
 -- Jobs done or cancelled this many seconds ago, and jobs that were kept for a result whose time is
 -- over, a bounded number. What has a longer time for its result stays, but frees its `unique`. Jobs

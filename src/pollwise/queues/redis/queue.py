@@ -13,9 +13,11 @@ from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -138,14 +140,14 @@ class RedisQueue(Queue):
     async def _find(self, job_id: str) -> JobInfo | None:
         return await self._store.get(job_id, self.clock.imposed())
 
-    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
-        return await self._store.list_jobs(chosen, self.clock.imposed())
+    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
+        return await self._store.list_jobs(chosen, newest, self.clock.imposed())
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._store.retry(ids, self.clock.imposed())
 
-    async def _drop(self, ids: Sequence[str] | None) -> int:
-        return await self._store.drop(ids, self.clock.imposed())
+    async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+        return await self._store.drop(ids, states, self.clock.imposed())
 
     async def _prune(self, keep: float | None) -> int:
         return await self._store.prune(keep, self.clock.imposed())

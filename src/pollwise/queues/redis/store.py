@@ -39,7 +39,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
-from pollwise.queues.base import ClaimRequest, JobFilter, Stats, claim_of
+from pollwise.queues.base import ClaimRequest, claim_of
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.redis.layout import (
     claims_in,
@@ -50,6 +50,8 @@ from pollwise.queues.redis.layout import (
     views_in,
 )
 from pollwise.queues.unique import check_twin, first_places
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
@@ -257,11 +259,10 @@ class RedisStore:
 
     async def stats(self, now: float | None) -> Stats:
         *counts, age = await self._run("stats", _time(now))
-        by_state: dict[str, int] = dict(zip(STATES, counts, strict=True))
-        return Stats(**by_state, oldest_age=float(age) if age else None)
+        return Stats.of(dict(zip(STATES, counts, strict=True)), float(age) if age else None)
 
     async def stats_by_kind(self, now: float | None) -> dict[str, Stats]:
-        counts: dict[str, dict[str, int]] = {}
+        counts: dict[str, dict[State, int]] = {}
         first: dict[str, float] = {}  # when the oldest ready job of a kind fell due
         time = 0.0
         numbers: _Numbers | None = _ALL
@@ -274,7 +275,7 @@ class RedisStore:
                 if state == "ready":
                     first[kind] = min(first.get(kind, float(run_at)), float(run_at))
         ages = {kind: max(time - run_at, 0.0) for kind, run_at in first.items()}
-        return {k: Stats(**of_kind, oldest_age=ages.get(k)) for k, of_kind in counts.items()}
+        return {k: Stats.of(of_kind, ages.get(k)) for k, of_kind in counts.items()}
 
     async def get(self, job_id: str, now: float | None) -> JobInfo | None:
         for info, _ in await self._views(JobFilter(limit=1), _only(job_id), now):
@@ -290,43 +291,55 @@ class RedisStore:
                 found[by_number[int(number)]] = ending_in(int(code), *rest)
         return found
 
-    async def list_jobs(self, chosen: JobFilter, now: float | None) -> list[JobInfo]:
+    async def list_jobs(self, chosen: JobFilter, newest: bool, now: float | None) -> list[JobInfo]:
         if chosen.worker == "" or chosen.kinds == ():
             return []
         numbers = _ALL
         if chosen.after is not None:
-            numbers = _beyond(place_after(chosen.after), _ALL, chosen.newest)
-        return [info for info, _ in await self._views(chosen, numbers, now)]
+            numbers = _beyond(place_after(chosen.after), _ALL, newest)
+        return [info for info, _ in await self._views(chosen, numbers, now, newest)]
 
     async def _views(
-        self, chosen: JobFilter, numbers: _Numbers | None, now: float | None
+        self,
+        chosen: JobFilter,
+        numbers: _Numbers | None,
+        now: float | None,
+        newest: bool = False,
     ) -> list[tuple[JobInfo, int]]:
         """The chosen jobs among these numbers, each with its token."""
         found: list[tuple[JobInfo, int]] = []
         while numbers and len(found) < chosen.limit:
             left = chosen.limit - len(found)
-            blob, time, numbers = await self._page("show", chosen, numbers, now, left)
+            blob, time, numbers = await self._page("show", chosen, numbers, now, left, newest)
             found += views_in(blob, self._queue, time)
         return found
 
     async def _page(
-        self, what: str, chosen: JobFilter, numbers: _Numbers, now: float | None, limit: int = 0
+        self,
+        what: str,
+        chosen: JobFilter,
+        numbers: _Numbers,
+        now: float | None,
+        limit: int = 0,
+        newest: bool = False,
     ) -> tuple[Any, float, _Numbers | None]:
         """The answer of page.lua, the time, and the numbers that it has not read, if any."""
         state = "" if chosen.state is None else STATES.index(chosen.state)
         pages = MOST_PAGES_COUNTED if what == "count" else MOST_PAGES
         answer, time, last = await self._run(
-            "page", _time(now), what, *numbers, int(chosen.newest), limit, pages, MOST_BYTES,
+            "page", _time(now), what, *numbers, int(newest), limit, pages, MOST_BYTES,
             state, chosen.worker or "", *(chosen.kinds or ()),
         )  # fmt: skip
-        left = _beyond(int(last), numbers, chosen.newest) if last else None
+        left = _beyond(int(last), numbers, newest) if last else None
         return answer, float(time), left
 
     async def retry(self, ids: Sequence[str] | None, now: float | None) -> int:
         return await self._change_ended("retry", ids, now)
 
-    async def drop(self, ids: Sequence[str] | None, now: float | None) -> int:
-        return await self._change_ended("drop", ids, now)
+    async def drop(
+        self, ids: Sequence[str] | None, states: Sequence[State], now: float | None
+    ) -> int:
+        return await self._change_ended("drop" if states == DEAD else "drop_ended", ids, now)
 
     async def _change_ended(self, what: str, ids: Sequence[str] | None, now: float | None) -> int:
         """Retry or drop ended jobs, a bounded number at a time."""

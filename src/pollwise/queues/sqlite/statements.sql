@@ -245,7 +245,7 @@ WHERE seq = :seq;
 
 -- name: drop
 DELETE FROM pollwise_jobs
-WHERE queue = :queue AND state >= 4 AND state = 4
+WHERE queue = :queue AND state >= 4 AND state IN (SELECT value FROM json_each(:states))
   AND (:batch IS NULL OR seq IN (SELECT value FROM json_each(:batch)))
 RETURNING seq;
 

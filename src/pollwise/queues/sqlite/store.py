@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollwise.queues.base import ClaimRequest, JobFilter, Stats
+from pollwise.queues.base import ClaimRequest
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic, without_paused
 from pollwise.queues.record import (
     PRUNE_LOOK_BACK,
@@ -21,6 +21,8 @@ from pollwise.queues.record import (
     stats_from,
 )
 from pollwise.queues.unique import check_twin
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
@@ -281,13 +283,15 @@ class SqliteStore(SqliteFile):
         rows = self._rows("endings", batch=_id_batch(ids), now=now)
         return endings_from(rows, ids)
 
-    def list_jobs(self, now: float, chosen: JobFilter) -> list[JobInfo]:
+    def list_jobs(self, now: float, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         place = place_after(chosen.after)
-        after, before = (0, place or _SEQ_MAX) if chosen.newest else (place, _SEQ_MAX)
-        return self._page(now, chosen, after, before)
+        after, before = (0, place or _SEQ_MAX) if newest else (place, _SEQ_MAX)
+        return self._page(now, chosen, after, before, newest)
 
-    def _page(self, now: float, chosen: JobFilter, after: int, before: int) -> list[JobInfo]:
-        statement = self._sql["list"].replace("{order}", "DESC" if chosen.newest else "")
+    def _page(
+        self, now: float, chosen: JobFilter, after: int, before: int, newest: bool = False
+    ) -> list[JobInfo]:
+        statement = self._sql["list"].replace("{order}", "DESC" if newest else "")
         values = {
             "queue": self._queue,
             "now": now,
@@ -311,9 +315,10 @@ class SqliteStore(SqliteFile):
                 connection.execute(self._sql["retry"], {"seq": seq, "now": now})
         return len(ended)
 
-    def drop(self, ids: Sequence[str] | None) -> int:
+    def drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+        codes = json.dumps([_CODES[state] for state in states])
         with transaction(self.connect()):
-            return len(self._rows("drop", batch=_id_batch(ids)))
+            return len(self._rows("drop", batch=_id_batch(ids), states=codes))
 
     def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):

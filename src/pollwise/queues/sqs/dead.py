@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar
@@ -11,6 +11,7 @@ from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.sqs.client import BATCH, SqsClient, dead_letter_arn
 from pollwise.queues.sqs.messages import Message, dead_entry, job_of, retried_entry, why_dead
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, Settlement
 
 #: A value of `dead`: dead jobs are deleted.
@@ -85,15 +86,16 @@ class DeadJobs:
                 return int((await self._sqs.attributes(url, name)).get(name, 0))
         return 0
 
-    async def page(self, kinds: Collection[str] | None, limit: int) -> list[JobInfo]:
-        """Some dead jobs, in no order."""
+    async def page(self, chosen: JobFilter) -> list[JobInfo]:
+        """Some dead jobs that match, in no order."""
+        now = self._queue.clock.epoch()
 
         def wanted(message: Message) -> bool:
-            return kinds is None or self._job(message).kind in kinds
+            return chosen.matches(self._info(message), now)
 
-        chosen = await self._choose(wanted, limit)
-        await self._sqs.hand_back(await self._there(), chosen)
-        return [self._info(message) for message in chosen]
+        found = await self._choose(wanted, chosen.limit)
+        await self._sqs.hand_back(await self._there(), found)
+        return [self._info(message) for message in found]
 
     async def retry(self, ids: Sequence[str] | None) -> int:
         # Not by SQS's own move task: it does not say how many or when, and moves all.

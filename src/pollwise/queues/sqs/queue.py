@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, quote, urlencode
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, PayloadError, StoreError, Unsupported
-from pollwise.queues.base import ClaimRequest, JobFilter, Queue, Stats
+from pollwise.queues.base import ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.sqs.client import (
     BATCH,
@@ -46,6 +46,8 @@ from pollwise.queues.sqs.messages import (
     new_id,
     unique_id,
 )
+from pollwise.queues.viewed import DEAD
+from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Progress, Renewal, Settlement, State
 from pollwise.runtime.redact import without_secrets
@@ -337,24 +339,28 @@ class SqsQueue(Queue):
     async def _find(self, job_id: str) -> JobInfo | None:
         raise self._no_views("show one job")
 
-    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         if chosen.after is not None:
             raise Unsupported(
                 f"{self.url} cannot page: SQS returns dead jobs in no order (after = "
                 f"{chosen.after!r}); raise the limit"
             )
-        if chosen.newest or chosen.worker is not None:
+        if newest or chosen.worker is not None:
             raise Unsupported(
                 f"{self.url} cannot list the newest jobs first, or those of one worker: SQS "
                 "returns dead jobs in no order, without their worker; leave out `newest` and "
                 "`worker`"
             )
-        return await self._dead.page(chosen.kinds, chosen.limit)
+        return await self._dead.page(chosen)
+
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        found = await self._list_jobs(chosen, newest=False)
+        return JobPage(found, None, len(found))
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._dead.retry(ids)
 
-    async def _drop(self, ids: Sequence[str] | None) -> int:
+    async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         return await self._dead.drop(ids)
 
     async def _prune(self, keep: float | None) -> int:

@@ -1,13 +1,15 @@
-"""Views: stats, lists and single jobs, and closing."""
+"""Views: stats, lists, pages and single jobs; actions over a filter; and closing."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from collections import Counter
+from dataclasses import asdict, replace
 
-from pollwise.errors import PollwiseError
+from pollwise.errors import ConfigError, PollwiseError
 from pollwise.queues.base import Queue
-from pollwise.runtime.jobs import NewJob, Settlement, State
+from pollwise.queues.views import LIVE, JobFilter, Stats
+from pollwise.runtime.jobs import STATES, JobInfo, NewJob, Settlement, State
 from pollwise.testing.conformance.bench import (
     LONG,
     Bench,
@@ -17,6 +19,7 @@ from pollwise.testing.conformance.bench import (
     keeping,
     nothing_left,
     numbered,
+    refused,
     require,
 )
 
@@ -28,7 +31,7 @@ async def check_stats_count(bench: Bench) -> None:
     queue = await keeping(bench, 100)
     can = queue.capabilities
     require(can.exact_depth, "exact depth")
-    equal(set(asdict(await queue.stats()).values()), {0, None}, "the stats of an empty queue")
+    equal(await queue.stats(), Stats(0, 0, 0, 0, 0, 0, 0, None), "the stats of an empty queue")
     wanted = {"ready": 3, "delayed": 0, "blocked": 0, "leased": 2, "dead": 1, "done": 1}
     await queue.put(numbered(*range(4)))
     first, second, *_ = await bench.take(queue)
@@ -41,7 +44,7 @@ async def check_stats_count(bench: Bench) -> None:
         await queue.put(numbered(1, 2, delay=50 * bench.unit))
         wanted["delayed"] = 2
     stats = asdict(await queue.stats())
-    del stats["oldest_age"], stats["cancelled"]
+    del stats["oldest_age"], stats["cancelled"], stats["capped"]
     equal(stats, wanted, "the stats")
 
 
@@ -210,6 +213,134 @@ async def check_list_pages(bench: Bench) -> None:
             claims = await bench.take(queue, 4)
             await queue.settle(done(claims))
     equal(seen, put, "the jobs of all pages")
+
+
+async def check_pages_show_what_matches(bench: Bench) -> None:
+    """The pages of any filter show every job that matches exactly once, and nothing else."""
+    queue = await _filled(bench)
+    can = queue.capabilities
+    everything = await queue.jobs(limit=1000)
+    now = queue.clock.epoch()
+    filters = [JobFilter(), JobFilter(live=True), JobFilter(kinds=("b", "c")), JobFilter(kinds=())]
+    filters += [JobFilter(state) for state in STATES]
+    filters += [JobFilter(state, ("a",)) for state in ("ready", "dead", "done")]
+    filters += [JobFilter(worker="w2"), JobFilter("dead", error="BROKEN"), JobFilter(error="%")]
+    filters += [JobFilter(older_than=3 * bench.unit), JobFilter(newer_than=3 * bench.unit)]
+    if can.keys:
+        filters += [JobFilter(key="k"), JobFilter("blocked", key="k"), JobFilter("dead", key="k")]
+    for chosen in filters:
+        wanted = sorted(info.job.id for info in everything if chosen.matches(info, now))
+        for limit in (3, 50):
+            found = await _walked(queue, replace(chosen, limit=limit))
+            equal(sorted(info.job.id for info in found), wanted, f"the pages of {chosen}")
+            for info in found:
+                expect(chosen.matches(info, now), f"{info} does not match {chosen}")
+
+
+async def _filled(bench: Bench) -> Queue:
+    """A queue with jobs of several kinds in every state that the store has."""
+    queue = await keeping(bench, 1000)
+    can = queue.capabilities
+    require(can.views and can.cancel, "view of jobs and cancel")
+    await queue.put([NewJob("abc"[n % 3], n) for n in range(12)])
+    await bench.elapse(6)
+    claims = await bench.take(queue, 9, worker="w1")
+    actions = [
+        Settlement.done(claims[0]),
+        Settlement.done(claims[1], {"n": 1}),
+        Settlement.dead(claims[2], "it is broken"),
+        Settlement.dead(claims[3], "100% full"),
+        Settlement.retry(claims[4], error="Broken pipe"),
+        Settlement.cancelled(claims[5]),
+    ]
+    await queue.settle(actions)
+    if can.priorities:
+        await queue.put([NewJob("b", 20 + n, priority=n % 2) for n in range(4)])
+    if can.delay:
+        await queue.put([NewJob("c", 30 + n, delay=500 * bench.unit) for n in range(4)])
+        await queue.put([NewJob("a", 40, delay=bench.unit)])
+    if can.keys:
+        await queue.put([NewJob("b", 50 + n, key="kl"[n % 2]) for n in range(6)])
+    await bench.take(queue, 2, worker="w2", lease=2)
+    await bench.elapse(2)  # two leases ran out, and a delay is over
+    return queue
+
+
+async def _walked(queue: Queue, chosen: JobFilter) -> list[JobInfo]:
+    """All jobs of all pages."""
+    found: list[JobInfo] = []
+    for _ in range(1000):
+        page = await queue.page(chosen)
+        expect(len(page.jobs) <= chosen.limit, f"{len(page.jobs)} jobs on a page of {chosen}")
+        found += page.jobs
+        if page.next is None:
+            return found
+        chosen = replace(chosen, after=page.next)
+    raise AssertionError(f"the pages of {chosen} do not end")
+
+
+async def check_pages_go_on_when_jobs_are_gone(bench: Bench) -> None:
+    """A page goes on after a job that does not exist any more; a bad cursor is refused."""
+    queue = await bench.queue()
+    require(queue.capabilities.views and queue.capabilities.cancel, "view of jobs and cancel")
+    put = await queue.put([NewJob("job", n) for n in range(9)])
+    first = await queue.page(JobFilter(limit=4))
+    await queue.cancel([info.job.id for info in first.jobs])
+    rest = await _walked(queue, JobFilter(limit=4, after=first.next))
+    equal(
+        sorted(info.job.id for info in [*first.jobs, *rest]), sorted(put), "the jobs of all pages"
+    )
+    for garbage in ("", "no place", "AAAA", "WzFd", "W10", "[" * 300, "\0", "\ud800"):
+        await refused(ConfigError, _after(queue, garbage), f"a page after {garbage[:10]!r}")
+
+
+async def _after(queue: Queue, cursor: str) -> object:
+    return await queue.page(JobFilter(after=cursor))
+
+
+async def check_actions_over_a_filter(bench: Bench) -> None:
+    """Retry, drop and cancel over a filter take the jobs that match, a bounded number a call."""
+    queue = await _filled(bench)
+    before = {info.job.id: info for info in await queue.jobs(limit=1000)}
+    done = await queue.retry(JobFilter(error="broken", limit=1))
+    equal(done.count, 1, "dead jobs retried by their error")
+    dropped = (await queue.drop(JobFilter("done", kinds=("a",)))).count
+    some = await queue.cancel(JobFilter(limit=2))
+    while some.more:
+        some = await queue.cancel(JobFilter(limit=2, after=some.next))
+        expect(some.count <= 2, f"{some.count} jobs cancelled by a call for 2")
+    gone = [i for i, info in before.items() if info.state == "done" and info.job.kind == "a"]
+    equal(dropped, len(gone), "done jobs of a kind that were dropped")
+    after = {info.job.id: info for info in await queue.jobs(limit=1000)}
+    equal(sorted(set(before) - set(after)), sorted(gone), "the jobs that are gone")
+    for info in after.values():
+        was = before[info.job.id].state
+        if info.state == "leased":
+            expect(info.cancel, f"the leased job {info.job.id} was not asked to cancel")
+        elif was in LIVE or "broken" in (before[info.job.id].error or "").lower():
+            equal(info.state, "cancelled", f"the state of the job {info.job.id}, once {was}")
+        else:
+            equal(info.state, was, f"the state of the job {info.job.id}")
+    for state in ("ready", "leased"):
+        await refused(ConfigError, queue.drop(JobFilter(state)), f"to drop what is {state}")
+    await refused(ConfigError, queue.cancel(JobFilter("dead")), "to cancel what is dead")
+
+
+async def check_counts_agree_with_lists(bench: Bench) -> None:
+    """Stats, whole and by kind, agree with the jobs that are listed; and the queue has a name."""
+    queue = await _filled(bench)
+    listed = await queue.jobs(limit=1000)
+    states = Counter(info.state for info in listed)
+    kinds = Counter((info.job.kind, info.state) for info in listed)
+    whole, by_kind = await queue.stats(), await queue.stats_by_kind()
+    require(queue.capabilities.exact_depth, "exact depth")
+    for state in STATES:
+        equal(getattr(whole, state), states[state], f"the number of {state} jobs")
+        for kind, stats in by_kind.items():
+            equal(getattr(stats, state), kinds[kind, state], f"the number of {state} {kind} jobs")
+    equal(sorted(by_kind), sorted({kind for kind, _ in kinds}), "the kinds")
+    equal(whole.capped, frozenset(), "the states that were not counted to the end")
+    expect(queue.name in await queue.names(), f"{queue.name!r} is not among the names")
 
 
 async def check_views_change_nothing(bench: Bench) -> None:

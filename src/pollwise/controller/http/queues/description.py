@@ -144,8 +144,24 @@ class RawRenewed(RawLost):
     cancel: list[str] = Field(description="The jobs that were asked to cancel.")
 
 
+class RawFilter(BaseModel):
+    """Which jobs a bulk action takes; all values are text, as in a query."""
+
+    state: JobState | None = None
+    kind: list[str] | None = None
+    worker: str | None = None
+    limit: str | None = Field(None, description="The maximum number of jobs, up to 1,000.")
+    after: str | None = Field(None, description="The `next` of the answer before.")
+    key: Name | None = None
+    error: str | None = Field(None, description="Text in the newest error.")
+    older_than: str | None = Field(None, description="Put longer ago: seconds, or 7d.")
+    newer_than: str | None = Field(None, description="Put less long ago: seconds, or 7d.")
+    live: Literal["true", "false"] | None = None
+
+
 class RawCancel(BaseModel):
-    ids: list[str]
+    ids: list[str] | None = None
+    filter: RawFilter | None = Field(None, description="Instead of ids.")
     nonce: Nonce = None
 
 
@@ -155,10 +171,15 @@ class RawStates(BaseModel):
 
 class RawChoice(BaseModel):
     ids: Ids = None
+    filter: RawFilter | None = Field(None, description="Instead of ids.")
 
 
 class RawCount(BaseModel):
     count: int
+
+
+class RawBulkDone(RawCount):
+    next: str | None = Field(None, description="Where to go on, for a filter; or null.")
 
 
 class RawHint(BaseModel):
@@ -179,6 +200,7 @@ class RawStats(BaseModel):
     done: int
     cancelled: int
     oldest_age: float | None
+    capped: list[JobState] = Field(description="The states that have at least this many jobs.")
 
 
 class RawStatsByKind(BaseModel):
@@ -227,6 +249,15 @@ class RawJobInfo(BaseModel):
 
 class RawJobs(BaseModel):
     jobs: list[RawJobInfo]
+
+
+class RawJobPage(RawJobs):
+    next: str | None = Field(description="Pass it as `after` to go on; null at the end.")
+    examined: int
+
+
+class RawNames(BaseModel):
+    names: list[str]
 
 
 class RawOneJob(BaseModel):
@@ -353,15 +384,15 @@ def raw_prune(name: str, keep: Keep = None) -> None: ...
 def raw_endings(name: str, body: RawIds, keep: Keep = None) -> None: ...
 
 
-@description.post("/cancel", summary="Cancel jobs", **_answers(RawStates, _OPERATE))
+@description.post("/cancel", summary="Cancel jobs", **_answers(RawStates | RawBulkDone, _OPERATE))
 def raw_cancel(name: str, body: RawCancel, keep: Keep = None) -> None: ...
 
 
-@description.post("/retry", summary="Run ended jobs again", **_answers(RawCount, _OPERATE))
+@description.post("/retry", summary="Run ended jobs again", **_answers(RawBulkDone, _OPERATE))
 def raw_retry(name: str, body: RawChoice, keep: Keep = None) -> None: ...
 
 
-@description.post("/drop", summary="Delete dead jobs", **_answers(RawCount, _OPERATE))
+@description.post("/drop", summary="Delete ended jobs", **_answers(RawBulkDone, _OPERATE))
 def raw_drop(name: str, body: RawChoice, keep: Keep = None) -> None: ...
 
 
@@ -425,6 +456,27 @@ def raw_jobs(
     after: str | None = None,
     keep: Keep = None,
 ) -> None: ...
+
+
+@description.get("/page", summary="A page of jobs", **_answers(RawJobPage, _READ))
+def raw_page(
+    name: str,
+    state: JobState | None = None,
+    kind: Annotated[list[str] | None, Query()] = None,
+    worker: str | None = None,
+    key: str | None = None,
+    error: str | None = None,
+    older_than: str | None = None,
+    newer_than: str | None = None,
+    live: bool = False,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    after: str | None = None,
+    keep: Keep = None,
+) -> None: ...
+
+
+@description.get("/names", summary="The queues of the store", **_answers(RawNames, _ALL))
+def raw_names(name: str, keep: Keep = None) -> None: ...
 
 
 @description.get("/jobs/{job_id}", summary="Show a job", **_answers(RawOneJob, _READ))

@@ -10,6 +10,7 @@ Under /api/queue/{name}:
     POST …/endings      {"ids"}                                                → {"endings"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
+    POST …/retry, drop, cancel  {"filter": as in …/page}            → {"count", "next"}
     POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
     POST …/resume       {"kind"}                                               → {"resumed"}
     GET  …/pauses                                                              → {"pauses"}
@@ -19,6 +20,9 @@ Under /api/queue/{name}:
     POST …/forget-worker  {"worker"}: it stops                                 → {}
     GET  …/stats        ?by=kind                                               → counts
     GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
+    GET  …/page         ?state&kind&worker&key&error&older_than&newer_than&limit&after
+                                                              → {"jobs", "next", "examined"}
+    GET  …/names        the queues of the store that the token may read        → {"names"}
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
@@ -53,7 +57,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded
-from pollwise.controller.http.queues import steering
+from pollwise.controller.http.queues import steering, views
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.bodies import (
     body_of,
@@ -71,7 +75,6 @@ from pollwise.durations import seconds
 from pollwise.errors import ConfigError, LeaseLost, PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.queues.http import wire
-from pollwise.queues.waiting import ENDINGS
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Claim, Settlement, checked_name
@@ -89,6 +92,8 @@ QUEUES_MAX = 100
 OpenQueue = Callable[[str, float | None], Queue]
 #: Returns who sent a request; raises `HttpError` without one of the scopes.
 Authorise = Callable[[HTTPConnection, Sequence[str]], Awaitable[str]]
+#: Returns those of some queues that the sender of a request may use.
+Readable = Callable[[HTTPConnection, list[str]], Awaitable[list[str]]]
 
 Work = Callable[[Queue, Request, dict[str, Any], str], Awaitable[Any]]
 
@@ -97,8 +102,6 @@ WORK = ("worker",)
 READ = ("read", "put", "operate", "worker")
 READ_JOBS = ("read", "put", "operate")
 OPERATE = ("operate",)
-#: The parameters of the query for a page of jobs.
-FILTERS = ("state", "kind", "worker", "newest", "limit", "after")
 SIGNAL = ("put", "operate", "worker")
 
 
@@ -108,6 +111,7 @@ class QueueApi:
     open: opens a named queue of the store; each is opened once and closed by `close`.
     authorise: returns who sent a request.
     check_files: raises if what is put now would be lost.
+    readable: returns those of some queues that the sender of a request may use; by default all.
     read_key: returns the key that seals claims (`ClaimSeals`); by default it is this process's own.
     """
 
@@ -118,9 +122,11 @@ class QueueApi:
         clock: Clock | None = None,
         check_files: Callable[[], Awaitable[None]] | None = None,
         read_key: Callable[[], Awaitable[bytes]] | None = None,
+        readable: Readable | None = None,
     ) -> None:
         self._open = open
         self._authorise = authorise
+        self._readable = readable or _all_names
         self._check_files = check_files
         self._clock = clock or Clock()
         self._queues: dict[tuple[str, float | None], Queue] = {}
@@ -143,10 +149,10 @@ class QueueApi:
             "settle": (self._settle, WORK),
             "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
-            "endings": (self._endings, READ_JOBS),
+            "endings": (views.endings, READ_JOBS),
             "cancel": (self._cancel, OPERATE),
-            "retry": (self._retry, OPERATE),
-            "drop": (self._drop, OPERATE),
+            "retry": (views.retry, OPERATE),
+            "drop": (views.drop, OPERATE),
             "hint": (self._hint, SIGNAL),
             "pause": (steering.pause, OPERATE),
             "resume": (steering.resume, OPERATE),
@@ -156,9 +162,11 @@ class QueueApi:
         }
         gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),
-            "/stats": (self._stats, READ, "by"),
-            "/jobs": (self._jobs, READ_JOBS, *FILTERS),
-            "/jobs/{job_id:path}": (self._job, READ_JOBS),
+            "/stats": (views.stats, READ, "by"),
+            "/names": (self._names, READ),
+            "/page": (views.page, READ_JOBS, *views.PAGE),
+            "/jobs": (views.jobs, READ_JOBS, *views.LIST),
+            "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
             "/workers": (steering.workers, READ_JOBS),
         }
@@ -391,60 +399,15 @@ class QueueApi:
     async def _about(self, queue: Queue, *_: object) -> Any:
         return {"name": queue.name, "capabilities": asdict(queue.capabilities)}
 
-    async def _stats(self, queue: Queue, request: Request, *_: object) -> Any:
-        by = request.query_params.get("by")
-        if by is None:
-            return asdict(await queue.stats())
-        if by != "kind":
-            raise ConfigError(f"by = {by[:40]!r} must be 'kind', or left out")
-        kinds = await queue.stats_by_kind()
-        return {"kinds": {kind: asdict(counts) for kind, counts in kinds.items()}}
-
-    async def _jobs(self, queue: Queue, request: Request, *_: object) -> Any:
-        asked = request.query_params
-        state: Any = asked.get("state")
-        limit = asked.get("limit", "50")
-        if not limit.isascii() or not limit.isdigit() or len(limit) > 9:
-            raise ConfigError(f"limit = {limit[:40]!r} must be a whole number")
-        newest = asked.get("newest", "false")
-        if newest not in ("true", "false"):
-            raise ConfigError(f"newest = {newest[:40]!r} must be true or false")
-        page = await queue.jobs(
-            state,
-            kind=asked.getlist("kind") or None,
-            worker=asked.get("worker"),
-            newest=newest == "true",
-            limit=int(limit),
-            after=asked.get("after"),
-        )
-        return {"jobs": [wire.info_to(each) for each in page]}
-
-    async def _job(self, queue: Queue, request: Request, *_: object) -> Any:
-        info = await queue.get(request.path_params["job_id"])
-        return {"job": None if info is None else wire.info_to(info)}
-
-    async def _endings(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        ids = wire.names_from(body.get("ids"), "ids")
-        if ids is None:
-            raise ConfigError("ids must be a list of job ids")
-        queue.hints().announce(ENDINGS)  # for the client, who gets it through a WebSocket
-        return {"endings": wire.endings_to(await queue.endings(ids))}
+    async def _names(self, queue: Queue, request: Request, *_: object) -> Any:
+        names = [name for name in await queue.names() if name != AGENTS]
+        return {"names": await self._readable(request, names)}
 
     async def _cancel(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
-        ids = wire.names_from(body.get("ids"), "ids")
-        if ids is None:
-            raise ConfigError("ids must be a list of job ids to cancel")
-
         async def cancel() -> bytes:
-            return encoded({"states": await queue.cancel(ids)})
+            return encoded(await views.cancel(queue, body))
 
         return await self._answers.once((who, queue.name, nonce_from(body)), cancel)
-
-    async def _retry(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        return {"count": await queue.retry(wire.names_from(body.get("ids"), "ids"))}
-
-    async def _drop(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        return {"count": await queue.drop(wire.names_from(body.get("ids"), "ids"))}
 
     async def _prune(self, queue: Queue, *_: object) -> Any:
         return {"count": await queue.prune()}
@@ -476,6 +439,10 @@ class QueueApi:
         finally:
             self._listening -= 1
             self._ends.discard(end)
+
+
+async def _all_names(_: HTTPConnection, names: list[str]) -> list[str]:
+    return names
 
 
 async def _own_key() -> bytes:

@@ -140,7 +140,7 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.get(
         "/api/jobs",
-        **described("List jobs, newest first", schema.JobPage, 422),
+        **described("List jobs, newest first", schema.PutJobs, 422),
         description="A token with the scope `put` sees the jobs that it put, unless it was made "
         "for all jobs; a page of it can be shorter than `limit`. `next` is null at the end.",
     )

@@ -1,6 +1,6 @@
 -- Retry ended jobs, delete them, or read how they ended. ARGV: now, what, the number to start after or how long jobs are
 -- kept ('' if they are not), the maximum count; then the numbers, unless all are meant.
--- What: "retry" (all: dead ones), "drop" (only dead ones), "prune" (done and cancelled ones) or "read".
+-- What: "retry" (all: dead ones), "drop" (only dead ones), "drop_ended", "prune" (done and cancelled ones) or "read".
 -- Returns how many, and the number to continue after, or '' at the end. "read" returns for each named
 -- job that has ended, or does not exist: its number, its state or -1, and, if it exists, its kind, its
 -- errors and its result.

@@ -1,0 +1,107 @@
+"""The routes of a queue that show jobs and count them, and that retry or drop them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+
+from pollwise.errors import ConfigError
+from pollwise.queues.base import Queue
+from pollwise.queues.http import wire
+from pollwise.queues.views import BulkDone
+from pollwise.queues.waiting import ENDINGS
+
+#: The parameters of the query for a page of jobs.
+LIST = ("state", "kind", "worker", "newest", "limit", "after")
+PAGE = wire.FILTER
+
+
+async def stats(queue: Queue, request: Request, *_: object) -> Any:
+    by = request.query_params.get("by")
+    if by is None:
+        return (await queue.stats()).to_value()
+    if by != "kind":
+        raise ConfigError(f"by = {by[:40]!r} must be 'kind', or left out")
+    kinds = await queue.stats_by_kind()
+    return {"kinds": {kind: counts.to_value() for kind, counts in kinds.items()}}
+
+
+async def jobs(queue: Queue, request: Request, *_: object) -> Any:
+    asked = request.query_params
+    newest = asked.get("newest", "false")
+    if newest not in ("true", "false"):
+        raise ConfigError(f"newest = {newest[:40]!r} must be true or false")
+    chosen = wire.filter_from(_query(asked))
+    page = await queue.jobs(
+        chosen.state,
+        kind=chosen.kinds,
+        worker=chosen.worker,
+        newest=newest == "true",
+        limit=chosen.limit,
+        after=chosen.after,
+    )
+    return {"jobs": [wire.info_to(each) for each in page]}
+
+
+async def page(queue: Queue, request: Request, *_: object) -> Any:
+    found = await queue.page(wire.filter_from(_query(request.query_params)))
+    jobs = [wire.info_to(each) for each in found.jobs]
+    return {"jobs": jobs, "next": found.next, "examined": found.examined}
+
+
+async def job(queue: Queue, request: Request, *_: object) -> Any:
+    info = await queue.get(request.path_params["job_id"])
+    return {"job": None if info is None else wire.info_to(info)}
+
+
+async def endings(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    ids = wire.names_from(body.get("ids"), "ids")
+    if ids is None:
+        raise ConfigError("ids must be a list of job ids")
+    queue.hints().announce(ENDINGS)  # for the client, who gets it through a WebSocket
+    return {"endings": wire.endings_to(await queue.endings(ids))}
+
+
+async def retry(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    if body.get("filter") is not None:
+        return bulk_to(await queue.retry(wire.filter_from(chosen_in(body))))
+    return {"count": await queue.retry(wire.names_from(body.get("ids"), "ids"))}
+
+
+async def drop(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    if body.get("filter") is not None:
+        return bulk_to(await queue.drop(wire.filter_from(chosen_in(body))))
+    return {"count": await queue.drop(wire.names_from(body.get("ids"), "ids"))}
+
+
+async def cancel(queue: Queue, body: dict[str, Any]) -> Any:
+    if body.get("filter") is not None:
+        return bulk_to(await queue.cancel(wire.filter_from(chosen_in(body))))
+    ids = wire.names_from(body.get("ids"), "ids")
+    if ids is None:
+        raise ConfigError("ids must be a list of job ids to cancel")
+    return {"states": await queue.cancel(ids)}
+
+
+def bulk_to(done: BulkDone) -> dict[str, Any]:
+    return {"count": done.count, "next": done.next}
+
+
+def chosen_in(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The filter in the body of a bulk action."""
+    if body.get("ids") is not None:
+        raise ConfigError("give ids or a filter, not both")
+    chosen = body["filter"]
+    if not isinstance(chosen, dict):
+        raise ConfigError('filter must be an object, such as {"state": "dead", "kind": ["mail"]}')
+    return chosen
+
+
+def _query(given: QueryParams) -> dict[str, Any]:
+    asked: dict[str, Any] = {name: given[name] for name in PAGE if name in given}
+    if "kind" in asked:
+        asked["kind"] = given.getlist("kind")
+    return asked

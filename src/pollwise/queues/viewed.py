@@ -1,0 +1,171 @@
+"""The part of every queue's contract that operators use: counts, lists, pages, retry and drop."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal, overload
+
+from pollwise.errors import ConfigError, Unsupported
+from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.notes import NotedStore
+from pollwise.queues.views import (
+    NAMES_MAX,
+    BulkDone,
+    JobFilter,
+    JobPage,
+    Stats,
+    page_of_list,
+)
+from pollwise.runtime.jobs import ENDED, JobInfo, State
+from pollwise.runtime.store import distinct
+
+BulkAction = Literal["retry", "drop", "cancel"]
+DEAD: tuple[State, ...] = ("dead",)
+
+
+class ViewedStore(NotedStore):
+    """A store whose jobs can be counted, listed, retried and dropped."""
+
+    capabilities: ClassVar[Capabilities]
+
+    async def jobs(
+        self,
+        state: State | None = None,
+        *,
+        kind: str | Sequence[str] | None = None,
+        worker: str | None = None,
+        newest: bool = False,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> list[JobInfo]:
+        """A page of jobs in put order; `after` is the last id of the previous page.
+
+        kind: one kind, or several. worker: only what this worker holds or has ended.
+        newest: the newest first.
+        """
+        kinds = distinct([kind] if isinstance(kind, str) else kind, "kind")
+        chosen = JobFilter(state, None if kinds is None else tuple(kinds), worker, limit, after)
+        self._check_views(state)
+        page = [] if chosen.nothing else await self._list_jobs(chosen, newest)
+        return [self._sealing.info(info) for info in page]
+
+    async def page(self, chosen: JobFilter) -> JobPage:
+        """A page of the jobs that match a filter, in the order that the store can read best.
+
+        Postgres and SQLite show leased jobs first, then ready, delayed, blocked, dead, done and
+        cancelled ones: the lease that ends first, the job that runs next of its kind, the one due
+        first, by key, and the newest that ended. Other stores show the newest put first.
+        The work is bounded: a page may be short and have a `next`; see `pollwise.queues.views`.
+        """
+        self._check_views(chosen.state)
+        page = JobPage([], None, 0) if chosen.nothing else await self._page(chosen)
+        return replace(page, jobs=[self._sealing.info(info) for info in page.jobs])
+
+    async def names(self) -> list[str]:
+        """The queues in this store that have jobs or notes, and this one; at most NAMES_MAX.
+
+        A store that cannot list its queues returns only this one.
+        """
+        return sorted({self.name, *await self._names()})[:NAMES_MAX]
+
+    @abstractmethod
+    async def stats(self) -> Stats:
+        """The number of jobs in each state."""
+
+    @abstractmethod
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        """The number of jobs in each state, for each kind that has jobs."""
+
+    @overload
+    async def retry(self, which: JobFilter) -> BulkDone: ...
+
+    @overload
+    async def retry(self, which: Sequence[str] | None = None) -> int: ...
+
+    async def retry(self, which: JobFilter | Sequence[str] | None = None) -> BulkDone | int:
+        """Run jobs again, with fresh attempts; return how many.
+
+        None: all dead jobs. With ids: these, if they are dead, done or cancelled.
+        With a filter: those that match and are in its state, or dead; see `BulkDone`.
+        """
+        if isinstance(which, JobFilter):
+            return await self._bulk("retry", _ended(which), self.retry)
+        count = await self._retry(distinct(which, "ids"))
+        if count:
+            self._give_hints(count)
+        return count
+
+    @overload
+    async def drop(self, which: JobFilter) -> BulkDone: ...
+
+    @overload
+    async def drop(self, which: Sequence[str] | None = None) -> int: ...
+
+    async def drop(self, which: JobFilter | Sequence[str] | None = None) -> BulkDone | int:
+        """Delete dead jobs permanently (None: all); return how many.
+
+        With a filter: those that match and are in its state, dead, done or cancelled, or else
+        dead; see `BulkDone`.
+        """
+        if isinstance(which, JobFilter):
+            return await self._bulk("drop", _ended(which), self._drop_ended)
+        return await self._drop(distinct(which, "ids"))
+
+    # What a store implements.
+
+    @abstractmethod
+    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
+        """Jobs in put order, or the newest first; `chosen.after` is an id. Only the state, the
+        kinds and the worker of the filter count."""
+
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        """As `page`; a store overrides this if it can read another order without sorting."""
+        return await page_of_list(self._list_jobs, chosen, self.clock.epoch())
+
+    async def _names(self) -> Iterable[str]:
+        return ()
+
+    @abstractmethod
+    async def _retry(self, ids: Sequence[str] | None) -> int: ...
+
+    @abstractmethod
+    async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+        """Delete jobs that are in one of these states."""
+
+    # What it uses.
+
+    async def _bulk(
+        self, action: BulkAction, chosen: JobFilter, act: Callable[[list[str]], Awaitable[int]]
+    ) -> BulkDone:
+        """Apply an action to one page of the jobs that match."""
+        self._check_views(chosen.state)
+        if chosen.nothing:
+            return BulkDone(0, None)
+        page = await self._page(chosen)
+        ids = [info.job.id for info in page.jobs]
+        return BulkDone(await act(ids) if ids else 0, page.next)
+
+    async def _drop_ended(self, ids: list[str]) -> int:
+        return await self._drop(ids, ENDED)
+
+    def _check_views(self, state: State | None) -> None:
+        if state != "dead" and not self.capabilities.views:
+            raise self._no_views("list jobs")
+
+    def _no_views(self, what: str) -> Unsupported:
+        return Unsupported(
+            f"{self.url} cannot {what}: its store shows a job only to the worker that claims it. "
+            '`stats` counts the jobs, and `jobs("dead")` shows the dead ones'
+        )
+
+
+def _ended(chosen: JobFilter) -> JobFilter:
+    """The filter for ended jobs; without a state, for dead ones."""
+    if chosen.live or chosen.state not in (None, *ENDED):
+        raise ConfigError(
+            f"state = {chosen.state!r}: only dead, done and cancelled jobs can be retried or "
+            "dropped; cancel the others first"
+        )
+    return replace(chosen, state=chosen.state or "dead")
