@@ -112,6 +112,11 @@ def unhandled(kinds: Mapping[str, Stats], workers: Iterable[WorkerInfo]) -> list
     )
 
 
+def handlers_of(kind: str, workers: Iterable[WorkerInfo]) -> int:
+    """How many of these workers have a handler for a kind."""
+    return sum(worker.handles(kind) for worker in workers)
+
+
 def _running(value: object) -> Iterable[RunningJob]:
     for each in value[:RUNNING_MAX] if isinstance(value, Sequence) else ():
         if isinstance(each, Mapping):

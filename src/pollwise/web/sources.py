@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pollwise.errors import PollwiseError
+from pollwise.errors import PollwiseError, StoreError
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
-from pollwise.queues.presence import WorkerInfo
-from pollwise.queues.views import Stats
+from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
+from pollwise.queues.views import JobFilter, Stats
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import JobInfo
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -26,9 +27,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How long an answer of a store is reused, in seconds: counts, and what changes more rarely.
+#: How long an answer of a store is reused, in seconds: counts, and what changes more rarely. A page
+#: that stays open while nothing happens reads the rest only after IDLE_REMEMBERED.
 COUNTS_REMEMBERED = 1.0
 REST_REMEMBERED = 10.0
+IDLE_REMEMBERED = 60.0
+NEVER = float("inf")
+#: How long a page waits for a store, and how long it believes that the store does not answer.
+ANSWER_WITHIN = 5.0
+ERROR_REMEMBERED = 5.0
+#: How many jobs that run are examined for those whose worker is gone.
+LEASES_EXAMINED = 50
 
 
 class Remembered(Generic[T]):
@@ -41,14 +50,35 @@ class Remembered(Generic[T]):
         self._lock = asyncio.Lock()
         self._at = float("-inf")
         self._value: T | None = None
+        self._error: PollwiseError | OSError | None = None
 
-    async def get(self) -> T:
-        """The answer, asked for again if it is too old."""
+    async def get(self, ttl: float | None = None) -> T:
+        """The answer, asked for again if it is older than `ttl`, or than its usual time."""
         async with self._lock:
-            if self._value is None or self._clock.now() - self._at >= self._ttl:
-                self._value = await self._call()
-                self._at = self._clock.now()
+            if self._error is not None and self.age < ERROR_REMEMBERED:
+                raise self._error
+            if self._value is None or self.age >= (self._ttl if ttl is None else ttl):
+                self._value = await self._ask()
             return self._value
+
+    async def _ask(self) -> T:
+        self._error = None
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN):
+                return await self._call()
+        except TimeoutError:
+            self._error = StoreError(f"it did not answer within {ANSWER_WITHIN:g} s")
+            raise self._error from None
+        except (PollwiseError, OSError) as error:
+            self._error = error
+            raise
+        finally:
+            self._at = self._clock.now()
+
+    @property
+    def age(self) -> float:
+        """How old the answer is, in seconds."""
+        return self._clock.now() - self._at
 
     def forget(self) -> None:
         """Ask again next time: something was changed."""
@@ -57,12 +87,28 @@ class Remembered(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ShownQueue:
-    """What a page shows of a queue. error: why the store did not answer; then the rest is empty."""
+    """What a page shows of a queue. error: why the store did not answer; then the rest is empty.
+
+    kinds: the counts of each kind; empty if the store cannot count them.
+    leased: some of the jobs that run, at most LEASES_EXAMINED.
+    """
 
     stats: Stats | None = None
     paused: Mapping[str | None, PauseInfo] = field(default_factory=dict)
     workers: tuple[WorkerInfo, ...] = ()
+    kinds: Mapping[str, Stats] = field(default_factory=dict)
+    leased: tuple[JobInfo, ...] = ()
     error: str | None = None
+
+    def abandoned(self, now: float) -> list[JobInfo]:
+        """Jobs that are held by a worker that has no record any more, so they wait for their lease
+        to end."""
+        there = {worker.name for worker in self.workers}
+        return [
+            info
+            for info in self.leased
+            if info.worker not in there and now - (info.claimed_at or now) > PRESENCE_KEPT
+        ]
 
     @property
     def marker(self) -> Hashable:
@@ -78,32 +124,79 @@ class QueueSource:
         self.queue = queue
         self.title = queue.name
         self.place = queue.url  # without secrets
+        self._clock = clock
+        can = queue.capabilities
         self._stats = Remembered(queue.stats, clock, COUNTS_REMEMBERED)
-        self._rest = Remembered(self._read_rest, clock, REST_REMEMBERED)
+        self._paused = Remembered(queue.paused if can.pause else _nothing, clock, REST_REMEMBERED)
+        self._workers = Remembered(
+            queue.workers if can.presence else _nobody, clock, REST_REMEMBERED
+        )
+        self._kinds = Remembered(
+            queue.stats_by_kind if can.views else _nothing, clock, REST_REMEMBERED
+        )
+        self._leased = Remembered(self._read_leased, clock, REST_REMEMBERED)
+        self._parts: tuple[Remembered[Any], ...] = (
+            self._paused, self._workers, self._kinds, self._leased,
+        )  # fmt: skip
         self._counts_before: Stats | None = None
+        self._counts_next = False
 
-    async def snapshot(self) -> ShownQueue:
-        """Counts, pauses and workers. While nothing changes, only the counts are read again."""
+    async def marker(self) -> Hashable:
+        """A value that changes when the queue does, by one call to the store at most.
+
+        It counts the jobs; every second time it reads another part again instead, if one is old.
+        """
+        try:
+            old = [part for part in self._parts if IDLE_REMEMBERED / 2 <= part.age < NEVER]
+            self._counts_next = not self._counts_next or not old
+            if not self._counts_next:
+                await max(old, key=lambda part: part.age).get(0.0)
+            stats = await self._stats.get(None if self._counts_next else NEVER)
+            return _counts(stats), await self._shape()
+        except (PollwiseError, OSError) as error:
+            return str(error)
+
+    async def _shape(self) -> Hashable:
+        """What is known of pauses and workers, without asking the store."""
+        paused, workers = await self._paused.get(NEVER), await self._workers.get(NEVER)
+        return tuple(paused.items()), tuple((w.note_name, w.busy, w.breakers) for w in workers)
+
+    async def snapshot(self, *, live: bool = False) -> ShownQueue:
+        """Counts, pauses, workers and kinds.
+
+        live: for a page that stays open; while nothing changes, only the counts are read again.
+        """
         try:
             stats = await self._stats.get()
             if _counts(stats) != self._counts_before:
-                self._counts_before = _counts(stats)
-                self._rest.forget()
-            paused, workers = await self._rest.get()
+                self._counts_before, live = _counts(stats), False
+            ttl = IDLE_REMEMBERED if live else None
+            paused, workers, kinds = await asyncio.gather(
+                self._paused.get(ttl), self._workers.get(ttl), self._kinds.get(ttl)
+            )
+            leased = await self._leased.get(ttl) if stats.leased else ()
         except (PollwiseError, OSError) as error:
-            return ShownQueue(error=str(error))
-        return ShownQueue(stats, paused, workers)
+            return ShownQueue(error=str(error) or type(error).__name__)
+        return ShownQueue(stats, paused, tuple(workers), kinds, tuple(leased))
 
     def forget(self) -> None:
         """An action changed the queue: the next page reads it again."""
-        self._stats.forget()
-        self._rest.forget()
+        for part in (self._stats, *self._parts):
+            part.forget()
 
-    async def _read_rest(self) -> tuple[Mapping[str | None, PauseInfo], tuple[WorkerInfo, ...]]:
+    async def _read_leased(self) -> Sequence[JobInfo]:
         can = self.queue.capabilities
-        paused = await self.queue.paused() if can.pause else {}
-        workers = tuple(await self.queue.workers()) if can.presence else ()
-        return paused, workers
+        if not can.views or not can.presence:
+            return ()
+        return (await self.queue.page(JobFilter("leased", limit=LEASES_EXAMINED))).jobs
+
+
+async def _nothing() -> Mapping[Any, Any]:
+    return {}
+
+
+async def _nobody() -> Sequence[WorkerInfo]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)

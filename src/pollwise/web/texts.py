@@ -90,6 +90,15 @@ def state_badge(state: str) -> Markup:
     return Markup('<span class="badge tone-{}">{}</span>').format(TONES.get(state, "grey"), state)
 
 
+def counted(count: int, what: str, capped: bool = False) -> str:
+    """A number of things, in words; capped: there may be more.
+
+    >>> counted(1, "job"), counted(12_000, "job", capped=True)
+    ('1 job', '12,000+ jobs')
+    """
+    return f"{count:,}{'+' if capped else ''} {what}{'' if count == 1 and not capped else 's'}"
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A fraction as a percentage.
 
@@ -110,6 +119,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "compact": compact,
     "age": age,
     "when": when,
+    "counted": counted,
     "percent": percent,
     "one_line": one_line,
     "state_badge": state_badge,

@@ -57,6 +57,14 @@ class Visit:
         """The parameters after the question mark."""
         return self.request.query_params
 
+    async def picked(self, name: str, most: int) -> list[str]:
+        """The values of the fields of one name in a form, such as rows of a table, once each."""
+        form = await self.request.form()
+        values = dict.fromkeys(each for each in form.getlist(name) if isinstance(each, str))
+        if len(values) > most:
+            raise Refused(f"{len(values)} rows are selected; at most {most} at a time.")
+        return list(values)
+
 
 class View:
     """A page of the web interface.

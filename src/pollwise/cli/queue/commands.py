@@ -21,7 +21,7 @@ from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
-from pollwise.queues.presence import WorkerInfo, unhandled
+from pollwise.queues.presence import WorkerInfo, handlers_of, unhandled
 from pollwise.queues.urls import open_queue
 from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import STATES, NewJob
@@ -147,7 +147,7 @@ def _print_kinds(
     """The counts of each kind. Kinds that wait and that no worker there handles are marked."""
     nobody = [] if there is None else unhandled(kinds, there)
     if as_json:
-        handlers = {k: None if there is None else steering.handlers_of(k, there) for k in kinds}
+        handlers = {k: None if there is None else handlers_of(k, there) for k in kinds}
         print_json(
             {
                 kind: {
@@ -165,7 +165,7 @@ def _print_kinds(
             kind,
             *(counted(counts, state) for state in STATES),
             NOTHING if counts.oldest_age is None else short(counts.oldest_age),
-            NOTHING if there is None else steering.handlers_of(kind, there) or "none",
+            NOTHING if there is None else handlers_of(kind, there) or "none",
         )
         for kind, counts in sorted(kinds.items())
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -225,11 +225,6 @@ def pause_text(kind: str | None, pause: PauseInfo) -> str:
     by = f" by {visible(pause.by)}" if pause.by else ""
     why = f": {visible(pause.why)}" if pause.why else ""
     return f"paused: {what}{by} at {moment(pause.at)}{why}"
-
-
-def handlers_of(kind: str, workers: Sequence[WorkerInfo]) -> int:
-    """How many of these workers have a handler for a kind."""
-    return sum(worker.handles(kind) for worker in workers)
 
 
 def _what(kind: str | None) -> str:

@@ -21,7 +21,7 @@ from pollwise.durations import seconds
 from pollwise.errors import StoreError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
-from pollwise.queues.presence import WorkerInfo, unhandled
+from pollwise.queues.presence import WorkerInfo, handlers_of, unhandled
 from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import STATES, JobInfo, State
 
@@ -287,7 +287,7 @@ def _more(count: int) -> list[RenderableType]:
 def _kind_cells(kind: str, snapshot: QueueSnapshot) -> dict[str, Text]:
     counts, workers = snapshot.kinds[kind], snapshot.workers
     paused = None in snapshot.pauses or kind in snapshot.pauses
-    handlers = None if workers is None else steering.handlers_of(kind, workers)
+    handlers = None if workers is None else handlers_of(kind, workers)
     age = counts.oldest_age
     cells: dict[str, Text] = {
         state: Text(counted(counts, state), _style(counts, state)) for state in STATES

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pollwise.web.pages.controller import AgentPage, ControllerPage
-from pollwise.web.pages.overview import OverviewPage
+from pollwise.web.pages.queues.overview import OverviewPage
+from pollwise.web.pages.queues.page import QueuePage
 from pollwise.web.view import View
 
 #: Every page, in the order of their routes.
-VIEWS: tuple[type[View], ...] = (OverviewPage, ControllerPage, AgentPage)
+VIEWS: tuple[type[View], ...] = (OverviewPage, QueuePage, ControllerPage, AgentPage)

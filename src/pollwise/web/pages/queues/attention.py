@@ -1,0 +1,117 @@
+"""What needs attention: problems that the overview shows first, each with a link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pollwise.queues.presence import unhandled
+from pollwise.web.sources import QueueSource, ShownQueue
+from pollwise.web.texts import age, counted, one_line
+
+#: How many kinds or workers a line names.
+NAMED_MAX = 3
+#: A worker that is younger than this may still be proving its hints, in seconds.
+PROVING = 90.0
+#: The tones, the most urgent first.
+URGENCY = ("red", "amber", "blue")
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Something that needs attention.
+
+    tone: red for work that does not get done, amber for what an operator should know, blue for
+        what costs only polls.
+    where: what it is about. text: what is wrong. more: the reason, if there is one.
+    page, parts, query: the page that shows it, for the template's `url`.
+    """
+
+    tone: Literal["red", "amber", "blue"]
+    where: str
+    text: str
+    page: str
+    parts: Mapping[str, str]
+    query: Mapping[str, str] = field(default_factory=dict)
+    more: str = ""
+    anchor: str = ""
+
+
+def sorted_concerns(concerns: list[Concern]) -> list[Concern]:
+    """The most urgent first; else in the order of what they are about."""
+    return sorted(concerns, key=lambda each: URGENCY.index(each.tone))
+
+
+def queue_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterator[Concern]:
+    """What needs attention in a queue."""
+    page, title = "queue", source.title
+    parts = {"slug": source.slug}
+    stats = shown.stats
+    if stats is None:
+        yield Concern(
+            "red", title, "The store does not answer.", page, parts, more=shown.error or ""
+        )
+        return
+    if stats.dead:
+        text = f"{counted(stats.dead, 'dead job', 'dead' in stats.capped)}: retry or drop."
+        yield Concern("red", title, text, page, parts, {"state": "dead"}, anchor="jobs")
+    if abandoned := shown.abandoned(now):
+        holders = sorted({info.worker or "" for info in abandoned})
+        last = max((info.claim.until for info in abandoned if info.claim), default=now)
+        more = (
+            f"They come back when their leases end, within {age(last - now)}." if last > now else ""
+        )
+        text = f"{counted(len(abandoned), 'job')} held by {_named(holders)}, which no longer runs."
+        yield Concern("amber", title, text, page, parts, {"state": "leased"}, more, "jobs")
+    yield from _handler_concerns(source, shown)
+    for kind, pause in shown.paused.items():
+        what = "The whole queue is paused" if kind is None else f"Kind {kind} is paused"
+        query, anchor = ({}, "") if kind is None else ({"kind": kind}, "kinds")
+        by = f" by {pause.by}" if pause.by else ""
+        text = f"{what}{by}, {age(now - pause.at)} ago."
+        why = one_line(pause.why, 90)
+        yield Concern("amber", title, text, page, parts, query, why, anchor)
+    broken = sorted({kind for worker in shown.workers for kind in worker.breakers})
+    if broken:
+        text = (
+            f"Open breaker: workers do not claim {_named(broken)}, because handlers keep failing."
+        )
+        query = {"kind": broken[0]} if len(broken) == 1 else {}
+        yield Concern("amber", title, text, page, parts, query, anchor="workers")
+    yield from _hint_concerns(source, shown, now)
+
+
+def _handler_concerns(source: QueueSource, shown: ShownQueue) -> Iterator[Concern]:
+    """Jobs that wait, and that no running worker can take."""
+    if not source.queue.capabilities.presence or shown.stats is None:
+        return
+    parts = {"slug": source.slug}
+    waiting = shown.stats.ready
+    if not shown.workers:
+        if waiting:
+            text = f"No worker is running, and {counted(waiting, 'job')} wait."
+            yield Concern("red", source.title, text, "queue", parts, {"state": "ready"}, "", "jobs")
+        return
+    kinds = unhandled(shown.kinds, shown.workers)
+    if kinds:
+        text = f"No running worker handles {_named(kinds)}."
+        query = {"kind": kinds[0]} if len(kinds) == 1 else {}
+        yield Concern("red", source.title, text, "queue", parts, query, anchor="kinds")
+
+
+def _hint_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterator[Concern]:
+    """Workers that should get hints of other processes, and for whom these are not proven."""
+    if source.queue.capabilities.hints not in ("machine", "network"):
+        return
+    without = [w.name for w in shown.workers if not w.hints and now - w.started_at > PROVING]
+    if without:
+        text = (
+            f"Hints are not proven for {_named(without)}: they poll at their strategy's own pace."
+        )
+        yield Concern("blue", source.title, text, "queue", {"slug": source.slug}, anchor="workers")
+
+
+def _named(names: list[str]) -> str:
+    more = len(names) - NAMED_MAX
+    return ", ".join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

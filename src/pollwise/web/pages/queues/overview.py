@@ -1,0 +1,74 @@
+"""The first page: what needs attention, the totals, and every queue at a glance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from pollwise.web.live import wants_events
+from pollwise.web.pages.queues.attention import queue_concerns, sorted_concerns
+from pollwise.web.sources import ShownQueue
+from pollwise.web.view import View, Visit
+
+#: With more queues than this, each is a row of a table instead of a card.
+CARDS_MAX = 6
+#: How many concerns are shown at once; the others are folded.
+CONCERNS_MAX = 12
+
+
+class OverviewPage(View):
+    """Every queue, with its depth and its oldest job."""
+
+    name = "overview"
+    path = "/"
+    template = "overview/page.html"
+
+    def __init__(self, web: Any) -> None:
+        super().__init__(web)
+        self._turn = 0
+        self._markers: dict[str, Hashable] = {}
+
+    async def marker(self, visit: Visit) -> Hashable:
+        """Asks one queue, each in its turn: while all are idle, many cost no more than one."""
+        queues = list(self.web.sources.queues.values())
+        if queues:
+            self._turn = (self._turn + 1) % len(queues)
+            source = queues[self._turn]
+            self._markers[source.slug] = await source.marker()
+        return tuple(self._markers.items())
+
+    async def context(self, visit: Visit) -> Mapping[str, Any]:
+        queues = list(self.web.sources.queues.values())
+        live = wants_events(visit.request)
+        shown = await asyncio.gather(*(source.snapshot(live=live) for source in queues))
+        now = self.web.sources.clock.epoch()
+        concerns = [
+            concern
+            for source, each in zip(queues, shown, strict=True)
+            for concern in queue_concerns(source, each, now)
+        ]
+        return {
+            "queues": list(zip(queues, shown, strict=True)),
+            "totals": totals(shown),
+            "concerns": sorted_concerns(concerns),
+            "concerns_max": CONCERNS_MAX,
+            "as_cards": len(queues) <= CARDS_MAX,
+        }
+
+
+def totals(shown: list[ShownQueue]) -> dict[str, Any]:
+    """The figures of all queues together."""
+    counts = [each.stats for each in shown if each.stats is not None]
+    workers = [worker for each in shown for worker in each.workers]
+    ages = [each.oldest_age for each in counts if each.oldest_age is not None]
+    return {
+        "ready": sum(each.ready for each in counts),
+        "waiting": sum(each.delayed + each.blocked for each in counts),
+        "leased": sum(each.leased for each in counts),
+        "dead": sum(each.dead for each in counts),
+        "oldest_age": max(ages, default=None),
+        "workers": len(workers),
+        "busy": sum(worker.busy for worker in workers),
+        "concurrency": sum(worker.concurrency for worker in workers),
+    }

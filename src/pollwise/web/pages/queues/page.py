@@ -1,0 +1,197 @@
+"""The page of a queue: its figures, its jobs by state with filters, its kinds and its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar
+
+from pollwise.errors import ConfigError, PollwiseError
+from pollwise.queues.presence import handlers_of, unhandled
+from pollwise.queues.views import JobPage, Stats
+from pollwise.runtime.jobs import STATES
+from pollwise.web.live import wants_events
+from pollwise.web.pages.queues.attention import queue_concerns, sorted_concerns
+from pollwise.web.pages.queues.search import AGES, PAGE, JobSearch
+from pollwise.web.sources import QueueSource, ShownQueue
+from pollwise.web.texts import counted
+from pollwise.web.view import NotShown, Refused, View, Visit
+
+#: How many kinds, and how many workers, the page shows.
+KINDS_MAX = 50
+WORKERS_MAX = 10
+#: By state, what can be done with its jobs; "" for jobs in different states.
+OFFERED: Mapping[str, tuple[str, ...]] = {
+    "": ("retry", "cancel", "drop"),
+    "ready": ("cancel",),
+    "delayed": ("cancel",),
+    "blocked": ("cancel",),
+    "leased": ("cancel",),
+    "done": ("retry",),
+    "dead": ("retry", "drop"),
+    "cancelled": ("retry",),
+}
+#: The longest reason for a pause, in characters.
+WHY_MAX = 500
+
+
+class QueuePage(View):
+    """One queue."""
+
+    name = "queue"
+    path = "/queues/{slug}"
+    template = "queue/page.html"
+    actions: ClassVar[Mapping[str, str]] = {
+        "retry": "operate", "drop": "operate", "cancel": "operate",
+        "pause": "operate", "resume": "operate",
+    }  # fmt: skip
+
+    async def marker(self, visit: Visit) -> Hashable:
+        return await self._source(visit).marker()
+
+    async def context(self, visit: Visit) -> Mapping[str, Any]:
+        source = self._source(visit)
+        shown = await source.snapshot(live=wants_events(visit.request))
+        found, wrong = JobPage([], None, 0), ""
+        try:
+            search = JobSearch.of(visit.query)
+        except ConfigError as error:
+            search, wrong = JobSearch(), f"This filter cannot be used: {error}."
+        else:
+            if not source.queue.capabilities.views:
+                search = JobSearch(state="dead")
+            if shown.stats is not None:
+                try:
+                    found = await source.queue.page(search.filter())
+                except (PollwiseError, OSError) as error:
+                    wrong = str(error)
+        now = self.web.sources.clock.epoch()
+        return {
+            "source": source,
+            "can": source.queue.capabilities,
+            "shown": shown,
+            "concerns": sorted_concerns(list(queue_concerns(source, shown, now))),
+            "search": search,
+            "found": found,
+            "wrong": wrong,
+            "tabs": tabs(shown.stats, search),
+            "offered": OFFERED[search.state],
+            "matching": matching(shown, search),
+            "kinds": kinds_shown(shown),
+            "kind_names": sorted({*shown.kinds, *([search.kind] if search.kind else [])}),
+            "workers": shown.workers[:WORKERS_MAX],
+            "ages": AGES,
+            "page_size": PAGE,
+            "limits": {"kinds": KINDS_MAX, "why": WHY_MAX},
+        }
+
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+        source = self._source(visit)
+        try:
+            if action in ("pause", "resume"):
+                return await self._steer(visit, source, action, form)
+            ids = await visit.picked("id", PAGE)
+            if not ids:
+                raise Refused("No job was selected. Select some in the table first.")
+            return await _do(source, action, ids)
+        finally:
+            source.forget()
+
+    async def _steer(
+        self, visit: Visit, source: QueueSource, action: str, form: Mapping[str, str]
+    ) -> str:
+        kind = form.get("kind") or None
+        what = "the whole queue" if kind is None else f"kind {kind}"
+        if action == "resume":
+            if not await source.queue.resume(kind):
+                raise Refused(f"{what.capitalize()} was not paused.")
+            return f"Resumed {what}."
+        why = form.get("why", "").strip()
+        if len(why) > WHY_MAX:
+            raise Refused(f"The reason has {len(why)} characters; at most {WHY_MAX}.")
+        await source.queue.pause(kind, by=visit.viewer.who, why=why)
+        return f"Paused {what}. What runs goes on to its end."
+
+    def _source(self, visit: Visit) -> QueueSource:
+        slug = visit.path["slug"]
+        try:
+            return self.web.sources.queues[slug]
+        except KeyError:
+            raise NotShown(f"There is no queue {slug} here.") from None
+
+
+async def _do(source: QueueSource, action: str, ids: list[str]) -> str:
+    """Retry, drop or cancel some jobs; say to how many it happened."""
+    queue, asked = source.queue, len(ids)
+    if action == "retry":
+        return _said("Retried", await queue.retry(ids), asked, "only ended jobs can be retried")
+    if action == "drop":
+        return _said("Dropped", await queue.drop(ids), asked, "only dead jobs can be dropped")
+    states = list((await queue.cancel(ids)).values())
+    said = _said(
+        "Cancelled",
+        states.count("cancelled") + states.count("leased"),
+        asked,
+        "jobs that have ended stay as they are",
+    )
+    running = states.count("leased")
+    return (
+        f"{said} {running} of them run, and end when their worker learns of it."
+        if running
+        else said
+    )
+
+
+def _said(verb: str, count: int, asked: int, why: str) -> str:
+    if count == asked:
+        return f"{verb} {counted(count, 'job')}."
+    return f"{verb} {count} of {counted(asked, 'job')}: {why}."
+
+
+def tabs(stats: Stats | None, search: JobSearch) -> list[dict[str, Any]]:
+    """The states with their counts, each a link to its jobs."""
+    listed = [{"state": "", "text": "All", "count": None, "capped": False}]
+    for state in STATES:
+        count = None if stats is None else getattr(stats, state)
+        capped = stats is not None and state in stats.capped
+        listed.append(
+            {"state": state, "text": state.capitalize(), "count": count, "capped": capped}
+        )
+    return [{**each, "current": each["state"] == search.state} for each in listed]
+
+
+def matching(shown: ShownQueue, search: JobSearch) -> int | None:
+    """How many jobs match a search by state and kind; None if nobody knows."""
+    if not search.state or search.narrow or shown.stats is None:
+        return None
+    counts = shown.kinds.get(search.kind) if search.kind else shown.stats
+    if counts is None or search.state in counts.capped:
+        return None
+    return int(getattr(counts, search.state))
+
+
+def kinds_shown(shown: ShownQueue) -> list[dict[str, Any]]:
+    """The kinds: those that nobody handles first, then those with the most work."""
+    lost = set(unhandled(shown.kinds, shown.workers))
+    rows = [
+        {
+            "kind": kind,
+            "counts": counts,
+            "handlers": handlers_of(kind, shown.workers),
+            "lost": kind in lost,
+            "pause": shown.paused.get(kind),
+        }
+        for kind, counts in shown.kinds.items()
+    ]
+    rows += [
+        {"kind": kind, "counts": None, "handlers": handlers_of(kind, shown.workers), "lost": False,
+         "pause": pause}
+        for kind, pause in shown.paused.items()
+        if kind is not None and kind not in shown.kinds
+    ]  # fmt: skip
+
+    def place(row: dict[str, Any]) -> tuple[Any, ...]:
+        counts = row["counts"]
+        busy = 0 if counts is None else counts.ready + counts.leased
+        return not row["lost"], row["pause"] is None, -busy, row["kind"]
+
+    return sorted(rows, key=place)

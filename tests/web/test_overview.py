@@ -1,0 +1,116 @@
+"""The overview: what needs attention, and every queue at a glance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pollwise.errors import StoreError
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.notes import Note, Topic
+from pollwise.queues.views import Stats
+from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.testing import VirtualClock
+from tests.web.test_queue import WORKER
+from tests.web.visiting import HOSTILE, Visitor
+
+
+class Broken(MemoryQueue):
+    """A queue whose store does not answer."""
+
+    async def stats(self) -> Stats:
+        raise StoreError(f"cannot connect {HOSTILE}")
+
+
+class Counting(MemoryQueue):
+    """Counts the reads of its queues."""
+
+    asked = 0
+
+    async def stats(self) -> Stats:
+        Counting.asked += 1
+        return await super().stats()
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        Counting.asked += 1
+        return await super().stats_by_kind()
+
+    async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
+        Counting.asked += 1
+        return await super()._read_notes(topics)
+
+
+def test_shows_what_needs_attention_with_links() -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        queue, idle = MemoryQueue("shop", clock=clock), MemoryQueue("idle", clock=clock)
+        visitor = Visitor(queue, idle, Broken("gone"), clock=clock)
+        await queue.put([NewJob("mail", 1), NewJob("mail", 2), NewJob("lost", 3)])
+        first, _ = await queue.claim("gone-1", 2, "1h")
+        await queue.settle([Settlement.dead(first, "ValueError: bad")])
+        await clock.advance(200)
+        now = clock.epoch()
+        worker = replace(WORKER, seen_at=now, started_at=now, breakers=("sms",))
+        await queue.record_worker(worker, 1e6)
+        await idle.pause(by="anna", why="month end")
+        html = await visitor.get("/")
+        text = await visitor.main("/")
+        for line in (
+            "shop 1 dead job: retry or drop.",
+            "No running worker handles lost.",
+            "shop Open breaker: workers do not claim sms",
+            "shop 1 job held by gone-1, which no longer runs. They come back when their leases end",
+            "idle The whole queue is paused by anna, 0 ms ago. month end",
+            f"gone The store does not answer. cannot connect {HOSTILE}",
+        ):
+            assert line in text, line
+        assert '<a href="/queues/shop?state=dead#jobs"' in html
+
+    clock.run(main())
+
+
+def test_a_calm_overview_says_so() -> None:
+    async def main() -> None:
+        visitor = Visitor(MemoryQueue("shop"))
+        assert "Nothing needs attention." in await visitor.main("/")
+        assert "No queue is shown here." in await Visitor().main("/")
+
+    asyncio.run(main())
+
+
+def test_many_queues_are_rows() -> None:
+    async def main() -> None:
+        queues = [MemoryQueue(f"tenant-{i}") for i in range(50)]
+        await queues[7].put([NewJob("mail", i) for i in range(12)])
+        html = await Visitor(*queues).get("/")
+        assert html.count('<tr id="queue-') == 50
+        assert '<td class="n" data-label="Ready">12</td>' in html
+
+    asyncio.run(main())
+
+
+def test_an_idle_page_asks_the_store_once_per_refresh() -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        queues = [Counting(f"queue-{i}", clock=clock) for i in range(5)]
+        visitor = Visitor(*queues, clock=clock)
+        await visitor.get("/")
+        overview = visitor.web.views[0]
+        for source in visitor.sources.queues.values():
+            await source.marker()
+        markers = set()
+        Counting.asked = 0
+        for _ in range(60):
+            await clock.advance(2.0)
+            markers.add(await overview.marker(None))  # type: ignore[arg-type]
+        assert Counting.asked <= 60
+        await queues[3].put(NewJob("mail", 1))
+        for _ in range(5):
+            await clock.advance(2.0)
+            markers.add(await overview.marker(None))  # type: ignore[arg-type]
+        assert len(markers) > 1
+
+    clock.run(main())

@@ -1,0 +1,58 @@
+"""Visits pages without JavaScript, for tests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import unescape
+from typing import Any
+
+import httpx
+
+from pollwise.queues.base import Queue
+from pollwise.runtime.clock import Clock
+from pollwise.web.access import WebAccess
+from pollwise.web.app import Web, application
+from pollwise.web.sources import Sources
+from tests.web.viewers import Everybody
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x>"
+
+
+class Visitor:
+    """Looks at the pages of some queues."""
+
+    def __init__(
+        self, *queues: Queue, access: WebAccess | None = None, clock: Clock | None = None
+    ) -> None:
+        self.sources = Sources(clock=clock or Clock())
+        for queue in queues:
+            self.sources.add_queue(queue)
+        self.web = Web(self.sources, access or Everybody())
+        transport = httpx.ASGITransport(application(self.web))
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://test")
+
+    async def get(self, path: str, status: int = 200) -> str:
+        answer = await self._client.get(path)
+        assert answer.status_code == status, answer.text
+        assert "<script>alert" not in answer.text
+        assert "<img src=x>" not in answer.text
+        return answer.text
+
+    async def main(self, path: str, status: int = 200) -> str:
+        """The text of the page's contents, without tags."""
+        html = await self.get(path, status)
+        return text_of(html[html.index("<main") : html.index("</main>")])
+
+    async def post(
+        self, path: str, action: str, ids: Iterable[str] = (), **fields: str
+    ) -> httpx.Response:
+        page = await self._client.get(path)
+        token = re.search(r'name="csrf" value="([^"]*)"', page.text)
+        data: dict[str, Any] = {"csrf": token[1] if token else "", "action": action, **fields}
+        return await self._client.post(path, data={**data, "id": list(ids)})
+
+
+def text_of(html: str) -> str:
+    """The text of some HTML in one line."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
