@@ -178,13 +178,13 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
     [
         (
             "put",
-            ("put", "stats", "kinds", "jobs", "paused", "workers"),
-            ("claim", "retry", "cancel", "pause", "record_worker"),
+            ("put", "stats", "kinds", "jobs", "paused", "workers", "history"),
+            ("claim", "retry", "cancel", "pause", "record_worker", "fold_history"),
         ),
         (
             "worker",
-            ("claim", "stats", "kinds", "paused", "record_worker", "forget_worker"),
-            ("put", "jobs", "drop", "cancel", "pause", "resume", "workers", "set_concurrency"),
+            ("claim", "stats", "kinds", "paused", "record_worker", "forget_worker", "fold_history"),
+            ("put", "jobs", "drop", "cancel", "pause", "workers", "set_concurrency", "history"),
         ),
         (
             "operate",
@@ -233,6 +233,8 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "workers": queue.workers,
                 "record_worker": lambda: queue.record_worker(INFO, 60),
                 "forget_worker": lambda: queue.forget_worker(INFO),
+                "history": queue.history,
+                "fold_history": queue.fold_history,
                 "set_concurrency": lambda: queue.set_concurrency("w", 2),
             }
             for name in may:

@@ -58,6 +58,8 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
+from pollwise.runtime.rollups.keeping import HistoryChoice
+from pollwise.runtime.rollups.points import HistoryPoint
 from pollwise.runtime.rollups.rows import HistoryRow
 from pollwise.storage.in_doubt import InDoubt
 
@@ -86,7 +88,7 @@ class HttpQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        shows_claims=False, long_poll=True, hints="network", history=False
+        shows_claims=False, long_poll=True, hints="network"
     )
     _hints_of_puts: ClassVar[bool] = True
 
@@ -298,13 +300,28 @@ class HttpQueue(Queue):
     async def _record_worker(
         self, info: WorkerInfo, ttl: float, history: tuple[HistoryRow, ...]
     ) -> int | None:
-        said = {"worker": info.to_value(), "ttl": ttl}
+        said = {"worker": info.to_value(), "ttl": ttl, "history": wire.rows_to(history)}
         answer = await self._again(lambda: self._post("record-worker", said))
         order: int | None = answer["concurrency"]
         return order
 
     async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:
-        await self._again(lambda: self._post("forget-worker", {"worker": info.to_value()}))
+        said = {"worker": info.to_value(), "history": wire.rows_to(history)}
+        await self._again(lambda: self._post("forget-worker", said))
+
+    async def _history_of(self, asked: HistoryChoice) -> list[HistoryPoint]:
+        if asked.kinds == ():  # without a kind, the controller would send all
+            return []
+        said: dict[str, Any] = {
+            "since": repr(asked.span),
+            "by": "hour" if asked.hourly else "minute",
+        }
+        said |= {"kind": asked.kinds, "worker": asked.worker}
+        answer = await self._get("/history", {k: v for k, v in said.items() if v is not None})
+        return wire.points_from(answer["points"])
+
+    async def fold_history(self) -> bool:
+        return bool((await self._post("fold-history", {}))["more"])
 
     async def close(self) -> None:
         if self._http.closed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from pollwise.durations import seconds
@@ -27,6 +27,8 @@ from pollwise.runtime.jobs import (
     State,
     encode,
 )
+from pollwise.runtime.rollups import Histogram, HistoryPoint
+from pollwise.runtime.rollups.rows import BY_WORKER, ROWS_PER_WRITE_MAX, HistoryRow
 from pollwise.runtime.store import MAX_BATCH
 
 Wire = dict[str, Any]
@@ -36,6 +38,7 @@ RECEIPT_LENGTH_MAX = 4000
 #: Settlements with more characters than this are several requests: the largest body is 16 MiB, and
 #: a character has at most 4 bytes.
 PART_LENGTH_MAX = 3 * 1024 * 1024
+_HISTOGRAMS = ("waits", "durations")
 _NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique", "headers")
 _JOB = (
     "id", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at", "unique",
@@ -302,6 +305,50 @@ def _ending_from(said: Wire) -> JobEnding:
         said["result"],
         failure and _failure_from(failure),
     )
+
+
+def rows_to(rows: Sequence[HistoryRow]) -> list[list[Any]]:
+    """Rows of history that a worker writes: their times and figures."""
+    return [[row.at, row.value] for row in rows]
+
+
+def rows_from(given: object, writer: str) -> list[HistoryRow]:
+    """Rows of history of this worker, as received."""
+    if not isinstance(given, list) or len(given) > ROWS_PER_WRITE_MAX:
+        raise ConfigError(f"history must be a list of at most {ROWS_PER_WRITE_MAX} rows")
+    rows = []
+    for each in given:
+        if not isinstance(each, list) or list(map(type, each)) != [int, str]:
+            raise ConfigError("a row of history must be a list of a time and its figures as text")
+        rows.append(HistoryRow(BY_WORKER, each[0], writer, each[1]))
+    return rows
+
+
+def point_to(point: HistoryPoint) -> Wire:
+    """The figures of an interval and a kind; those that are 0 are left out."""
+    said: Wire = {"at": point.at, "seconds": point.seconds}
+    for field in fields(point):
+        value = getattr(point, field.name)
+        if value != field.default:
+            said[field.name] = _histogram_to(value) if isinstance(value, Histogram) else value
+    return said
+
+
+def _histogram_to(histogram: Histogram) -> Wire:
+    return {"total": histogram.total, "buckets": histogram.counts}
+
+
+def points_from(said: Sequence[Wire]) -> list[HistoryPoint]:
+    known = {field.name for field in fields(HistoryPoint)}
+    points = []
+    for each in said:
+        values = {name: value for name, value in each.items() if name in known}
+        for name in _HISTOGRAMS:
+            if name in values:
+                buckets = {int(bucket): int(hits) for bucket, hits in values[name]["buckets"]}
+                values[name] = Histogram.from_counts(buckets, float(values[name]["total"]))
+        points.append(HistoryPoint(**values))
+    return points
 
 
 def state_from(said: object) -> State:

@@ -31,6 +31,7 @@ from pollwise.runtime.jobs import (
     State,
     checked_name,
 )
+from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.channel import Channel
 
 try:
@@ -56,7 +57,7 @@ class RedisQueue(Queue):
     timeout: how long a call may take before it fails.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(hints="network", history=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
     _hints_of_puts: ClassVar[bool] = True
 
     def __init__(
@@ -153,10 +154,16 @@ class RedisQueue(Queue):
         return await self._store.prune(keep, self.clock.imposed())
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
-        return await self._store.write_note(note, self.clock.imposed())
+        return await self._store.notes.write(note, self.clock.imposed())
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
-        return await self._store.read_notes(topics, self.clock.imposed())
+        return await self._store.notes.read(topics, self.clock.imposed())
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        return await self._store.notes.read_history(ranges)
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        return await self._store.notes.replace_history(old, new, self.clock.imposed())
 
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         return await self._store.endings(ids, self.clock.imposed())

@@ -24,6 +24,8 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:pages      hash    number // 1024 -> how many jobs exist, so that lists find them
     …:notes:T    hash    the notes of a topic (pauses, workers, orders): name -> until when, as
                          bytes, and the value
+    …:history:L  zset    the history of a level (0, 1 or 2): time and writer by the time, and
+    …:history:L:rows     hash of the values
     …:answer:ID  string  the last answer to a put or settle, for a while: if it is lost, the call is
                          repeated and answered from here
     …:hints:DB   channel hints for workers
@@ -40,7 +42,6 @@ from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
 from pollwise.queues.base import ClaimRequest, claim_of
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.redis.layout import (
     claims_in,
     ending_in,
@@ -49,6 +50,7 @@ from pollwise.queues.redis.layout import (
     packed_settlement,
     views_in,
 )
+from pollwise.queues.redis.notes import RedisNotes, time_text
 from pollwise.queues.unique import check_twin, first_places
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import JobFilter, Stats
@@ -125,6 +127,7 @@ class RedisStore:
         self._queue = queue
         self._keep_for = keep
         self._keep = keep is not None
+        self.notes = RedisNotes(self._run)
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)
@@ -155,7 +158,7 @@ class RedisStore:
         for _ in range(TWIN_LOOKS_MAX):
             args = [part for n in batch for part in packed[n]]
             answer = await self._kept(
-                "put", [_time(now)], [self.channel, message or "", LAYOUT, *args]
+                "put", [time_text(now)], [self.channel, message or "", LAYOUT, *args]
             )
             if isinstance(answer, bytes):
                 ids, fresh = _ids(answer, len(batch))
@@ -181,7 +184,7 @@ class RedisStore:
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
             blob, until, due, alone = await self._run(
-                "claim", _time(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
+                "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
                 int(self._keep), int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()),
             )  # fmt: skip
@@ -215,7 +218,7 @@ class RedisStore:
                 heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
                 answer = await self._kept(
-                    "settle", [_time(now), int(self._keep)], [b"".join(heads), *results]
+                    "settle", [time_text(now), int(self._keep)], [b"".join(heads), *results]
                 )
                 refused += [part[n] for n in _places(answer)]
             refused = [s for s in refused if not await self._settled_before(s, now)]
@@ -242,7 +245,7 @@ class RedisStore:
         now: float | None,
     ) -> Renewal:
         batch = b"".join([packed_renewal(claim, progress.get(claim.job.id)) for claim in claims])
-        answer = await self._run("renew", _time(now), repr(lease), batch)
+        answer = await self._run("renew", time_text(now), repr(lease), batch)
         lost, cancel = (_places(part) for part in answer.split(b";"))
         return Renewal(
             tuple(claims[n].job.id for n in lost), tuple(claims[n].job.id for n in cancel)
@@ -253,12 +256,12 @@ class RedisStore:
         for n in range(0, len(ids), MOST_AT_ONCE):
             part = ids[n : n + MOST_AT_ONCE]
             numbers = [number_of(job_id) for job_id in part]
-            codes = await self._run("cancel", _time(now), int(self._keep), *numbers)
+            codes = await self._run("cancel", time_text(now), int(self._keep), *numbers)
             states |= {i: STATES[code] for i, code in zip(part, codes, strict=True) if code >= 0}
         return states
 
     async def stats(self, now: float | None) -> Stats:
-        *counts, age = await self._run("stats", _time(now))
+        *counts, age = await self._run("stats", time_text(now))
         return Stats.of(dict(zip(STATES, counts, strict=True)), float(age) if age else None)
 
     async def stats_by_kind(self, now: float | None) -> dict[str, Stats]:
@@ -286,7 +289,7 @@ class RedisStore:
         found: dict[str, JobEnding | None] = {}
         for n in range(0, len(ids), MOST_AT_ONCE):
             by_number = {number_of(job_id): job_id for job_id in ids[n : n + MOST_AT_ONCE]}
-            answer = await self._run("ended", _time(now), "read", "0", 0, *by_number)
+            answer = await self._run("ended", time_text(now), "read", "0", 0, *by_number)
             for number, code, *rest in answer:
                 found[by_number[int(number)]] = ending_in(int(code), *rest)
         return found
@@ -327,7 +330,7 @@ class RedisStore:
         state = "" if chosen.state is None else STATES.index(chosen.state)
         pages = MOST_PAGES_COUNTED if what == "count" else MOST_PAGES
         answer, time, last = await self._run(
-            "page", _time(now), what, *numbers, int(newest), limit, pages, MOST_BYTES,
+            "page", time_text(now), what, *numbers, int(newest), limit, pages, MOST_BYTES,
             state, chosen.worker or "", *(chosen.kinds or ()),
         )  # fmt: skip
         left = _beyond(int(last), numbers, newest) if last else None
@@ -348,32 +351,20 @@ class RedisStore:
             numbers = sorted({number_of(job_id) for job_id in ids} - {0})
             for n in range(0, len(numbers), MOST_AT_ONCE):
                 part = numbers[n : n + MOST_AT_ONCE]
-                found, _ = await self._run("ended", _time(now), what, "0", len(part), *part)
+                found, _ = await self._run("ended", time_text(now), what, "0", len(part), *part)
                 count += int(found)
             return count
         go_on = "0"
         while go_on:
-            found, cursor = await self._run("ended", _time(now), what, go_on, MOST_AT_ONCE)
+            found, cursor = await self._run("ended", time_text(now), what, go_on, MOST_AT_ONCE)
             count += int(found)
             go_on = cursor.decode()
         return count
 
     async def prune(self, keep: float | None, now: float | None) -> int:
         kept = "" if keep is None else repr(keep)
-        found, _ = await self._run("ended", _time(now), "prune", kept, MOST_AT_ONCE)
+        found, _ = await self._run("ended", time_text(now), "prune", kept, MOST_AT_ONCE)
         return int(found)
-
-    async def write_note(self, note: NewNote, now: float | None) -> NoteWritten:
-        ttl = "" if note.ttl is None else repr(note.ttl)
-        done, answer = await self._run(
-            "note", _time(now), note.topic, note.name, note.value or "", ttl,
-            NOTES_MAX[note.topic], note.answer or "",
-        )  # fmt: skip
-        return NoteWritten(bool(done), answer.decode() or None)
-
-    async def read_notes(self, topics: Sequence[Topic], now: float | None) -> list[Note]:
-        found = [part.decode() for part in await self._run("notes", _time(now), *topics)]
-        return [Note(*found[n : n + 3]) for n in range(0, len(found), 3)]
 
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
         return await self._connections.run(script(SCRIPTS, name), self.tag, *args)
@@ -446,10 +437,6 @@ async def _facts(connections: Connections) -> dict[str, str]:
         lines = (line.partition(":") for line in text.decode().splitlines())
         facts.update({name: value for name, _, value in lines})
     return facts
-
-
-def _time(now: float | None) -> str:
-    return "" if now is None else repr(now)
 
 
 def _ids(answer: bytes, count: int) -> tuple[list[str], int]:

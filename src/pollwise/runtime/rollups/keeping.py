@@ -7,11 +7,12 @@ on how many workers there are: 10,080 minutes and 2,160 hours, each with at most
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import checked_name
 from pollwise.runtime.rollups.points import HOUR, MINUTE, HistoryPoint, grouped
 from pollwise.runtime.rollups.rows import (
     BY_HOUR,
@@ -39,6 +40,15 @@ FOLD_ROWS = 500
 #: Rows that begin this many seconds in the future were written by a wrong clock, and are deleted.
 FUTURE = 86400.0
 _END = 2**40
+
+
+class HistoryChoice(NamedTuple):
+    """What `history` is asked for, checked: for how many seconds, which kinds, of which worker."""
+
+    span: float
+    kinds: tuple[str, ...] | None
+    hourly: bool
+    worker: str | None
 
 
 class KeptHistory:
@@ -71,8 +81,15 @@ class KeptHistory:
         if by not in (None, "minute", "hour"):
             raise ConfigError(f"by = {by!r} must be 'minute' or 'hour'")
         wanted = distinct(kinds, "kinds")
+        if worker is not None:
+            checked_name(worker, "worker", ConfigError)
         hourly = by == "hour" or (by is None and span > 86400.0)
-        length = HOUR if hourly else MINUTE
+        chosen = None if wanted is None else tuple(wanted)
+        return await self._history_of(HistoryChoice(span, chosen, hourly, worker))
+
+    async def _history_of(self, asked: HistoryChoice) -> list[HistoryPoint]:
+        """As `history`; an `http://` queue asks its controller."""
+        span, worker, length = asked.span, asked.worker, HOUR if asked.hourly else MINUTE
         now = self.clock.epoch()
         first = max(now - min(span, HISTORY_HOURS_KEPT), 0.0) // length * length
         levels = (BY_WORKER,) if worker is not None else (BY_WORKER, BY_MINUTE, BY_HOUR)
@@ -92,7 +109,7 @@ class KeptHistory:
             for row in part
             if worker is None or row.writer.partition(" ")[2] == worker
         ]
-        chosen = None if wanted is None else frozenset(wanted)
+        chosen = None if asked.kinds is None else frozenset(asked.kinds)
         points = [
             point
             for row in rows

@@ -10,17 +10,25 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from pollwise.controller.http.queues.worker_models import (
+    Name,
+    RawConcurrency,
+    RawFolded,
+    RawHistory,
+    RawOrder,
+    RawStoppedWorker,
+    RawWorkerCount,
+    RawWorkerRecord,
+    RawWorkers,
+    Seconds,
+)
 from pollwise.controller.http.schema import Error, JobState, errors
-from pollwise.runtime.executor.starting import MAX_CONCURRENCY
 from pollwise.runtime.jobs import (
     ERROR_LENGTH_MAX,
-    NAME_LENGTH_MAX,
     PRIORITY_MAX,
     SettlementAction,
 )
 
-Seconds = Annotated[float | str, Field(description="Seconds, or text such as '2m'.")]
-Name = Annotated[str, Field(min_length=1, max_length=NAME_LENGTH_MAX)]
 Nonce = Annotated[
     str | None,
     Field(
@@ -285,59 +293,6 @@ class RawPauses(BaseModel):
     pauses: list[RawPaused]
 
 
-class RawRunning(BaseModel):
-    id: str
-    kind: str
-    since: float
-
-
-class RawWorker(BaseModel):
-    """A running worker, as it describes itself. Times are seconds since 1970."""
-
-    name: Name
-    instance: str = Field(description="Tells workers apart that have the same name.")
-    host: str = ""
-    pid: int = 0
-    version: str = ""
-    kinds: list[str] | None = Field(None, description="Those it handles; null: any.")
-    concurrency: int = 0
-    busy: int = 0
-    waiting: int = 0
-    running: list[RawRunning] = Field(default_factory=list)
-    started_at: float = 0.0
-    seen_at: float = 0.0
-    strategy: str = ""
-    interval: float = 0.0
-    hints: bool = False
-    breakers: list[str] = Field(default_factory=list)
-
-
-class RawWorkers(BaseModel):
-    workers: list[RawWorker]
-
-
-class RawWorkerRecord(BaseModel):
-    worker: RawWorker
-    ttl: Seconds = Field(description="After how long the record expires; at most a day.")
-
-
-class RawOrder(BaseModel):
-    concurrency: int | None = Field(description="What the worker is asked to have; or null.")
-
-
-class RawStoppedWorker(BaseModel):
-    worker: RawWorker
-
-
-class RawConcurrency(BaseModel):
-    worker: Name
-    concurrency: int = Field(ge=1, le=MAX_CONCURRENCY)
-
-
-class RawWorkerCount(BaseModel):
-    workers: int = Field(description="How many workers have this name.")
-
-
 class RawNothing(BaseModel):
     """An empty object."""
 
@@ -418,6 +373,21 @@ def raw_record_worker(name: str, body: RawWorkerRecord, keep: Keep = None) -> No
     "/forget-worker", summary="Delete a worker's record", **_answers(RawNothing, _WORK)
 )
 def raw_forget_worker(name: str, body: RawStoppedWorker, keep: Keep = None) -> None: ...
+
+
+@description.post("/fold-history", summary="Fold old history", **_answers(RawFolded, _WORK))
+def raw_fold_history(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/history", summary="What workers did", **_answers(RawHistory, _READ))
+def raw_history(
+    name: str,
+    since: Seconds = "24h",
+    by: Literal["minute", "hour"] | None = None,
+    kind: Annotated[list[str] | None, Query()] = None,
+    worker: str | None = None,
+    keep: Keep = None,
+) -> None: ...
 
 
 @description.get("/pauses", summary="What is paused", **_answers(RawPauses, _ALL))

@@ -16,8 +16,10 @@ Under /api/queue/{name}:
     GET  …/pauses                                                              → {"pauses"}
     GET  …/workers      those that run                                         → {"workers"}
     POST …/concurrency  {"worker", "concurrency"}                              → {"workers"}
-    POST …/record-worker  {"worker", "ttl"}: a worker's record of itself       → {"concurrency"}
-    POST …/forget-worker  {"worker"}: it stops                                 → {}
+    POST …/record-worker  {"worker", "ttl", "history"}: it describes itself    → {"concurrency"}
+    POST …/forget-worker  {"worker", "history"}: it stops                      → {}
+    POST …/fold-history   the upkeep of the history, by workers                → {"more"}
+    GET  …/history      ?since&by&kind&kind&worker                             → {"points"}
     GET  …/stats        ?by=kind                                               → counts
     GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
     GET  …/page         ?state&kind&worker&key&error&older_than&newer_than&limit&after
@@ -159,6 +161,7 @@ class QueueApi:
             "concurrency": (steering.concurrency, OPERATE),
             "record-worker": (steering.record_worker, WORK),
             "forget-worker": (steering.forget_worker, WORK),
+            "fold-history": (steering.fold_history, WORK),
         }
         gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),
@@ -169,6 +172,7 @@ class QueueApi:
             "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
             "/workers": (steering.workers, READ_JOBS),
+            "/history": (steering.history, READ_JOBS, "since", "by", "kind", "worker"),
         }
         return [
             *(Route(f"{base}/{n}", self._route(*at), methods=["POST"]) for n, at in posts.items()),

@@ -1,4 +1,4 @@
-"""The routes of a queue that are about the queue and its workers: pauses, records, orders."""
+"""The routes of a queue that are about the queue and its workers: pauses, records, history."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from starlette.requests import Request
 from pollwise.controller.http.queues.bodies import seconds_from
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
+from pollwise.queues.http import wire
 from pollwise.queues.presence import WorkerInfo
 from pollwise.runtime.jobs import NAME_LENGTH_MAX, checked_name
+from pollwise.runtime.rollups.rows import HistoryRow
 
 #: The longest time until a worker's record expires, in seconds.
 TTL_MAX = 86400.0
@@ -47,12 +49,27 @@ async def concurrency(queue: Queue, _: Request, body: dict[str, Any], who: str) 
 
 async def record_worker(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
     ttl = min(seconds_from(body.get("ttl"), "ttl"), TTL_MAX)
-    return {"concurrency": await queue.record_worker(_worker_from(body), ttl)}
+    info = _worker_from(body)
+    return {"concurrency": await queue.record_worker(info, ttl, _rows_from(queue, info, body))}
 
 
 async def forget_worker(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-    await queue.forget_worker(_worker_from(body))
+    info = _worker_from(body)
+    await queue.forget_worker(info, _rows_from(queue, info, body))
     return {}
+
+
+async def history(queue: Queue, request: Request, _: dict[str, Any], who: str) -> Any:
+    asked = request.query_params
+    by: Any = asked.get("by")  # `history` checks it
+    points = await queue.history(
+        asked.get("since", "24h"), asked.getlist("kind") or None, by, worker=asked.get("worker")
+    )
+    return {"points": [wire.point_to(each) for each in points]}
+
+
+async def fold_history(queue: Queue, *_: object) -> Any:
+    return {"more": queue.capabilities.history and await queue.fold_history()}
 
 
 def _kind_from(body: dict[str, Any]) -> str | None:
@@ -62,6 +79,12 @@ def _kind_from(body: dict[str, Any]) -> str | None:
             f"kind must be text of at most {NAME_LENGTH_MAX} characters, or null for the queue"
         )
     return kind
+
+
+def _rows_from(queue: Queue, info: WorkerInfo, body: dict[str, Any]) -> list[HistoryRow]:
+    """The rows of history that came with a worker's record; none if the store keeps none."""
+    rows = wire.rows_from(body.get("history") or [], info.note_name)
+    return rows if queue.capabilities.history else []
 
 
 def _worker_from(body: dict[str, Any]) -> WorkerInfo:

@@ -1,8 +1,10 @@
 -- Checks that all keys under our names are ours. Returns the layout's version, or the foreign key.
 local types = {
   hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages,
-    KEY.notes .. 'pauses', KEY.notes .. 'workers', KEY.notes .. 'orders'},
-  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled, KEY.results},
+    KEY.notes .. 'pauses', KEY.notes .. 'workers', KEY.notes .. 'orders',
+    KEY.history .. '0:rows', KEY.history .. '1:rows', KEY.history .. '2:rows'},
+  zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled, KEY.results,
+    KEY.history .. '0', KEY.history .. '1', KEY.history .. '2'},
   set = {KEY.kinds},
 }
 for wanted, keys in pairs(types) do

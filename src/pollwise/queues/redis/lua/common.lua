@@ -13,7 +13,7 @@ local KEY = {
   delayed = base .. ':delayed', leased = base .. ':leased', heads = base .. ':heads',
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
   done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
-  results = base .. ':results', notes = base .. ':notes:',
+  results = base .. ':results', notes = base .. ':notes:', history = base .. ':history:',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
@@ -378,4 +378,15 @@ end
 -- Nothing after this line of a script may fail: hints are not worth a job.
 local function publish(channel, message)
   if message ~= '' then redis.pcall('PUBLISH', channel, message) end
+end
+
+-- Write a row of history, also in place of one of the same time and writer.
+local function write_history(level, at, writer, value, kept)
+  local key, name = KEY.history .. level, at .. ' ' .. writer
+  redis.call('ZADD', key, at, name)
+  redis.call('HSET', key .. ':rows', name, value)
+  if kept ~= '' then
+    redis.call('EXPIRE', key, kept)
+    redis.call('EXPIRE', key .. ':rows', kept)
+  end
 end

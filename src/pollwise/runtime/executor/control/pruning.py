@@ -10,6 +10,7 @@ from typing import Any
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
 from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.loop import POLL_RETRY
 from pollwise.runtime.store import WorkStore
 
 #: How often finished work that was kept long enough is deleted, in seconds.
@@ -81,4 +82,6 @@ class Pruning:
             if await self.fold():
                 self._folds_at, self._worked = now + PRUNE_AGAIN, True
         except Exception as error:
+            if POLL_RETRY.classify(error) == "permanent":
+                self.fold = None
             self._events.emit(ChoreFailed(self._source, "fold history", text_of(error)))
