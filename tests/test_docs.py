@@ -6,11 +6,9 @@ import asyncio
 import re
 import shlex
 import signal
-import subprocess
-import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from pollwise.runtime.jobs import STATES
 from tests.support.brokers import Nats, RabbitMQ
 from tests.support.clouds import BUCKET, CREDENTIALS, MiniStack
 from tests.support.daemons import PATIENCE, free_port
+from tests.support.forked import Forked
 from tests.support.kafka import Kafka
 from tests.support.servers import PgBouncer, Postgres, Redis
 
@@ -191,14 +190,10 @@ def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path, real:
     code = BRIEFLY + code.replace("asyncio.run(worker.run())", "asyncio.run(briefly(worker))")
     script = folder / "page.py"
     script.write_text(code, "utf-8")
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert run.returncode == 0, f"{name_of(page)}:\n{run.stdout}{run.stderr}"
-    assert "Traceback" not in run.stderr, f"{name_of(page)}:\n{run.stderr}"
+    with closing(Forked(["-W", "error", script])) as run:
+        out, err = run.communicate(PATIENCE)
+        assert run.poll() == 0, f"{name_of(page)}:\n{out}{err}"
+        assert "Traceback" not in err, f"{name_of(page)}:\n{err}"
 
 
 @pytest.mark.parametrize("page", with_language("console"), ids=name_of)
@@ -246,7 +241,7 @@ def command_of(line: str) -> list[str]:
         words += ["--seconds=1", "--json"]
     if "--metrics-port" in words:
         words[words.index("--metrics-port") + 1] = "0"
-    return [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])]
+    return words[1:] if words[0] == "python" else ["-m", *words]
 
 
 def started_by(line: str) -> str | None:
@@ -260,8 +255,9 @@ def run_command(line: str) -> None:
     if started_by(line):
         with running(line):
             return
-    run = subprocess.run(command_of(line), capture_output=True, text=True, timeout=PATIENCE)
-    assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
+    with closing(Forked(command_of(line))) as run:
+        out, err = run.communicate(PATIENCE)
+        assert run.poll() == 0, f"{line}\n{out}{err}"
 
 
 @contextmanager
@@ -269,18 +265,12 @@ def running(line: str) -> Iterator[None]:
     """A command that runs on, from its start to a SIGTERM, after which its exit code must be 0."""
     what = started_by(line)
     assert what, f"{line} does not run on"
-    with subprocess.Popen(
-        command_of(line), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as child:
-        assert child.stderr is not None
-        try:
-            assert any(what in said for said in child.stderr), f"{line} ended before it started"
-            yield
-            child.send_signal(signal.SIGTERM)
-            _, errors = child.communicate(timeout=PATIENCE)
-        finally:
-            child.kill()
-    assert child.returncode == 0, f"{line}\n{errors}"
+    with closing(Forked(command_of(line))) as child:
+        assert any(what in said for said in child.stderr), f"{line} ended before it started"
+        yield
+        child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(PATIENCE)
+        assert child.poll() == 0, f"{line}\n{errors}"
 
 
 def commands() -> list[str]:

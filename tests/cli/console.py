@@ -26,6 +26,7 @@ from typing import IO, Any
 from unittest import mock
 
 from pollwise.cli import main
+from tests.support.forked import Forked
 
 #: Seconds after which a child that does not do what it should fails its test.
 PATIENCE = 240.0
@@ -130,16 +131,7 @@ class Command:
     """`python -m pollwise …` as a process of its own; ended on leaving, if it still runs."""
 
     def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pollwise", *map(str, words)],
-            env={**os.environ, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout
-        assert self._process.stderr
+        self._process = Forked(["-m", "pollwise", *words], env={**os.environ, **(env or {})})
         self.out = Lines(self._process.stdout)
         self.err = Lines(self._process.stderr)
 

@@ -1,0 +1,125 @@
+"""Python processes that start warm: forked from a process that has imported the product.
+
+A command takes half a second of CPU to start, nearly all of it imports. `Forked` is a process of
+its own all the same, with its own folder, environment, arguments, signals and exit code. Tests of
+what a start imports or compiles start a cold one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import types
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO
+from unittest import mock
+
+#: What the commands and the examples of the documentation import.
+WARM = [
+    "pollwise.cli.queue.commands", "pollwise.cli.outbox.commands", "pollwise.cli.fleet.commands",
+    "pollwise.cli.worker.commands", "pollwise.cli.lab.commands", "pollwise.cli.keys",
+    "pollwise.cli.config", "pollwise.cli.queue.jobs", "pollwise.queues.sqlite.queue",
+    "pollwise.queues.postgres.queue", "pollwise.queues.redis.queue", "pollwise.outbox.relay",
+    "pollwise.worker", "pollwise.fleet", "httpx", "psycopg", "redis.asyncio", "typer._adapters",
+]  # fmt: skip
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(WARM)
+
+
+class Forked:
+    """`python …` as `subprocess.Popen` would start it, with pipes for what it prints.
+
+    words: `-W error` or nothing, then `-m module` or the path of a script, then its arguments.
+    """
+
+    def __init__(self, words: Sequence[object], *, env: Mapping[str, str] | None = None) -> None:
+        out, out_end = os.pipe()
+        err, err_end = os.pipe()
+        self.stdout: IO[str] = open(out, encoding="utf-8")  # noqa: SIM115, PTH123
+        self.stderr: IO[str] = open(err, encoding="utf-8")  # noqa: SIM115, PTH123
+        with Connection(out_end, readable=False) as to_out:
+            with Connection(err_end, readable=False) as to_err:
+                given = [str(word) for word in words]
+                environment = dict(os.environ if env is None else env)
+                self._process = _context.Process(
+                    target=_run, args=(given, str(Path.cwd()), environment, to_out, to_err)
+                )
+                # It would import the program of this process again: pytest.
+                with mock.patch.dict(sys.modules, __main__=types.ModuleType("__main__")):
+                    self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return self._process.exitcode
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """What it still prints until it ends, read side by side so that no pipe fills up."""
+        with ThreadPoolExecutor(2) as readers:
+            both = [readers.submit(stream.read) for stream in (self.stdout, self.stderr)]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+            return both[0].result(), both[1].result()
+
+    def close(self) -> None:
+        """End it if it still runs, and close the pipes."""
+        self.kill()
+        self._process.join()
+        self.stdout.close()
+        self.stderr.close()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(
+    words: list[str], folder: str, environ: dict[str, str], out: Connection, err: Connection
+) -> None:
+    """What the forked process does: become what `python …` would be, and run it."""
+    os.dup2(out.fileno(), 1)
+    os.dup2(err.fileno(), 2)
+    out.close()
+    err.close()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environ)
+    if words[:2] == ["-W", "error"]:
+        warnings.simplefilter("error")
+        words = words[2:]
+    try:
+        if words[0] == "-m":
+            module = find_spec(f"{words[1]}.__main__")
+            assert module is not None
+            sys.argv = [str(module.origin), *words[2:]]
+            sys.path.insert(0, folder)
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = words
+            sys.path.insert(0, str(Path(words[0]).resolve().parent))
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
