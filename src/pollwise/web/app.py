@@ -43,10 +43,10 @@ class Web:
         self.views: list[View] = [view for view in (each(self) for each in VIEWS) if view.shown()]
         self.router = Router([route for view in self.views for route in view.routes()])
 
-    def path_of(self, name: str, **parts: str) -> str:
+    def path_of(self, route: str, /, **parts: str) -> str:
         """The address of a page, below the place where the application is mounted."""
         quoted = {key: quote(str(part), safe="/:", errors="replace") for key, part in parts.items()}
-        return str(self.router.url_path_for(name, **quoted))
+        return str(self.router.url_path_for(route, **quoted))
 
 
 def app(

@@ -99,7 +99,7 @@ class Pages:
             "now": self._web.sources.clock.epoch(),
             "here": request.url.path,
             "root": root,
-            "url": lambda name, **parts: root + self._web.path_of(name, **parts),
+            "url": lambda route, /, **parts: root + self._web.path_of(route, **parts),
             "menu": [(view.name, view.menu) for view in self._web.views if view.menu],
             "routes": {view.name for view in self._web.views},
             "asset": lambda name: f"{root}/static/{name}?{self._assets[name]}",

@@ -72,6 +72,20 @@ def age(value: float | None) -> str:
     return " ".join(parts)
 
 
+def size(value: float | None) -> str:
+    """A number of bytes.
+
+    >>> size(0), size(1500), size(5 * 1024**2)
+    ('0 bytes', '1.5 KiB', '5.0 MiB')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if value >= 1024**power:
+            return f"{value / 1024**power:.1f} {unit}"
+    return f"{value:.0f} bytes"
+
+
 def when(at: float | None, now: float) -> Markup:
     """A time as an age, with the exact time on hover; "in …" for the future."""
     if at is None or not math.isfinite(at) or not 0 <= at < 253_370_000_000:
@@ -118,6 +132,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "number": number,
     "compact": compact,
     "age": age,
+    "size": size,
     "when": when,
     "counted": counted,
     "percent": percent,

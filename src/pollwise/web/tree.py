@@ -13,6 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pollwise.web.redaction import Redacted
 from pollwise.web.texts import number
 
 #: How many levels, entries of a list or object, and values in all, a tree shows.
@@ -68,6 +69,9 @@ class _BoundedTree:
             if key is None
             else Markup('<span class="name">{}</span>: ').format(_key(key))
         )
+        if isinstance(value, Redacted):
+            hidden = Markup('<li>{}<span class="redacted">{}</span></li>')
+            return hidden.format(label, str(value))
         if isinstance(value, str) and len(value) > TEXT_SHOWN:
             return self._long_text(label, value, path)
         if not isinstance(value, (dict, list, tuple)) or not value:

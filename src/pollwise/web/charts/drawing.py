@@ -135,41 +135,72 @@ def _figure(
     top: float,
     shapes: str,
 ) -> Markup:
-    """A chart with its heading, legend, axes and hover areas."""
+    """A chart of series with one linear axis."""
     count = len(times)
-    step = WIDTH / max(count, 1)
     span = times[-1] - times[0] if count > 1 else 0.0
-    hits = []
+    tips = []
     for i, at in enumerate(times):
         values = ", ".join(
             f"{s.label} {'–' if (v := s.values[i]) is None else shown(v)}" for s in series
         )
-        tip = f"{clock_label(at, span)} UTC: {values}{' ' + unit if unit else ''}"
-        hits.append(
-            Markup(
-                '<rect class="hit" x="{}" y="0" width="{}" height="{}" data-tip="{}">'
-                "<title>{}</title></rect>"
-            ).format(f"{i * step:.2f}", f"{step:.2f}", f"{HEIGHT:g}", tip, tip)
-        )
-    legend = Markup("").join(
-        Markup('<li class="tone-{}">{}</li>').format(s.tone, s.label) for s in series
+        tips.append(f"{clock_label(at, span)} UTC: {values}{' ' + unit if unit else ''}")
+    peak = max((v for s in series for v in _known(s.values)), default=0.0)
+    return framed(
+        title,
+        [(s.tone, s.label) for s in series],
+        times,
+        tips,
+        shapes,
+        top=shown(top) + (f" {unit}" if unit else ""),
+        middle=shown(top / 2),
+        about=f"{title}: {count} intervals, at most {shown(peak)}{' ' + unit if unit else ''}",
+    )
+
+
+def framed(
+    title: str,
+    legend: Sequence[tuple[str, str]],
+    times: Sequence[float],
+    tips: Sequence[str],
+    shapes: str,
+    *,
+    top: str,
+    middle: str,
+    about: str,
+    below: Markup = Markup(""),  # noqa: B008 - immutable
+) -> Markup:
+    """Shapes with a heading, a legend, axes and hover areas.
+
+    legend: pairs of a tone and a label. tips: what each position shows on hover. shapes: SVG of
+    numbers and tones of our own. top, middle: labels of the axis. below: what follows the plot.
+    """
+    count = len(times)
+    step = WIDTH / max(count, 1)
+    span = times[-1] - times[0] if count > 1 else 0.0
+    hits = [
+        Markup(
+            '<rect class="hit" x="{}" y="0" width="{}" height="{}" data-tip="{}">'
+            "<title>{}</title></rect>"
+        ).format(f"{i * step:.2f}", f"{step:.2f}", f"{HEIGHT:g}", tip, tip)
+        for i, tip in enumerate(tips)
+    ]
+    entries = Markup("").join(
+        Markup('<li class="tone-{}">{}</li>').format(tone, label) for tone, label in legend
     )
     ticks = [times[round(i * (count - 1) / 4)] for i in range(5)] if count > 4 else list(times)
     axis = Markup("").join(Markup("<span>{}</span>").format(clock_label(t, span)) for t in ticks)
-    peak = max((v for s in series for v in _known(s.values)), default=0.0)
-    about = f"{title}: {count} intervals, at most {shown(peak)}{' ' + unit if unit else ''}"
     return Markup(
         '<figure class="chart"><figcaption><span class="chart-title">{}</span>'
         '<ul class="legend">{}</ul><output class="tip"></output></figcaption>'
         '<div class="plot"><span class="y-top">{}</span><span class="y-mid">{}</span>'
         '<svg role="img" aria-label="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
-        '<path class="grid" d="M0,0.5H{}M0,{}H{}M0,{}H{}"/>{}{}</svg></div>'
+        '<path class="grid" d="M0,0.5H{}M0,{}H{}M0,{}H{}"/>{}{}</svg></div>{}'
         '<div class="x-axis" aria-hidden="true">{}</div></figure>'
     ).format(
         title,
-        legend,
-        shown(top) + (f" {unit}" if unit else ""),
-        shown(top / 2),
+        entries,
+        top,
+        middle,
         about,
         f"{WIDTH:g}",
         f"{HEIGHT:g}",
@@ -180,6 +211,7 @@ def _figure(
         f"{WIDTH:g}",
         Markup(shapes),  # noqa: S704 - numbers and tones of our own
         Markup("").join(hits),
+        below,
         axis,
     )
 

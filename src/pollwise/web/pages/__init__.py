@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from pollwise.web.pages.controller import AgentPage, ControllerPage
+from pollwise.web.pages.job.files import JobFile, JobLog, JobRaw
+from pollwise.web.pages.job.page import OneJobPage
 from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
+from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
 from pollwise.web.view import View
 
 #: Every page, in the order of their routes.
-VIEWS: tuple[type[View], ...] = (OverviewPage, QueuePage, ControllerPage, AgentPage)
+VIEWS: tuple[type[View], ...] = (
+    OverviewPage,
+    QueuePage,
+    OneJobPage,
+    JobRaw,
+    JobLog,
+    JobFile,
+    WorkersPage,
+    OneWorkerPage,
+    ControllerPage,
+    AgentPage,
+)
