@@ -18,6 +18,7 @@ from pollwise.lab.prices import (
     REGION,
     dollars_a_month,
     price_named,
+    store_price,
     wait_price,
 )
 
@@ -151,3 +152,18 @@ def test_a_wait_price(text: str, dollars: float) -> None:
 def test_a_wait_price_that_is_none(text: str) -> None:
     with pytest.raises(ConfigError, match="dollars per seconds that an item waits"):
         wait_price(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("s3://bucket/jobs", "s3-list"),
+        ("sqs://mail", "sqs"),
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/mail", "sqs"),
+        ("https://jobs.example.com/queues/mail", "http"),
+        ("postgresql://db/shop", "postgres-query"),
+        ("sqlite:////data/123/jobs.db", "postgres-query"),
+    ],
+)
+def test_a_store_has_the_price_of_what_its_polls_are(url: str, name: str) -> None:
+    assert store_price(url).name == name

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, did_you_mean
+from pollwise.queues.urls import is_sqs
 
 #: When the table below was last compared with its sources, and for which region.
 DATED = "2026-11-15"
@@ -101,6 +103,27 @@ PRICES: dict[str, Price] = {
         ),
     )
 }
+
+
+#: By the scheme of a store's URL, the price that is nearest to one of its polls.
+STORE_PRICES = {
+    "s3": "s3-list",
+    "gs": "s3-list",
+    "az": "s3-list",
+    "sqs": "sqs",
+    "postgres": "postgres-query",
+    "postgresql": "postgres-query",
+    "http": "http",
+    "https": "http",
+}
+
+
+def store_price(url: str) -> Price:
+    """The price of a poll of the store at a URL; of a store of your own, that of a query."""
+    scheme = url.partition(":")[0]
+    if scheme in ("http", "https") and is_sqs(urlsplit(url)):
+        scheme = "sqs"
+    return PRICES[STORE_PRICES.get(scheme, "postgres-query")]
 
 
 def price_named(text: str) -> Price:

@@ -20,6 +20,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.web.access import Forbidden, WebAccess
+from pollwise.web.comparisons import Comparisons
 from pollwise.web.headers import SecurityHeaders
 from pollwise.web.pages import VIEWS
 from pollwise.web.rendering import HERE, THEME, Pages
@@ -37,6 +38,7 @@ class Web:
         self.sources = sources
         self.access = access
         self.refresh = refresh
+        self.comparisons = Comparisons(sources.clock)
         self.pages = Pages(self)
         self.streams = 0
         self.stopping = asyncio.Event()
@@ -77,6 +79,7 @@ def application(web: Web, owned: Sequence[Queue] = ()) -> Starlette:
             yield
         finally:
             web.stopping.set()
+            await web.comparisons.close()
             await web.sources.close()
             for queue in owned:
                 await queue.close()

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pollwise.errors import PollwiseError, StoreError
@@ -218,6 +219,8 @@ class Sources:
     fleets: dict[str, NamedSource] = field(default_factory=dict)
     controller: Controller | None = None
     clock: Clock = field(default_factory=Clock)
+    #: A folder with trace files for the lab.
+    traces: Path | None = None
     _controller: ControllerSource | None = None
 
     def controller_source(self) -> ControllerSource | None:

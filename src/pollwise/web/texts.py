@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-#: By state of a job or an agent, its colour in `app.css` (`.tone-…`).
+#: By state of a job, an agent or a comparison, its colour in `app.css` (`.tone-…`).
 TONES: Mapping[str, str] = {
     "ready": "blue",
     "delayed": "violet",
@@ -21,6 +21,8 @@ TONES: Mapping[str, str] = {
     "online": "green",
     "draining": "amber",
     "offline": "grey",
+    "running": "teal",
+    "failed": "red",
 }
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 

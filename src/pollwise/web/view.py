@@ -28,7 +28,14 @@ class NotShown(Exception):
 
 
 class Refused(Exception):
-    """A form asks for something that cannot be done. The message is shown on the page."""
+    """A form asks for something that cannot be done. The message is shown on the page.
+
+    back: the address of the page to show then; None for the one with the form.
+    """
+
+    def __init__(self, message: str, back: str | None = None) -> None:
+        super().__init__(message)
+        self.back = back
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +152,7 @@ class View:
             done = await self.act(visit, action, form)
         except (Refused, PollwiseError) as refused:
             said, good = str(refused), False
+            back = getattr(refused, "back", None) or back
             await web.access.note(visit, f"{action} refused", said)
         else:
             said, back = (done.said, done.back) if isinstance(done, Acted) else (done, back)

@@ -34,6 +34,7 @@ def show_comparison(made: Comparison) -> None:
     _print_fitting((*heads, *ratios), rows, DISPENSABLE)
     text = "$ a month; in all: polls and waiting. ×: the cost divided by that of a limit."
     say((text, "dim"))
+    say(("Change the prices with --price and --wait-price.", "dim"))
 
 
 def _print_fitting(

@@ -126,11 +126,11 @@ class Comparison:
         )
         terms = (
             f"Price of a poll: {self.price.what}. Price of an hour that an item waits: "
-            f"{money(self.terms.wait * HOUR)}; change it with --wait-price."
+            f"{money(self.terms.wait * HOUR)}."
         )
         notes = [f"It polls {paid}; an item waits {got}.", terms]
         if not self.terms.poll:
-            notes.append("Polls cost nothing here, so the shortest interval wins; set --price.")
+            notes.append("Polls cost nothing here, so the shortest interval wins.")
             return notes
         tuned = min(self.swept, key=lambda line: line.dollars, default=None)
         if tuned is not None and tuned.dollars < 0.98 * best.dollars:
@@ -168,6 +168,7 @@ class Comparison:
                 "bin_s": figures(self.trace.span / BINS),
                 "arrivals_a_second": _rates(self.trace.arrivals, edges),
                 "polls_a_second": {line.name: self._poll_rates(line, edges) for line in self.lines},
+                "wait_mean_s": {line.name: self._waits(line, edges) for line in self.lines},
             },
             "waits": {
                 "share": [number / LEVELS for number in range(1, LEVELS + 1)],
@@ -205,6 +206,16 @@ class Comparison:
         if line.done.poll_times is None:  # a fixed interval polls at one rate
             return [figures(line.done.polls_an_hour / HOUR)] * BINS
         return _rates(line.done.poll_times, edges)
+
+    def _waits(self, line: PolicyResult, edges: Any) -> list[float | None]:
+        """The mean wait of the items that arrived in each bin; None without any."""
+        arrivals = self.trace.arrivals
+        counts, _ = np.histogram(arrivals, edges)
+        sums, _ = np.histogram(arrivals, edges, weights=line.done.waits)
+        return [
+            figures(total / count) if count else None
+            for total, count in zip(sums, counts, strict=True)
+        ]
 
 
 def compare(

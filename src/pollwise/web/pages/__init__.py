@@ -5,6 +5,7 @@ from __future__ import annotations
 from pollwise.web.pages.controller import AgentPage, ControllerPage
 from pollwise.web.pages.job.files import JobFile, JobLog, JobRaw
 from pollwise.web.pages.job.page import OneJobPage
+from pollwise.web.pages.lab.page import LabPage, LabReport, LabRunPage
 from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
 from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
@@ -22,4 +23,7 @@ VIEWS: tuple[type[View], ...] = (
     OneWorkerPage,
     ControllerPage,
     AgentPage,
+    LabPage,
+    LabRunPage,
+    LabReport,
 )

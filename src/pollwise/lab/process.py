@@ -1,0 +1,141 @@
+"""One comparison in a process of its own, bounded in memory and time: for the web interface.
+
+The parent writes a JSON object to stdin and reads JSON lines from stdout: any number of
+{"progress": [3, 40]}, then {"facts": …} or {"error": "…"}. Run it with `python -m`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import sys
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pollwise.errors import ConfigError, PollwiseError
+
+if TYPE_CHECKING:
+    from pollwise.lab.replay.base import Trace
+
+#: The largest request, in bytes.
+REQUEST_MAX = 16 * 1024 * 1024
+#: The most bytes of a trace file when it is decompressed, and the most arrivals of a trace.
+FILE_MAX = 32 * 1024 * 1024
+ARRIVALS_MAX = 300_000
+_PIECE = 256 * 1024
+
+
+def main() -> None:
+    """Read a request, compare, and write the answer."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # what libraries print must not get between the lines
+
+    def say(**what: Any) -> None:
+        out.write(json.dumps(what, allow_nan=False) + "\n")
+
+    try:
+        asked = json.loads(sys.stdin.buffer.read(REQUEST_MAX))
+        _limit(int(asked["memory"]), math.ceil(asked["seconds"]))
+        say(facts=compared(asked, lambda done, of: say(progress=[done, of])))
+    except MemoryError:
+        say(error="The comparison needs too much memory. Use a shorter trace, or fewer strategies.")
+    except PollwiseError as error:
+        say(error=str(error))
+    except Exception as error:  # the parent has no other way to learn of it
+        say(error=f"The comparison failed: {type(error).__name__}: {error}")
+
+
+def compared(asked: Mapping[str, Any], progress: Any = None) -> dict[str, Any]:
+    """The facts of a comparison.
+
+    asked: `trace` (see `trace_of`), `strategies` as the command line has them, `price` and
+        `wait_price`, and `capacity` or None.
+    """
+    from pollwise.lab.policies import CostTerms, parse
+    from pollwise.lab.prices import price_named, wait_price
+    from pollwise.lab.report.compare import compare
+
+    price = price_named(asked["price"])
+    terms = CostTerms(price.dollars, wait_price(asked["wait_price"]))
+    strategies = parse(asked["strategies"], terms)
+    trace = trace_of(asked["trace"])
+    if len(trace.arrivals) > ARRIVALS_MAX:
+        raise ConfigError(
+            f"{trace.name} has {len(trace.arrivals):,} arrivals; this page compares at most "
+            f"{ARRIVALS_MAX:,}. Use a shorter part of it, or `pollwise lab compare`."
+        )
+    made = compare(
+        trace, strategies, price, terms, capacity=asked.get("capacity"), progress=progress
+    )
+    return made.facts()
+
+
+def trace_of(asked: Mapping[str, Any]) -> Trace:
+    """A trace: of a `workload`, from a `file`, or rebuilt from the `claimed` jobs of a queue."""
+    if "workload" in asked:
+        from pollwise.lab.traces.synthetic import workload
+
+        return workload(asked["workload"], asked["seed"], asked["hours"])
+    if "claimed" in asked:
+        from pollwise.lab.traces.history import ClaimedJobs, rebuilt
+
+        claimed = [ClaimedJobs(*each) for each in asked["claimed"]]
+        if sum(each.found for each in claimed) > ARRIVALS_MAX:
+            raise ConfigError(
+                f"{asked['name']} has more than {ARRIVALS_MAX:,} arrivals in this time; choose a "
+                "shorter one"
+            )
+        return rebuilt(asked["name"], claimed, asked["since"], asked["until"])
+    from pollwise.lab.traces.reading import read
+
+    path = Path(asked["file"])
+    _check_size(path, asked["name"])
+    try:
+        return read(
+            path,
+            column=asked.get("column"),
+            unit=asked.get("unit", "auto"),
+            bins=asked.get("bins"),
+            sort=asked.get("sort", False),
+            name=asked["name"],
+        )
+    except ConfigError as error:  # the name that the reader knows, not where the file is here
+        raise ConfigError(str(error).replace(str(path), asked["name"])) from None
+
+
+def _check_size(path: Path, name: str) -> None:
+    """Refuse a file that is too large when it is decompressed, before it is read."""
+    size = 0
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        source = gzip.GzipFile(fileobj=raw) if packed else raw
+        # A damaged file is reported by the reader.
+        with suppress(EOFError, gzip.BadGzipFile, zlib.error):
+            while piece := source.read(_PIECE):
+                size += len(piece)
+                if size > FILE_MAX:
+                    raise ConfigError(
+                        f"{name} has more than {FILE_MAX // 1024**2} MiB of text; use a part of it"
+                    )
+
+
+def _limit(memory: int, seconds: int) -> None:
+    """Bound what this process may use, where the system can."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(AttributeError, OSError):
+        os.nice(10)
+
+
+if __name__ == "__main__":
+    main()
