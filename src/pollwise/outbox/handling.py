@@ -31,6 +31,7 @@ from pollwise.runtime.executor.handlers import is_permanent, text_of, traceback_
 from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.executor.work import Held
+from pollwise.runtime.rollups.tally import Tally
 
 #: Retries of a record that no handler matches: for about ten minutes, in which a relay with its
 #: handler may be deployed. Then the record is dead.
@@ -74,6 +75,8 @@ class Handling:
 
     timeout: the limit of a handler that has none of its own.
     now: returns the time by the store's clock.
+    tally: counts records for the history: those that are completed, each failure of a handler, and
+        those that die.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Handling:
         rng: random.Random,
         timeout: float | None,
         now: Callable[[], float],
+        tally: Tally,
     ) -> None:
         self._relay = relay
         self._source = source
@@ -96,6 +100,7 @@ class Handling:
         self._events = events
         self._random = rng
         self._now = now
+        self._tally = tally
         self._reported: set[str] = set()
         self._locked = LockedReports(clock)
 
@@ -113,7 +118,7 @@ class Handling:
             error of a handler is not counted as a failure.
         """
         if record.unreadable is not None:
-            self._emit(RecordDead, record, lane, record.unreadable)
+            self._emit_dead(record, lane, record.unreadable)
             return Unfinished(None, record.unreadable)
         if record.locked is not None:
             if self._locked.due(record.locked):
@@ -121,8 +126,7 @@ class Handling:
             return Unfinished(LOCKED_FOR, record.locked)
         if not handlers:
             return self._unhandled(record, lane, progress.of(NO_HANDLER))
-        timed = self._events.wants(RecordHandled)
-        began = self._clock.now() if timed else 0.0
+        began = self._clock.now()
         with tracing.attached(record.headers):
             for handler in handlers:
                 state = progress.of(handler.name)
@@ -133,10 +137,12 @@ class Handling:
         states = [progress.of(handler.name) for handler in handlers]
         if not all(state.ended in ("done", "fell back") for state in states):
             return self._unfinished(record, lane, states, handlers)
-        if timed:
+        now = self._clock.now()
+        self._tally.ended(now, record.kind, now - began, well=True)
+        if self._events.wants(RecordHandled):
             lag = max(self._now() - record.created_at, 0.0)
             done = _ended(handlers, states, "done")
-            self._emit(RecordHandled, record, lane, lag, self._clock.now() - began, done)
+            self._emit(RecordHandled, record, lane, lag, now - began, done)
         return None
 
     def _unfinished(
@@ -157,7 +163,7 @@ class Handling:
         )
         where = "\n".join(state.where for state in states if state.where)
         ends = _ended(handlers, states, "done"), _ended(handlers, states, "gave up")
-        self._emit(RecordDead, record, lane, error, where, *ends)
+        self._emit_dead(record, lane, error, where, *ends)
         return Unfinished(None, error)
 
     def _unhandled(self, record: Record, lane: str, state: HandlerProgress) -> Unfinished:
@@ -168,7 +174,7 @@ class Handling:
             what = f"no handler that was in the lane {lane!r} for the kind {record.kind!r} is left"
         if UNHANDLED_RETRY.exhausted(state.attempts):
             error = f"{what}; deploy a relay that has one, then retry the record, or drop it"
-            self._emit(RecordDead, record, lane, error)
+            self._emit_dead(record, lane, error)
             return Unfinished(None, error)
         delay = UNHANDLED_RETRY.delay(state.attempts, self._random.random())
         if record.kind not in self._reported and len(self._reported) < _UNHANDLED_KINDS_MAX:
@@ -183,12 +189,16 @@ class Handling:
             if handler.main.breaker is not None and not self._may_try(work):
                 return
             record = replace(work.record, attempt=state.attempts + 1)
+            began = self._clock.now()
             try:
                 await self._calls[handler.name][0](record)
             except BaseException as error:  # SystemExit of a handler must not end the relay
                 if work.held.ended:
                     self._breakers.inconclusive(handler.name, work.trial)
                     raise
+                if not isinstance(error, Snooze):
+                    now = self._clock.now()
+                    self._tally.ended(now, record.kind, now - began, well=False)
                 self._failed(work, error)
             else:
                 self._breakers.succeeded(handler.name, work.trial)
@@ -266,6 +276,10 @@ class Handling:
 
     def _note_breaker(self, handler: str, state: str) -> None:
         self._events.emit(BreakerChanged(self._source, handler, state))
+
+    def _emit_dead(self, record: Record, lane: str, *values: Any) -> None:
+        self._tally.died(record.kind)
+        self._emit(RecordDead, record, lane, *values)
 
     def _emit(self, kind: Any, record: Record, lane: str, *values: Any) -> None:
         if self._events.wants(kind):

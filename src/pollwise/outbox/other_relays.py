@@ -13,11 +13,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from functools import partial
 
-from pollwise.outbox.records import RelayInfo
+from pollwise.errors import StoreError, StoreUnavailable
+from pollwise.outbox.records import RELAY_SEPARATOR, RelayInfo, writer_of
 from pollwise.outbox.stores.base import RELAY_LIVE, OutboxStore
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, HandlersDiffer, RelayResumed, RelayStandsBy
+from pollwise.runtime.events import (
+    ChoreFailed,
+    Events,
+    HandlersDiffer,
+    RelayResumed,
+    RelayStandsBy,
+)
+from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.rollups.tally import Tally
 
 #: How often a relay announces its handlers, in seconds; done during a poll.
 ANNOUNCE_EVERY = 30.0
@@ -27,8 +37,8 @@ PROVEN_AFTER = 15.0
 ANNOUNCE_WITHIN = RELAY_LIVE * 2 / 3
 #: The shortest time between announcements, for a record that has no handler here.
 ANNOUNCE_AGAIN = 1.0
-#: Between the name of a relay and its random suffix.
-_SEPARATOR = "#"
+#: How often it writes its history with an announcement, in seconds.
+HISTORY_EVERY = 60.0
 _NAME_MAX = 190
 
 
@@ -38,6 +48,8 @@ class OtherRelays:
     me: the name of this relay, with its suffix.
     standing_by: a newer relay has handlers that this one lacks.
     count: how many others live.
+    tally: what this relay did, which is stored as history together with its announcements.
+    keeps_history: False if the store has no table for it, or does not allow it.
     """
 
     def __init__(
@@ -52,7 +64,10 @@ class OtherRelays:
         self._store = store
         self._relay = relay
         # A very long name is cut, so that there is room for the suffix.
-        self.me = f"{relay[:_NAME_MAX]}{_SEPARATOR}{secrets.token_hex(3)}"
+        self.me = f"{relay[:_NAME_MAX]}{RELAY_SEPARATOR}{secrets.token_hex(3)}"
+        self.tally = Tally(writer_of(self.me), clock)
+        self.keeps_history = True
+        self._next_history = 0.0
         self._source = source
         self._handlers = handlers
         self._clock = clock
@@ -106,12 +121,30 @@ class OtherRelays:
             await self._announce({})
 
     async def _announce(self, handlers: Mapping[str, tuple[str, ...]]) -> list[RelayInfo]:
-        age = self._clock.now() - self._started_at
-        return await self._store.announce_handlers(self.me, handlers, age)
+        now = self._clock.now()
+        announced = partial(
+            self._store.announce_handlers, self.me, handlers, now - self._started_at
+        )
+        due = self.keeps_history and (now >= self._next_history or not handlers)
+        rows = self.tally.rows() if due else ()
+        if not rows:
+            return await announced()
+        try:
+            others = await announced(rows)
+        except StoreUnavailable:
+            raise
+        except StoreError as error:
+            others = await announced()
+            self.keeps_history = False
+            self._events.emit(ChoreFailed(self._source, "history", text_of(error)))
+        else:
+            self.tally.written()
+            self._next_history = now + HISTORY_EVERY
+        return others
 
     def _shown(self, other: RelayInfo) -> str:
         """Its name; with its suffix if this relay has the same name."""
-        name, separator, _ = other.relay.rpartition(_SEPARATOR)
+        name, separator, _ = other.relay.rpartition(RELAY_SEPARATOR)
         return other.relay if not separator or name == self._relay else name
 
     def _lacks(self, other: RelayInfo) -> tuple[str, ...]:

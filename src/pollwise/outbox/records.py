@@ -29,6 +29,8 @@ HEADERS_BYTES_MAX = 16 * 1024
 DEFAULT_LANE = "default"
 #: The longest progress that a relay keeps with a record, in bytes.
 PROGRESS_BYTES_MAX = 16 * 1024
+#: Between the name of a relay and the random suffix that tells it from others of the same name.
+RELAY_SEPARATOR = "#"
 
 RecordState = Literal["ready", "leased", "waiting", "dead", "done", "delayed"]
 #: In this order, because stores send a state as its place here.
@@ -431,3 +433,14 @@ def _encoded_headers(headers: Mapping[str, str]) -> str:
             f"{HEADERS_BYTES_MAX}. Put data into the payload."
         )
     return text
+
+
+def writer_of(relay: str) -> str:
+    """The name under which a relay writes history: its suffix, and its name."""
+    name, _, suffix = relay.rpartition(RELAY_SEPARATOR)
+    return f"{suffix} {name}"
+
+
+def claim_of(end: KeySettlement) -> tuple[str, int]:
+    """The name and the token of a settlement's claim."""
+    return end.claim.name, end.claim.token

@@ -169,6 +169,8 @@ class Relay:
             self, store, name, options, clock, events, rounds=SETTLE_ROUNDS
         )
         self._others = OtherRelays(store, name, self.source, registry.patterns(), clock, events)
+        self._tally = self._others.tally
+        self._executor.pruning.fold = self._fold_history
         self._ahead = 0.0  # how far the store's clock is ahead of the event loop's
         self._handling = Handling(
             name,
@@ -180,6 +182,7 @@ class Relay:
             self._executor.random,
             None if options.timeout is None else seconds(options.timeout, "timeout"),
             lambda: clock.now() + self._ahead,
+            self._tally,
         )
         self._suspect: HeldKey | None = None  # the suspect that is handled, and those put back
         self._other_suspects: set[str] = set()
@@ -219,6 +222,7 @@ class Relay:
             async with self._executor as executor:
                 async for claims in executor.polls:
                     executor.take(self._held(claims))
+                    self._tally.polled(executor.polls.counts, executor.polls.interval)
                     await executor.pruning.run(bool(claims))
                     await self._measure()
                     await self._forget_lanes()
@@ -286,7 +290,18 @@ class Relay:
         )
         taken = Counter(claim.lane for claim in claims)
         self._full_lanes = {lane for lane, room in most.items() if taken[lane] == room}
+        if claims:
+            self._note_found(claims)
         return Batch(claims, limit, tuple([self._waited(claim) for claim in claims]))
+
+    def _note_found(self, claims: Sequence[KeyClaim]) -> None:
+        """Count the records of claims for the history; retries did not wait for a poll."""
+        now = claims[0].until - self._executor.lease
+        items = [item for claim in claims for item in claim.records]
+        waits = [
+            None if item.progress else max(now - item.record.created_at, 0.0) for item in items
+        ]
+        self._tally.found(self._clock.now(), [item.record.kind for item in items], waits)
 
     def _room_of_lanes(self) -> dict[str, int]:
         """How many more keys of each lane can be handled at a time.
@@ -328,6 +343,9 @@ class Relay:
         if now >= self._next_forget and not used.issuperset(self._outbox.lanes):
             self._next_forget = now + ANNOUNCE_EVERY
             await self._quietly("forget lanes", self._outbox.forget_lanes(used))
+
+    async def _fold_history(self) -> bool:
+        return self._others.keeps_history and await self._outbox.fold_history()
 
     async def _measure(self) -> None:
         """Emit the counts of the outbox once a minute, if anyone listens."""
@@ -442,6 +460,7 @@ class Relay:
         error = reason(deaths)
         if deaths < DEATHS_MAX:
             return held.end("retry", suspect_wait(self._executor.random), error)
+        self._tally.died(record.kind)
         if self._events.wants(RecordDead):
             about = (record.id, record.kind, record.key, error)
             self._events.emit(RecordDead(self.source, self._name, *about, lane=claim.lane))

@@ -33,6 +33,11 @@ def migrations(package: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(name[:4]), (folder / name).read_text("utf-8")) for name in files)
 
 
+def needed_version(package: str, optional: Sequence[int]) -> int:
+    """The newest version that the code of a package cannot do without."""
+    return max(version for version, _ in migrations(package) if version not in optional)
+
+
 @cache
 def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
     """The statement with `$1` for the values, as Postgres wants it; and their names in order."""

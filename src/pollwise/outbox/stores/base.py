@@ -31,11 +31,15 @@ from pollwise.outbox.records import (
     RecordInfo,
     RecordState,
     RelayInfo,
+    claim_of,
+    writer_of,
 )
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import checked_moment, checked_name
+from pollwise.runtime.rollups.keeping import KeptHistory
+from pollwise.runtime.rollups.rows import HistoryRow, checked_rows
 from pollwise.runtime.store import (
     MAX_BATCH,
     MAX_PAGE,
@@ -58,7 +62,7 @@ CLAIM_BYTES = 256 * 1024
 RELAY_LIVE = 90.0
 
 
-class OutboxStore(WorkStore[KeyClaim]):
+class OutboxStore(KeptHistory, WorkStore[KeyClaim]):
     """The records of one outbox in a database."""
 
     _what = "outbox"
@@ -183,17 +187,23 @@ class OutboxStore(WorkStore[KeyClaim]):
         """Remove the lanes that have no copies, except those of `besides`."""
 
     async def announce_handlers(
-        self, relay: str, handlers: Mapping[str, Sequence[str]], age: float
+        self,
+        relay: str,
+        handlers: Mapping[str, Sequence[str]],
+        age: float,
+        history: Sequence[HistoryRow] = (),
     ) -> list[RelayInfo]:
         """Store the handlers (name → patterns) of a relay; return the other live relays.
 
         age: how many seconds ago the relay was started. Which relay is newer is decided by the
             first announcement of each, on the store's clock, because clocks of machines differ.
+        history: what the relay did, to be stored in the same call.
         Repeat it well within RELAY_LIVE; an empty mapping takes the announcement back.
         """
         checked_name(relay, "relay", ConfigError)
         listed = {name: list(patterns) for name, patterns in handlers.items()}
-        return await self._announce_handlers(relay, listed, age)
+        rows = checked_rows(history, writer_of(relay))
+        return await self._announce_handlers(relay, listed, age, rows)
 
     # For operators
 
@@ -426,7 +436,11 @@ class OutboxStore(WorkStore[KeyClaim]):
 
     @abstractmethod
     async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], age: float
+        self,
+        relay: str,
+        handlers: Mapping[str, list[str]],
+        age: float,
+        history: Sequence[HistoryRow],
     ) -> list[RelayInfo]: ...
 
     @abstractmethod
@@ -475,11 +489,6 @@ class OutboxStore(WorkStore[KeyClaim]):
         delays = [end.delay for end in ends if end.action == "retry"]
         if delays:
             self._hints.send_at(self.clock.now() + min(delays))
-
-
-def claim_of(end: KeySettlement) -> tuple[str, int]:
-    """The name and the token of a settlement's claim."""
-    return end.claim.name, end.claim.token
 
 
 def _chosen(

@@ -25,6 +25,8 @@ from pollwise.outbox.records import (
 from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE, OutboxStore
 from pollwise.outbox.writers.common import check_twins
 from pollwise.runtime.decoding import decode_job
+from pollwise.runtime.rollups.keeping import HistoryTable
+from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.ids import place_after
 
 
@@ -80,6 +82,7 @@ class MemoryOutboxStore(OutboxStore):
         self._lines: dict[str, _KeyQueue] = {}
         self._lanes: set[str] = set()
         self._relays: dict[str, RelayInfo] = {}
+        self._history = HistoryTable()
         self._last = 0
         self._tokens = 0
 
@@ -240,9 +243,14 @@ class MemoryOutboxStore(OutboxStore):
         return lost
 
     async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], age: float
+        self,
+        relay: str,
+        handlers: Mapping[str, list[str]],
+        age: float,
+        history: Sequence[HistoryRow],
     ) -> list[RelayInfo]:
         now = self.clock.epoch()
+        self._history.write(history)
         before = self._relays.pop(relay, None)
         started_at = before.started_at if before is not None else now - age
         if handlers:
@@ -258,6 +266,12 @@ class MemoryOutboxStore(OutboxStore):
         gone = self.clock.epoch() - RELAY_LIVE
         live = [info for info in self._relays.values() if info.seen_at > gone]
         return sorted(live, key=lambda info: (info.started_at, info.relay))
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        return [self._history.read(asked) for asked in ranges]
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        return self._history.replace(old, new)
 
     async def _read_lanes(self) -> tuple[str, ...]:
         return tuple(sorted(self._lanes))

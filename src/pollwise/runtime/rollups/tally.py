@@ -104,13 +104,15 @@ class Tally:
 
     # Counting
 
-    def found(self, now: float, kinds: Iterable[str], waits: Iterable[float]) -> None:
-        """Jobs of these kinds were claimed, after these waits."""
+    def found(self, now: float, kinds: Iterable[str], waits: Iterable[float | None]) -> None:
+        """Jobs of these kinds were claimed, after these waits; None if that is unknown."""
         if now >= self._over:
             self._turn()
         for kind, wait in zip(kinds, waits, strict=True):
             tally = self._now.kinds.get(kind) or self._kind(kind)
             tally.found += 1
+            if wait is None:
+                continue
             tally.waited += wait
             bucket = bucket_of(wait)
             tally.waits[bucket] = tally.waits.get(bucket, 0) + 1

@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
-from pollwise.storage.sql import incomplete_record, migrations
+from pollwise.storage.sql import incomplete_record, migrations, needed_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,7 @@ class TableSet:
     @property
     def needed(self) -> int:
         """The version without which this code cannot run."""
-        versions = [version for version, _ in migrations(self.package)]
-        return max(version for version in versions if version not in self.optional)
+        return needed_version(self.package, self.optional)
 
     @property
     def advice(self) -> str:

@@ -113,6 +113,29 @@ FROM {schema}.outbox_relays CROSS JOIN clock LEFT JOIN announced ON true
 WHERE outbox = $1 AND relay <> $2 AND seen_at > now - $5::double precision
 ORDER BY started_at, relay
 
+-- name: write_history
+-- Rows of history of a relay, which replace those of the same minute; part of an announcement.
+INSERT INTO {schema}.outbox_history (outbox, level, at, writer, value)
+SELECT $1, 0, r.at, r.writer, r.value
+FROM unnest($7::bigint[], $8::text[], $9::text[]) AS r (at, writer, value)
+ON CONFLICT (outbox, level, at, writer) DO UPDATE SET value = excluded.value
+
+-- name: read_history
+SELECT r.place, h.level, h.at, h.writer, h.value
+FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::integer[])
+    WITH ORDINALITY AS r (level, since, until, most, place)
+CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.outbox_history AS h
+    WHERE h.outbox = $1 AND h.level = r.level AND h.at >= r.since AND h.at < r.until
+    ORDER BY h.at, h.writer LIMIT r.most
+) AS h
+ORDER BY r.place, h.at, h.writer
+
+-- name: replace_history
+SELECT {schema}.replace_outbox_history(
+    $1, $2::smallint[], $3::bigint[], $4::text[], $5::smallint[], $6::bigint[], $7::text[],
+    $8::text[])
+
 -- name: relays
 SELECT relay, handlers, started_at, seen_at, false FROM {schema}.outbox_relays
 WHERE outbox = $1 AND seen_at > {schema}.outbox_now($3::double precision) - $2::double precision

@@ -30,14 +30,16 @@ from pollwise.outbox.records import (
     RecordInfo,
     RecordState,
     RelayInfo,
+    claim_of,
     outbox_of,
     stored_record,
     why_waiting,
 )
-from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore, claim_of
+from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
 from pollwise.outbox.writers.common import OutboxTarget, batch_of, check_twins, ids_of
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 
@@ -48,11 +50,16 @@ except ImportError as error:  # also raised if libpq is missing
 
 from pollwise.outbox.stores.postgres.identity import PostgresIdentity
 from pollwise.storage.postgres.database import Database
+from pollwise.storage.postgres.history import PostgresHistory, written_columns
 from pollwise.storage.postgres.params import Param, flag, number, numbers, text, texts
 from pollwise.storage.postgres.schema import TableSet, quoted
 from pollwise.storage.postgres.work_store import PostgresWorkStore
+from pollwise.storage.sql import statements
 
-TABLES = TableSet(__package__, "outbox_migrations", "pollwise outbox migrate URL", "outbox")
+#: Relays run without version 4, the history.
+TABLES = TableSet(
+    __package__, "outbox_migrations", "pollwise outbox migrate URL", "outbox", optional=(4,)
+)
 
 #: The prefix of the tables' keys for records without a key.
 _ALONE = "\x01"
@@ -92,9 +99,11 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
             timeout=timeout,
             connections=connections,
             clock=clock,
+            sql=_with_history(statements(TABLES.package)),
             apart="claim",  # claims take turns anyway
         )
         self._listen = self.database.listening(listen)
+        self._history = PostgresHistory(self.database, name)
         self._in_doubt = InDoubt(claim_of)
         self._identity = PostgresIdentity(self.database.conninfo, self.database.url)
         super().__init__(
@@ -259,21 +268,31 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
         return [claim for claim in claims if (_line(claim), claim.token) in lost]
 
     async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], age: float
+        self,
+        relay: str,
+        handlers: Mapping[str, list[str]],
+        age: float,
+        history: Sequence[HistoryRow],
     ) -> list[RelayInfo]:
-        rows = await self.database.rows(
-            "announce",
-            [
-                text(self.name),
-                text(relay),
-                text(json.dumps(handlers) if handlers else None),
-                number(age),
-                number(RELAY_LIVE),
-                self.database.now(),
-            ],
-            safe=True,
-        )
-        return [_relay_of(*row) for row in rows]
+        params = [
+            text(self.name),
+            text(relay),
+            text(json.dumps(handlers) if handlers else None),
+            number(age),
+            number(RELAY_LIVE),
+            self.database.now(),
+        ]
+        name = "announce"
+        if history:
+            name = "announce_with_history"
+            params += written_columns(history)
+        return [_relay_of(*row) for row in await self.database.rows(name, params, safe=True)]
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        return await self._history.read(ranges)
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        return await self._history.replace(old, new)
 
     # For operators
 
@@ -439,3 +458,9 @@ def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection
         return claim.records[end.done].row not in live
     # A record to retry keeps its row; for the others, all visible effects have happened.
     return end.action == "give_back"
+
+
+def _with_history(named: Mapping[str, str]) -> dict[str, str]:
+    """The statements, with an announcement that also writes history."""
+    written, announce = named["write_history"], named["announce"].removeprefix("WITH ")
+    return {**named, "announce_with_history": f"WITH written AS ({written}), {announce}"}

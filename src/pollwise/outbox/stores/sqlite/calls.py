@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +25,28 @@ from pollwise.outbox.records import (
     RecordFilter,
     RecordInfo,
     RecordState,
-    RelayInfo,
-    outbox_of,
     stored_record,
     why_waiting,
 )
-from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
+from pollwise.outbox.stores.base import CLAIM_BYTES
+from pollwise.outbox.stores.sqlite.relays import RelayCalls
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.sql import migrations
+from pollwise.storage.sql import needed_version
 from pollwise.storage.sqlite.file import (
     FileConnection,
-    SqliteFile,
     lenient_text,
     snapshot,
     transaction,
 )
+from pollwise.storage.sqlite.history import SqliteHistory
 
 #: The maximum number of new records that one claim reads, and that one prune deletes: limits the
 #: time that the write lock is held.
 ROWS_MAX = 2000
 
-#: A clock that was set back by less than this many seconds is not followed.
-SET_BACK_MIN = 1.0
+#: Versions that relays run without: the history.
+OPTIONAL = (3,)
 
 #: Part of a key that is not UTF-8 as it was read, and why its record is dead.
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
@@ -60,7 +58,7 @@ KeyOrRecord = tuple[str, int]
 _CODES = {state: code for code, state in enumerate(RECORD_STATES)}
 
 
-class SqliteCalls(SqliteFile):
+class SqliteCalls(RelayCalls):
     """The calls of a store. A call is one transaction or only reads."""
 
     package = __package__
@@ -72,6 +70,7 @@ class SqliteCalls(SqliteFile):
         absolute = path.absolute()  # the working directory may change
         super().__init__(absolute, synchronous=None, create=False, timeout=timeout, outbox=outbox)
         self._outbox = outbox
+        self.history = SqliteHistory(self, "pollwise_outbox_history", "outbox", outbox)
 
     # The connection and the tables
 
@@ -81,9 +80,9 @@ class SqliteCalls(SqliteFile):
         A power cut can then undo a claim or a settlement, and records are handled once more.
         Without a write-ahead log it could damage the file.
         """
-        found, newest = self._version(connection), migrations(__package__)[-1][0]
-        if found < newest:
-            old = f"outbox tables of version {found}; this code needs {newest}"
+        found, needed = self._version(connection), needed_version(__package__, OPTIONAL)
+        if found < needed:
+            old = f"outbox tables of version {found}; this code needs {needed}"
             has = old if found else "no outbox tables"
             raise SchemaError(f"{self.path} has {has}. Run `{self.made_by}`.")
         # SQLite accepts any bytes as text, and other programs put records too.
@@ -108,22 +107,6 @@ class SqliteCalls(SqliteFile):
                 put_steps(target, records),
                 lambda statement, values: connection.execute(statement, values).fetchall(),
             )
-
-    @contextmanager
-    def _in_lane(self, lane: str) -> Iterator[None]:
-        """Within this, statements are about the copies of a lane; "" for the outbox itself."""
-        if not lane:
-            yield
-            return
-        before = self._bound
-        self._bound = {"outbox": outbox_of(self._outbox, lane)}
-        try:
-            yield
-        finally:
-            self._bound = before
-
-    def lanes(self) -> tuple[str, ...]:
-        return tuple(lane for (lane,) in self._rows("lanes"))
 
     def forget_lanes(self, besides: Collection[str]) -> None:
         with transaction(self.connect()):
@@ -326,49 +309,6 @@ class SqliteCalls(SqliteFile):
                 ):
                     lost.append(claim)
         return lost
-
-    def announce(
-        self, now: float, relay: str, handlers: Mapping[str, list[str]], age: float
-    ) -> list[RelayInfo]:
-        gone, began = now - RELAY_LIVE, now - age
-        with transaction(self.connect()):
-            self._follow_clock(now)
-            self._change("withdraw", relay=relay, leaves=not handlers, gone=gone)
-            if handlers:
-                values = {"relay": relay, "handlers": json.dumps(handlers), "now": now}
-                [(began,)] = self._rows("announce", started_at=began, **values)
-            found = self._relays(relay, gone)
-        return [
-            replace(each, newer=(each.started_at, each.relay) > (began, relay)) for each in found
-        ]
-
-    def _follow_clock(self, now: float) -> None:
-        """After the machine's clock was set back, set leases, retries and relays back too.
-
-        Otherwise the lease of a relay that died before would last until the clock has caught up.
-        """
-        [(seen,)] = self._rows("newest")
-        ahead = 0.0 if seen is None else seen - now
-        if ahead > SET_BACK_MIN:
-            for lane in ("", *self.lanes()):
-                with self._in_lane(lane):
-                    self._change("keys_set_back", now=now, ahead=ahead)
-            self._change("relays_set_back", now=now, ahead=ahead)
-
-    def relays(self, now: float) -> list[RelayInfo]:
-        return self._relays("", now - RELAY_LIVE)
-
-    def _relays(self, besides: str, gone: float) -> list[RelayInfo]:
-        return [
-            RelayInfo(
-                name,
-                {each: tuple(patterns) for each, patterns in json.loads(sets).items()},
-                float(started),
-                float(seen),
-                False,
-            )
-            for name, sets, started, seen in self._rows("relays", relay=besides, gone=gone)
-        ]
 
     # For operators
 

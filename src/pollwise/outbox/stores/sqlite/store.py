@@ -19,6 +19,7 @@ from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
+from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.sqlite.file import file_path
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_database import WatchedDatabase
@@ -118,6 +119,12 @@ class SqliteOutboxStore(OutboxStore):
     ) -> int:
         keep, now = self.keep is not None, self._epoch()
         return await self._call(self._calls.retry, now, lane, ids, keys, drop=drop, keep=keep)
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        return await self._call(self._calls.history.read, ranges)
+
+    async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
+        return await self._call(self._calls.history.replace, old, new)
 
     async def close(self) -> None:
         if not self._thread.closed:
