@@ -13,6 +13,8 @@ import pytest
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.presence import WorkerInfo
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
+from pollwise.runtime.rollups import Histogram, HistoryPoint
+from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRow, encoded
 from pollwise.web.access import Viewer, WebAccess
 from tests.web.visiting import HOSTILE, Visitor
 
@@ -21,6 +23,8 @@ WORKER = WorkerInfo(
     busy=1, waiting=0, running=(), started_at=0.0, seen_at=0.0, strategy="Fixed(interval=0.5)",
     interval=0.5, hints=False, breakers=(),
 )  # fmt: skip
+
+WAITS = Histogram.of([0.01] * 50 + [0.3] * 10)
 
 
 def with_page(work: Callable[[MemoryQueue, Visitor], Awaitable[None]], **options: Any) -> None:
@@ -113,6 +117,49 @@ def test_retries_drops_and_cancels_selected_jobs() -> None:
         stats = await queue.stats()
         assert (stats.ready, stats.dead, stats.cancelled) == (0, 1, 1)
         assert "Dead 1" in await visitor.main(page), "the page shows what the action changed"
+
+    with_page(work)
+
+
+def test_changes_all_jobs_that_match_a_filter() -> None:
+    async def work(queue: MemoryQueue, visitor: Visitor) -> None:
+        await die(queue, *[NewJob("mail", i) for i in range(40)])
+        others = await die(queue, NewJob("sms", 1), NewJob("sms", 2), error="KeyError: 'x'")
+        html = await visitor.get("/queues/shop?state=dead&kind=mail")
+        assert "Retry all 40 jobs" in html
+        assert "Retry all jobs" in await visitor.get("/queues/shop?state=dead&error=key")
+        await visitor.post("/queues/shop?state=dead&error=keyerror", "retry-all")
+        assert [info.job.id for info in await queue.jobs("ready")] == others
+        await visitor.post("/queues/shop?state=ready&kind=sms", "cancel-all")
+        await visitor.post("/queues/shop?state=dead&kind=mail", "drop-all")
+        stats = await queue.stats()
+        assert (stats.ready, stats.cancelled, stats.dead) == (0, 2, 0)
+        await die(queue, NewJob("mail", 1))
+        await visitor.post("/queues/shop", "drop-all")
+        await visitor.post("/queues/shop?state=lost", "drop-all")
+        assert (await queue.stats()).dead == 1, "without a state nothing is dropped"
+
+    with_page(work)
+
+
+def test_shows_figures_and_charts_of_the_history() -> None:
+    async def work(queue: MemoryQueue, visitor: Visitor) -> None:
+        now = queue.clock.epoch()
+        await queue.put(NewJob("mail", 1))
+        for minutes in range(30):
+            at = int((now - 60 * minutes) // 60 * 60)
+            done = HistoryPoint(at, 60, "mail", done=57, failed=3, waits=WAITS, durations=WAITS)
+            polls = HistoryPoint(at, 60, polls=30, worker_seconds=60, interval_total=60)
+            row = HistoryRow(BY_WORKER, at, WORKER.note_name, encoded([polls, done]))
+            await queue.record_worker(WORKER, 60, [row])
+        text = await visitor.main("/queues/shop")
+        assert re.search(r"Done 5\d a minute Runs failed 5.0 %", text), text
+        assert re.search(r"Polls 1,[78]\d\d an hour", text), text
+        for span in ("1h", "24h", "7d"):
+            html = await visitor.get(f"/queues/shop?span={span}")
+            assert html.count('<figure class="chart">') == 2
+            assert f'span={span}" aria-current="true"' in html
+        assert "span = &#39;9h&#39; is not one of" in await visitor.get("/queues/shop?span=9h")
 
     with_page(work)
 

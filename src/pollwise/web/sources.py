@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -21,6 +22,7 @@ from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
 from pollwise.queues.views import JobFilter, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import JobInfo
+from pollwise.runtime.rollups import HistoryPoint
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -34,6 +36,10 @@ COUNTS_REMEMBERED = 1.0
 REST_REMEMBERED = 10.0
 IDLE_REMEMBERED = 60.0
 NEVER = float("inf")
+#: How much history the overview reads, in seconds, and the ranges that charts show: their length
+#: and that of a step.
+LATELY = 3 * 3600.0
+RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 900.0), "7d": (7 * 86400.0, 7200.0)}
 #: How long a page waits for a store, and how long it believes that the store does not answer.
 ANSWER_WITHIN = 5.0
 ERROR_REMEMBERED = 5.0
@@ -136,8 +142,13 @@ class QueueSource:
             queue.stats_by_kind if can.views else _nothing, clock, REST_REMEMBERED
         )
         self._leased = Remembered(self._read_leased, clock, REST_REMEMBERED)
+        self._lately = Remembered(lambda: self._read_history(LATELY), clock, REST_REMEMBERED * 2)
+        self._ranges = {
+            name: Remembered(partial(self._read_history, span), clock, step / 3)
+            for name, (span, step) in RANGES.items()
+        }
         self._parts: tuple[Remembered[Any], ...] = (
-            self._paused, self._workers, self._kinds, self._leased,
+            self._paused, self._workers, self._kinds, self._leased, self._lately,
         )  # fmt: skip
         self._counts_before: Stats | None = None
         self._counts_next = False
@@ -180,9 +191,30 @@ class QueueSource:
             return ShownQueue(error=str(error) or type(error).__name__)
         return ShownQueue(stats, paused, tuple(workers), kinds, tuple(leased))
 
+    async def lately(self, *, live: bool = False) -> Sequence[HistoryPoint]:
+        """The history of the last hours; nothing if the store keeps none, or does not answer."""
+        return await self._past(self._lately, live)
+
+    async def history(self, chosen: str, *, live: bool = False) -> Sequence[HistoryPoint]:
+        """The history of one of RANGES."""
+        return await self._past(self._ranges[chosen], live)
+
+    async def _past(
+        self, part: Remembered[Sequence[HistoryPoint]], live: bool
+    ) -> Sequence[HistoryPoint]:
+        try:
+            return await part.get(IDLE_REMEMBERED if live else None)
+        except (PollwiseError, OSError):
+            return ()
+
+    async def _read_history(self, span: float) -> Sequence[HistoryPoint]:
+        if not self.queue.capabilities.history:
+            return ()
+        return await self.queue.history(span)
+
     def forget(self) -> None:
         """An action changed the queue: the next page reads it again."""
-        for part in (self._stats, *self._parts):
+        for part in (self._stats, *self._parts[:-1]):
             part.forget()
 
     async def _read_leased(self) -> Sequence[JobInfo]:

@@ -54,12 +54,14 @@ def compact(value: float | None) -> str:
 def age(value: float | None) -> str:
     """A duration in its two largest units.
 
-    >>> [age(v) for v in (None, 0.0042, 0.5, 42, 125, 7300, 200_000)]
-    ['–', '4 ms', '500 ms', '42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h']
+    >>> [age(v) for v in (None, 0.0002, 0.0042, 0.5, 42, 125, 7300, 200_000)]
+    ['–', '< 1 ms', '4 ms', '500 ms', '42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h']
     """
     if value is None or not math.isfinite(value):
         return "–"
     value = max(value, 0.0)
+    if 0 < value < 0.0005:
+        return "< 1 ms"
     if value < 1.0:
         return f"{value * 1000:.0f} ms"
     if value < 10.0:
@@ -106,6 +108,17 @@ def state_badge(state: str) -> Markup:
     return Markup('<span class="badge tone-{}">{}</span>').format(TONES.get(state, "grey"), state)
 
 
+def dollars(value: float) -> str:
+    """An amount of money.
+
+    >>> dollars(0.0004), dollars(0.256), dollars(1234.5)
+    ('< $0.01', '$0.26', '$1,234')
+    """
+    if 0 < value < 0.01:
+        return "< $0.01"
+    return f"${value:,.2f}" if value < 100 else f"${value:,.0f}"
+
+
 def counted(count: int, what: str, capped: bool = False) -> str:
     """A number of things, in words; capped: there may be more.
 
@@ -137,6 +150,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "size": size,
     "when": when,
     "counted": counted,
+    "dollars": dollars,
     "percent": percent,
     "one_line": one_line,
     "state_badge": state_badge,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from pollwise.queues.presence import unhandled
+from pollwise.runtime.rollups import EMPTY, HistoryPoint, by_kind
 from pollwise.web.sources import QueueSource, ShownQueue
 from pollwise.web.texts import age, counted, one_line
 
@@ -14,6 +15,9 @@ from pollwise.web.texts import age, counted, one_line
 NAMED_MAX = 3
 #: A worker that is younger than this may still be proving its hints, in seconds.
 PROVING = 90.0
+#: A run may hang if it lasts this many times as long as 99 % of the others of its kind, and this
+#: many seconds; and how many others there must be to compare it with.
+SLOW_TIMES, SLOW_MIN, SLOW_SAMPLE = 10.0, 60.0, 20
 #: The tones, the most urgent first.
 URGENCY = ("red", "amber", "blue")
 
@@ -43,8 +47,10 @@ def sorted_concerns(concerns: list[Concern]) -> list[Concern]:
     return sorted(concerns, key=lambda each: URGENCY.index(each.tone))
 
 
-def queue_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterator[Concern]:
-    """What needs attention in a queue."""
+def queue_concerns(
+    source: QueueSource, shown: ShownQueue, lately: Iterable[HistoryPoint], now: float
+) -> Iterator[Concern]:
+    """What needs attention in a queue. lately: its history of the last hours."""
     page, title = "queue", source.title
     parts = {"slug": source.slug}
     stats = shown.stats
@@ -64,6 +70,7 @@ def queue_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterat
         )
         text = f"{counted(len(abandoned), 'job')} held by {_named(holders)}, which no longer runs."
         yield Concern("amber", title, text, page, parts, {"state": "leased"}, more, "jobs")
+    yield from _slow_runs(source, shown, by_kind(lately), now)
     yield from _handler_concerns(source, shown)
     for kind, pause in shown.paused.items():
         what = "The whole queue is paused" if kind is None else f"Kind {kind} is paused"
@@ -80,6 +87,26 @@ def queue_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterat
         query = {"kind": broken[0]} if len(broken) == 1 else {}
         yield Concern("amber", title, text, page, parts, query, anchor="workers")
     yield from _hint_concerns(source, shown, now)
+
+
+def _slow_runs(
+    source: QueueSource, shown: ShownQueue, usual: Mapping[str, HistoryPoint], now: float
+) -> Iterator[Concern]:
+    """Runs that take many times as long as others of their kind, and may hang."""
+    slow: dict[str, list[float]] = {}
+    for info in shown.leased:
+        lasted = now - (info.claimed_at or now)
+        durations = usual[info.job.kind].durations if info.job.kind in usual else EMPTY
+        limit = (durations.quantile(0.99) or 0.0) * SLOW_TIMES
+        if durations.count >= SLOW_SAMPLE and lasted > max(limit, SLOW_MIN):
+            slow.setdefault(info.job.kind, []).append(lasted)
+    for kind, lasting in slow.items():
+        text = f"{counted(len(lasting), 'run')} of {kind}: {age(max(lasting))}, and not at an end."
+        usually = age(usual[kind].durations.quantile(0.99))
+        yield Concern(
+            "amber", source.title, text, "queue", {"slug": source.slug},
+            {"state": "leased", "kind": kind}, f"99 % of them take {usually} at most.", "jobs",
+        )  # fmt: skip
 
 
 def _handler_concerns(source: QueueSource, shown: ShownQueue) -> Iterator[Concern]:

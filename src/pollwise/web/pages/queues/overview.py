@@ -8,6 +8,7 @@ from typing import Any
 
 from pollwise.web.live import wants_events
 from pollwise.web.pages.queues.attention import queue_concerns, sorted_concerns
+from pollwise.web.pages.queues.figures import charts_of, figures_of, pace_of, total_figures
 from pollwise.web.sources import ShownQueue
 from pollwise.web.view import View, Visit
 
@@ -42,15 +43,25 @@ class OverviewPage(View):
         queues = list(self.web.sources.queues.values())
         live = wants_events(visit.request)
         shown = await asyncio.gather(*(source.snapshot(live=live) for source in queues))
+        past = await asyncio.gather(*(source.lately(live=live) for source in queues))
         now = self.web.sources.clock.epoch()
+        figures = [
+            figures_of(source, points, each.workers, now)
+            for source, points, each in zip(queues, past, shown, strict=True)
+        ]
         concerns = [
             concern
-            for source, each in zip(queues, shown, strict=True)
-            for concern in queue_concerns(source, each, now)
+            for source, each, points in zip(queues, shown, past, strict=True)
+            for concern in queue_concerns(source, each, points, now)
         ]
         return {
-            "queues": list(zip(queues, shown, strict=True)),
+            "queues": [
+                (source, each, numbers, pace_of(each.workers))
+                for source, each, numbers in zip(queues, shown, figures, strict=True)
+            ],
             "totals": totals(shown),
+            "total": total_figures(figures),
+            "charts_of_one": charts_of(past[0], "1h", now) if len(queues) == 1 and past[0] else [],
             "concerns": sorted_concerns(concerns),
             "concerns_max": CONCERNS_MAX,
             "as_cards": len(queues) <= CARDS_MAX,
@@ -64,7 +75,6 @@ def totals(shown: list[ShownQueue]) -> dict[str, Any]:
     ages = [each.oldest_age for each in counts if each.oldest_age is not None]
     return {
         "ready": sum(each.ready for each in counts),
-        "waiting": sum(each.delayed + each.blocked for each in counts),
         "leased": sum(each.leased for each in counts),
         "dead": sum(each.dead for each in counts),
         "oldest_age": max(ages, default=None),

@@ -9,11 +9,13 @@ from pollwise.errors import ConfigError, PollwiseError
 from pollwise.queues.presence import handlers_of, unhandled
 from pollwise.queues.views import JobPage, Stats
 from pollwise.runtime.jobs import STATES
+from pollwise.runtime.rollups import HistoryPoint, by_kind
 from pollwise.web.live import wants_events
 from pollwise.web.pages.queues.attention import queue_concerns, sorted_concerns
+from pollwise.web.pages.queues.bulk import BULK_LIMIT, change_all, change_selected
+from pollwise.web.pages.queues.figures import charts_of, figures_of, pace_of
 from pollwise.web.pages.queues.search import AGES, PAGE, JobSearch
 from pollwise.web.sources import QueueSource, ShownQueue
-from pollwise.web.texts import counted
 from pollwise.web.view import NotShown, Refused, View, Visit
 
 #: How many kinds, and how many workers, the page shows.
@@ -30,6 +32,8 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
     "dead": ("retry", "drop"),
     "cancelled": ("retry",),
 }
+#: The ranges of the charts, in words.
+SPANS: Mapping[str, str] = {"1h": "1 hour", "24h": "24 hours", "7d": "7 days"}
 #: The longest reason for a pause, in characters.
 WHY_MAX = 500
 
@@ -42,6 +46,7 @@ class QueuePage(View):
     template = "queue/page.html"
     actions: ClassVar[Mapping[str, str]] = {
         "retry": "operate", "drop": "operate", "cancel": "operate",
+        "retry-all": "operate", "drop-all": "operate", "cancel-all": "operate",
         "pause": "operate", "resume": "operate",
     }  # fmt: skip
 
@@ -65,18 +70,28 @@ class QueuePage(View):
                 except (PollwiseError, OSError) as error:
                     wrong = str(error)
         now = self.web.sources.clock.epoch()
+        span = search.span or "1h"
+        past = await source.history(span, live=wants_events(visit.request))
+        lately = past if span == "1h" else await source.history("1h", live=True)
+        figures = figures_of(source, lately, shown.workers, now)
         return {
             "source": source,
             "can": source.queue.capabilities,
             "shown": shown,
-            "concerns": sorted_concerns(list(queue_concerns(source, shown, now))),
+            "concerns": sorted_concerns(list(queue_concerns(source, shown, lately, now))),
             "search": search,
             "found": found,
             "wrong": wrong,
             "tabs": tabs(shown.stats, search),
             "offered": OFFERED[search.state],
             "matching": matching(shown, search),
-            "kinds": kinds_shown(shown),
+            "bulk_limit": BULK_LIMIT,
+            "figures": figures,
+            "pace": pace_of(shown.workers),
+            "charts_shown": charts_of(past, span, now) if past else [],
+            "span": span,
+            "spans": SPANS,
+            "kinds": kinds_shown(shown, by_kind(lately)),
             "kind_names": sorted({*shown.kinds, *([search.kind] if search.kind else [])}),
             "workers": shown.workers[:WORKERS_MAX],
             "ages": AGES,
@@ -89,10 +104,11 @@ class QueuePage(View):
         try:
             if action in ("pause", "resume"):
                 return await self._steer(visit, source, action, form)
+            if action.endswith("-all"):
+                search = JobSearch.of(visit.query)
+                return await change_all(source.queue, action.removesuffix("-all"), search)
             ids = await visit.picked("id", PAGE)
-            if not ids:
-                raise Refused("No job was selected. Select some in the table first.")
-            return await _do(source, action, ids)
+            return await change_selected(source.queue, action, ids)
         finally:
             source.forget()
 
@@ -119,34 +135,6 @@ class QueuePage(View):
             raise NotShown(f"There is no queue {slug} here.") from None
 
 
-async def _do(source: QueueSource, action: str, ids: list[str]) -> str:
-    """Retry, drop or cancel some jobs; say to how many it happened."""
-    queue, asked = source.queue, len(ids)
-    if action == "retry":
-        return _said("Retried", await queue.retry(ids), asked, "only ended jobs can be retried")
-    if action == "drop":
-        return _said("Dropped", await queue.drop(ids), asked, "only dead jobs can be dropped")
-    states = list((await queue.cancel(ids)).values())
-    said = _said(
-        "Cancelled",
-        states.count("cancelled") + states.count("leased"),
-        asked,
-        "jobs that have ended stay as they are",
-    )
-    running = states.count("leased")
-    return (
-        f"{said} {running} of them run, and end when their worker learns of it."
-        if running
-        else said
-    )
-
-
-def _said(verb: str, count: int, asked: int, why: str) -> str:
-    if count == asked:
-        return f"{verb} {counted(count, 'job')}."
-    return f"{verb} {count} of {counted(asked, 'job')}: {why}."
-
-
 def tabs(stats: Stats | None, search: JobSearch) -> list[dict[str, Any]]:
     """The states with their counts, each a link to its jobs."""
     listed = [{"state": "", "text": "All", "count": None, "capped": False}]
@@ -169,8 +157,14 @@ def matching(shown: ShownQueue, search: JobSearch) -> int | None:
     return int(getattr(counts, search.state))
 
 
-def kinds_shown(shown: ShownQueue) -> list[dict[str, Any]]:
-    """The kinds: those that nobody handles first, then those with the most work."""
+def kinds_shown(
+    shown: ShownQueue, history: Mapping[str, HistoryPoint] | None = None
+) -> list[dict[str, Any]]:
+    """The kinds: those that nobody handles first, then those with the most work.
+
+    history: what was done of each in the last hour.
+    """
+    did = history or {}
     lost = set(unhandled(shown.kinds, shown.workers))
     rows = [
         {
@@ -179,15 +173,22 @@ def kinds_shown(shown: ShownQueue) -> list[dict[str, Any]]:
             "handlers": handlers_of(kind, shown.workers),
             "lost": kind in lost,
             "pause": shown.paused.get(kind),
+            "did": did.get(kind),
         }
         for kind, counts in shown.kinds.items()
     ]
     rows += [
-        {"kind": kind, "counts": None, "handlers": handlers_of(kind, shown.workers), "lost": False,
-         "pause": pause}
-        for kind, pause in shown.paused.items()
-        if kind is not None and kind not in shown.kinds
-    ]  # fmt: skip
+        {
+            "kind": kind,
+            "counts": None,
+            "handlers": handlers_of(kind, shown.workers),
+            "lost": False,
+            "pause": shown.paused.get(kind),
+            "did": did.get(kind),
+        }
+        for kind in {*shown.paused, *did} - {None, "", *shown.kinds}
+        if kind
+    ]
 
     def place(row: dict[str, Any]) -> tuple[Any, ...]:
         counts = row["counts"]

@@ -11,6 +11,7 @@ from pollwise.durations import seconds
 from pollwise.errors import ConfigError
 from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import NAME_LENGTH_MAX, STATES, State
+from pollwise.web.sources import RANGES
 
 #: How many jobs a page shows.
 PAGE = 25
@@ -29,6 +30,7 @@ class JobSearch:
     """A filter as it stands in the address; "" means any.
 
     age: "older:1h" or "newer:1h", by when the job was put. after: where the page begins.
+    span: the range of the charts, which links keep.
     """
 
     state: str = ""
@@ -38,6 +40,7 @@ class JobSearch:
     error: str = ""
     age: str = ""
     after: str = ""
+    span: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> JobSearch:
@@ -45,6 +48,8 @@ class JobSearch:
         found = cls(**{each.name: query.get(each.name, "").strip() for each in fields(cls)})
         if found.state and found.state not in STATES:
             raise ConfigError(f"state = {found.state[:40]!r} is not one of {', '.join(STATES)}")
+        if found.span and found.span not in RANGES:
+            raise ConfigError(f"span = {found.span[:40]!r} is not one of {', '.join(RANGES)}")
         limits = {"kind": NAME_LENGTH_MAX, "key": NAME_LENGTH_MAX, "worker": NAME_LENGTH_MAX}
         for each in fields(cls):
             text = getattr(found, each.name)
