@@ -13,7 +13,6 @@ import sqlite3
 import ssl
 import stat
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -35,24 +34,19 @@ from pollwise.queues.http import client as http_client
 from pollwise.settings import load
 from tests.cli.console import PATIENCE, Command, good, pollwise
 from tests.support.daemons import wait_until
+from tests.support.forked import Forked
 from tests.support.servers import Postgres
 
 STORE = "sqlite:///jobs.db"
 
 
 @contextmanager
-def served(
-    *words: str, said: list[str] | None = None
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def served(*words: str, said: list[str] | None = None) -> Iterator[tuple[str, Forked]]:
     """A controller that runs, and its URL. said: gets what it logs until it serves."""
     said = [] if said is None else said
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pollwise", "serve", STORE, "--port", "0", *words],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
+    with closing(
+        Forked(["-m", "pollwise", "serve", STORE, "--port", "0", *words], out=False)
+    ) as process:
         for line in process.stderr:
             said.append(line)
             found = re.search(r"https?://[\w.:]+", line)
@@ -61,10 +55,8 @@ def served(
                 break
         else:
             pytest.fail(f"it did not start: {said}")
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE)
+        process.terminate()
+        process.communicate(PATIENCE)
 
 
 def get(url: str, token: str | None = None, **given: Any) -> Any:
@@ -173,10 +165,9 @@ def raw(url: str) -> Iterator[socket.socket]:
         yield connection
 
 
-def lines_of(process: subprocess.Popen[str]) -> list[Any]:
+def lines_of(process: Forked) -> list[Any]:
     """What a controller says until it has ended, each line as JSON."""
     process.send_signal(signal.SIGTERM)
-    assert process.stderr is not None
     return [json.loads(line) for line in process.stderr]
 
 
@@ -440,7 +431,6 @@ def test_a_worker_needs_no_more_than_the_scopes_of_the_docs(
             for job in (("greet", '"Ann"'), ("long",), ("fail",)):
                 good("queue", "put", f"{mail}put.token", *job)
             worker.err.until("job_dead")
-            assert process.stderr is not None
             lines = [json.loads(process.stderr.readline())]
             while lines[-1].get("path") != "/api/queue/mail/renew":
                 lines.append(json.loads(process.stderr.readline()))

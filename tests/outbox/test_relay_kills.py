@@ -7,8 +7,6 @@ import itertools
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ import psycopg
 import pytest
 
 from pollwise.outbox import NewRecord, Outbox, open_store
+from tests.support.forked import Forked
 from tests.support.servers import Postgres
 
 KEYS = 40
@@ -88,14 +87,12 @@ class Crowd:
     """Relay processes; whoever is killed is replaced."""
 
     def __init__(self, url: str, log: Path, laned: bool) -> None:
-        self._words = [sys.executable, str(CHILD), url, str(log), "lanes" if laned else "-"]
+        self._words = [CHILD, url, log, "lanes" if laned else "-"]
         self._count = itertools.count(1)
-        self.alive: list[subprocess.Popen[str]] = []
+        self.alive: list[Forked] = []
 
     def start(self) -> None:
-        command = [*self._words, f"r{next(self._count)}"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
+        process = Forked([*self._words, f"r{next(self._count)}"], err=False)
         assert process.stdout.readline() == "up\n"
         self.alive.append(process)
 
@@ -103,7 +100,6 @@ class Crowd:
         victim = self.alive.pop(rng.randrange(len(self.alive)))
         victim.kill()
         assert victim.wait(10) == -signal.SIGKILL
-        assert victim.stdout is not None
         victim.stdout.close()
         self.start()
 
@@ -112,7 +108,6 @@ class Crowd:
             process.terminate()
         codes = [process.wait(40) for process in self.alive]
         for process in self.alive:
-            assert process.stdout is not None
             process.stdout.close()
         self.alive.clear()
         return codes

@@ -1,5 +1,6 @@
 """Results, progress and cancels under `kill -9`: one ending per job, and everybody agrees on it.
 
+from tests.support.forked import Forked
 Workers report progress and settle with results while they are killed at random, and somebody else
 cancels jobs at random. Afterwards each job is done with the result of its newest lease, or
 cancelled; what a caller was told is what is stored, and what somebody who waits for the results
@@ -11,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -24,6 +23,7 @@ from pollwise.errors import JobFailed
 from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob
+from tests.support.forked import Forked
 
 JOBS = 150
 KILLS = 8
@@ -44,10 +44,10 @@ class Crew:
         self._count = 0
         self._workers = [self._start() for _ in range(3)]
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Forked:
         self._count += 1
         words = [self._url, f"worker-{self._count}", str(self._log), str(self._rng.random())]
-        return subprocess.Popen([sys.executable, str(CHILD), *words])
+        return Forked([CHILD, *words], out=False, err=False)
 
     def kill_one(self) -> None:
         at = self._rng.randrange(len(self._workers))

@@ -8,6 +8,7 @@ what a start imports or compiles start a cold one.
 from __future__ import annotations
 
 import atexit
+import io
 import multiprocessing
 import os
 import runpy
@@ -30,7 +31,9 @@ WARM = [
     "pollwise.cli.worker.commands", "pollwise.cli.lab.commands", "pollwise.cli.keys",
     "pollwise.cli.config", "pollwise.cli.queue.jobs", "pollwise.queues.sqlite.queue",
     "pollwise.queues.postgres.queue", "pollwise.queues.redis.queue", "pollwise.outbox.relay",
-    "pollwise.worker", "pollwise.fleet", "httpx", "psycopg", "redis.asyncio", "typer._adapters",
+    "pollwise.cli.serve", "pollwise.controller.controller", "pollwise.controller.http.app",
+    "pollwise.worker", "pollwise.fleet", "uvicorn", "httpx", "psycopg", "redis.asyncio",
+    "typer._adapters",
 ]  # fmt: skip
 
 _context = multiprocessing.get_context("forkserver")
@@ -41,13 +44,21 @@ class Forked:
     """`python …` as `subprocess.Popen` would start it, with pipes for what it prints.
 
     words: `-W error` or nothing, then `-m module` or the path of a script, then its arguments.
+    out, err: False prints where this process prints.
     """
 
-    def __init__(self, words: Sequence[object], *, env: Mapping[str, str] | None = None) -> None:
-        out, out_end = os.pipe()
-        err, err_end = os.pipe()
-        self.stdout: IO[str] = open(out, encoding="utf-8")  # noqa: SIM115, PTH123
-        self.stderr: IO[str] = open(err, encoding="utf-8")  # noqa: SIM115, PTH123
+    def __init__(
+        self,
+        words: Sequence[object],
+        *,
+        env: Mapping[str, str] | None = None,
+        out: bool = True,
+        err: bool = True,
+    ) -> None:
+        self.stdout: IO[str]
+        self.stderr: IO[str]
+        self.stdout, out_end = _pipe() if out else (io.StringIO(), os.dup(1))
+        self.stderr, err_end = _pipe() if err else (io.StringIO(), os.dup(2))
         with Connection(out_end, readable=False) as to_out:
             with Connection(err_end, readable=False) as to_err:
                 given = [str(word) for word in words]
@@ -64,10 +75,10 @@ class Forked:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
         if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
         return self._process.exitcode
 
     def communicate(self, timeout: float) -> tuple[str, str]:
@@ -92,8 +103,16 @@ class Forked:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def _pipe() -> tuple[IO[str], int]:
+    begin, end = os.pipe()
+    return open(begin, encoding="utf-8"), end  # noqa: PTH123
 
 
 def _run(

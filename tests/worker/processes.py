@@ -7,8 +7,6 @@ import json
 import queue
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -20,6 +18,7 @@ from typing import Any
 from pollwise.queues.base import Queue
 from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import NewJob
+from tests.support.forked import Forked
 
 WORKERS = 3
 DEADLINE = 240.0
@@ -31,7 +30,7 @@ class Crowd:
 
     def __init__(self, database: Path | str, log: Path) -> None:
         self.told: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-        self.alive: dict[str, subprocess.Popen[str]] = {}
+        self.alive: dict[str, Forked] = {}
         self.up: set[str] = set()
         self.done = 0
         self._paths = (str(database), str(log))
@@ -41,13 +40,11 @@ class Crowd:
     def start(self) -> None:
         self._started += 1
         name = f"w{self._started}"
-        command = [sys.executable, str(VICTIM), *self._paths, name]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = Forked([VICTIM, *self._paths, name], err=False)
         self.alive[name] = process
         threading.Thread(target=self._listen, args=(name, process), daemon=True).start()
 
-    def _listen(self, name: str, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
+    def _listen(self, name: str, process: Forked) -> None:
         with process.stdout:
             for line in process.stdout:
                 self.told.put((name, line.strip()))

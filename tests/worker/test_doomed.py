@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,14 +18,15 @@ from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import JobGivenBack
 from pollwise.runtime.jobs import LAPSES_ALONE, Claim, NewJob
+from tests.support.forked import Forked
 from tests.support.kit import Seen
 
 CHILD = Path(__file__).parent / "children" / "doomed.py"
 
 
 @contextmanager
-def child(url: str, log: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, str(CHILD), url, str(log), name])
+def child(url: str, log: Path, name: str) -> Iterator[Forked]:
+    process = Forked([CHILD, url, log, name], out=False, err=False)
     try:
         yield process
     finally:
@@ -66,7 +65,7 @@ def test_a_job_that_kills_its_workers_dies_alone(shared_url: str, tmp_path: Path
             while not await only_dead_are_left(queue):
                 with child(shared_url, log, f"w{deaths}") as process:
 
-                    async def ended(process: subprocess.Popen[bytes] = process) -> bool:
+                    async def ended(process: Forked = process) -> bool:
                         return process.poll() is not None or await only_dead_are_left(queue)
 
                     await until(ended)

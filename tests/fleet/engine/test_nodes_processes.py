@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from pollwise.fleet.stores.postgres.store import TABLES
 from pollwise.storage.postgres.schema import script
 from tests.fleet.engine import node_child
 from tests.support.daemons import wait_until
+from tests.support.forked import Forked
 from tests.support.servers import Postgres
 
 TARGETS = 12
@@ -36,14 +35,16 @@ class Crowd:
         self._server = server
         self._log = log
         self._fleet = fleet
-        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.nodes: dict[str, Forked] = {}
 
     def start(self, node: str) -> None:
-        self.nodes[node] = subprocess.Popen(
+        self.nodes[node] = Forked(
             [
-                sys.executable, node_child.__file__, self._server.dsn(), self._fleet, node,
-                str(self._log), str(TARGETS), str(LEASE),
-            ]
+                node_child.__file__, self._server.dsn(), self._fleet, node,
+                self._log, TARGETS, LEASE,
+            ],
+            out=False,
+            err=False,
         )  # fmt: skip
 
     def send(self, node: str, number: signal.Signals) -> float:
