@@ -4,72 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from html import unescape
-from typing import Any
 
-import httpx
-
+from pollwise.controller import Controller
 from pollwise.controller.attempts import Attempt
 from pollwise.errors import StoreUnavailable
-from pollwise.queues.memory import MemoryQueue
-from pollwise.runtime.jobs import Job, JobFailure, JobInfo, NewJob, Progress, Settlement
+from pollwise.queues.presence import WorkerInfo
+from pollwise.runtime.jobs import Job, JobFailure, JobInfo, Progress, Settlement
 from pollwise.runtime.payloads.encryption import AesGcm
 from pollwise.runtime.payloads.keys import Key, Keys
 from pollwise.web.app import Web, application
 from pollwise.web.pages.job.life import life_of
 from pollwise.web.sources import Sources
+from tests.web.queue_site import HOSTILE, QueueSite, on_site
 from tests.web.viewers import Somebody, browsing
 
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
-
-
-@dataclass
-class Site:
-    """A web interface over one queue in memory."""
-
-    http: httpx.AsyncClient
-    queue: MemoryQueue
-    access: Somebody
-
-    async def put(self, kind: str = "mail", payload: Any = None, **more: Any) -> str:
-        [job_id] = await self.queue.put(NewJob(kind, payload, **more))
-        return job_id
-
-    async def page(self, job_id: str) -> str:
-        answer = await self.http.get(f"/queues/default/jobs/{job_id}")
-        assert answer.status_code == 200, answer.text
-        return answer.text
-
-    async def post(self, job_id: str, action: str, **fields: str) -> httpx.Response:
-        form = {"csrf": self.access.csrf, "action": action, **fields}
-        return await self.http.post(f"/queues/default/jobs/{job_id}", data=form)
-
-    async def dead(self, error: str = "boom", traceback: str = "") -> str:
-        job_id = await self.put(payload={"to": "ada"})
-        await self.end(Settlement.dead, error, traceback)
-        return job_id
-
-    async def end(self, how: Any, *more: Any, **options: Any) -> None:
-        [claim] = await self.queue.claim("worker-1", 1, "1m")
-        await self.queue.settle([how(claim, *more, **options)])
-
-
-def on_site(test: Callable[[Site], Awaitable[None]]) -> Callable[[], None]:
-    """A test that gets a web interface of its own."""
-
-    async def run() -> None:
-        queue, access, sources = MemoryQueue(keep="1d"), Somebody("operate"), Sources()
-        sources.add_queue(queue)
-        async with browsing(application(Web(sources, access))) as http:
-            await test(Site(http, queue, access))
-
-    def tested() -> None:
-        asyncio.run(run())
-
-    tested.__doc__ = test.__doc__
-    return tested
+AT = "/queues/default/jobs/"
 
 
 def text_of(page: str) -> str:
@@ -78,26 +29,34 @@ def text_of(page: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", main)).split())
 
 
+def worker(*kinds: str, **more: object) -> WorkerInfo:
+    value = {"name": "w", "instance": "i", "kinds": kinds, "concurrency": 1, **more}
+    info = WorkerInfo.from_value(value)
+    assert info is not None
+    return info
+
+
 @on_site
-async def test_the_page_shows_what_a_waiting_job_carries(site: Site) -> None:
+async def test_the_page_shows_what_a_waiting_job_carries(site: QueueSite) -> None:
     job_id = await site.put(
         payload={"to": "ada", "token": "s3cret"}, key="k 1", unique="u-1", priority=7,
         delay="1h", headers={"tenant": "7", "authorization": "Bearer s3cret123"},
     )  # fmt: skip
-    page = await site.page(job_id)
+    page = await site.get(AT + job_id)
     shown = text_of(page)
     for each in ("mail", "delayed", 'to : "ada"', "u-1", "Priority 7", "Due in 59 min", "tenant"):
         assert each in shown
+    assert 'href="/queues/default?key=k+1"' in page
     assert "s3cret" not in page
     assert page.count('class="redacted"') == 2
 
 
 @on_site
-async def test_a_running_job_shows_its_progress_and_its_worker(site: Site) -> None:
+async def test_a_running_job_shows_its_progress_and_its_worker(site: QueueSite) -> None:
     job_id = await site.put()
     [claim] = await site.queue.claim("worker-1", 1, "1m")
     await site.queue.renew([claim], "1m", {job_id: Progress(0.4, "page 4 of 10")})
-    page = await site.page(job_id)
+    page = await site.get(AT + job_id)
     assert 'value="0.4"' in page
     assert "page 4 of 10" in page
     assert "Attempt 1 runs" in page
@@ -105,24 +64,47 @@ async def test_a_running_job_shows_its_progress_and_its_worker(site: Site) -> No
 
 
 @on_site
-async def test_the_life_of_a_job_lists_its_attempts_with_error_and_traceback(site: Site) -> None:
+async def test_the_life_of_a_job_lists_its_attempts_with_their_errors(site: QueueSite) -> None:
     job_id = await site.put()
     await site.end(Settlement.retry, 0, "first error")
-    await site.end(Settlement.dead, "second error", "File x, line 1")
-    shown = text_of(await site.page(job_id))
-    order = ["Put", "Attempt 1 failed", "first error", "Attempt 2 failed", "worker-1",
-             "second error", "Traceback", "File x, line 1", "Dead"]  # fmt: skip
-    places = [shown.index(each) for each in order]
+    await site.end(Settlement.dead, "second error at https://u:hunter2@x/", "File x, line 1")
+    page = await site.get(AT + job_id)
+    order = ("Put", "Attempt 1 failed", "first error", "Attempt 2 failed", "worker-1",
+             "second error", "Traceback", "File x, line 1", "Dead")  # fmt: skip
+    places = [text_of(page).index(each) for each in order]
     assert places == sorted(places)
+    assert "hunter2" not in page
 
 
 @on_site
-async def test_a_result_is_shown(site: Site) -> None:
+async def test_a_result_is_shown_without_secrets(site: QueueSite) -> None:
     job_id = await site.put()
     await site.end(Settlement.done, {"sent": 3, "password": "hunter2"})
-    page = await site.page(job_id)
+    page = await site.get(AT + job_id)
     assert "sent : 3" in text_of(page)
     assert "hunter2" not in page
+
+
+@on_site
+async def test_a_ready_job_says_what_it_waits_for(site: QueueSite) -> None:
+    job_id = await site.put()
+    assert "No worker is running." in await site.get(AT + job_id)
+    for info, says in (
+        (worker("sms"), "No running worker has a handler"),
+        (worker("mail", breakers=["mail"]), "open breaker"),
+        (worker("mail", busy=1), "and all of them are busy"),
+        (worker("mail"), "1 running worker has a handler for its kind."),
+    ):
+        await site.queue.record_worker(info, 60)
+        site.source.forget()
+        assert says in await site.get(AT + job_id)
+    for kind, says in (
+        ("mail", "Its kind is paused by ops: rain"),
+        (None, "whole queue is paused"),
+    ):
+        await site.queue.pause(kind, by="ops", why="rain")
+        site.source.forget()
+        assert says in await site.get(AT + job_id)
 
 
 def test_a_lapsed_lease_is_not_shown_as_an_error_of_the_job() -> None:
@@ -144,102 +126,87 @@ def _info(*, attempt: int = 1, errors: tuple[str, ...] = ()) -> JobInfo:
 
 
 @on_site
-async def test_every_field_is_escaped(site: Site) -> None:
+async def test_every_field_is_escaped(site: QueueSite) -> None:
     job_id = await site.put(
         HOSTILE[:150], {HOSTILE: [HOSTILE]}, key=HOSTILE, unique=HOSTILE, headers={HOSTILE: HOSTILE}
     )
     [claim] = await site.queue.claim(HOSTILE, 1, "1m")
     await site.queue.renew([claim], "1m", {job_id: Progress(0.1, HOSTILE)})
-    running = await site.page(job_id)
+    running = await site.get(AT + job_id)
     await site.queue.settle([Settlement.dead(claim, HOSTILE, HOSTILE)])
-    for page in (running, await site.page(job_id)):
+    for page in (running, await site.get(AT + job_id)):
         assert "<script>alert" not in page
         assert "<img" not in page
 
 
 @on_site
-async def test_retry_cancel_and_drop_change_the_store(site: Site) -> None:
-    job_id = await site.dead()
-    answer = await site.post(job_id, "retry")
-    assert answer.status_code == 303
-    assert answer.headers["location"] == f"/queues/default/jobs/{job_id}"
-    info = await site.queue.get(job_id)
-    assert info is not None
-    assert info.state == "ready"
-    await site.post(job_id, "cancel")
-    info = await site.queue.get(job_id)
-    assert info is not None
-    assert info.state == "cancelled"
-    dead = await site.dead()
-    answer = await site.post(dead, "drop", back="/")
-    assert answer.headers["location"] == "/"
+async def test_retry_cancel_and_drop_change_the_store(site: QueueSite) -> None:
+    job_id = await site.put()
+    await site.end(Settlement.dead, "boom")
+    assert await site.post(AT + job_id, "retry") == AT + job_id
+    assert (await site.job(job_id)).state == "ready"
+    await site.post(AT + job_id, "cancel")
+    assert (await site.job(job_id)).state == "cancelled"
+    dead = await site.put()
+    await site.end(Settlement.dead, "boom")
+    assert await site.post(AT + dead, "drop", back="/queues/default") == "/queues/default"
     assert await site.queue.get(dead) is None
-    assert [action for action, _ in site.access.noted] == ["retry", "cancel", "drop"]
+    assert site.noted == ["retry", "cancel", "drop"]
 
 
 @on_site
-async def test_a_running_job_is_asked_to_cancel(site: Site) -> None:
+async def test_a_running_job_is_asked_to_cancel(site: QueueSite) -> None:
     job_id = await site.put()
     await site.queue.claim("worker-1", 1, "1m")
-    await site.post(job_id, "cancel")
-    assert "Cancel requested" in await site.page(job_id)
+    await site.post(AT + job_id, "cancel")
+    assert "Cancel requested" in await site.get(AT + job_id)
 
 
 @on_site
-async def test_what_cannot_be_done_is_refused_and_changes_nothing(site: Site) -> None:
+async def test_what_cannot_be_done_is_refused_and_changes_nothing(site: QueueSite) -> None:
     job_id = await site.put()
-    for action in ("retry", "drop"):
-        await site.post(job_id, action)
-    await site.post("999", "cancel")
-    await site.post("999", "again")
-    info = await site.queue.get(job_id)
-    assert info is not None
-    assert info.state == "ready"
-    assert {action for action, _ in site.access.noted} == {
-        "retry refused", "drop refused", "cancel refused", "again refused",
-    }  # fmt: skip
+    for path, action in ((job_id, "retry"), (job_id, "drop"), ("999", "cancel"), ("999", "again")):
+        await site.post(AT + path, action)
+    assert (await site.job(job_id)).state == "ready"
+    assert site.noted == ["retry refused", "drop refused", "cancel refused", "again refused"]
 
 
 @on_site
-async def test_put_again_copies_the_job_without_unique_and_trace(site: Site) -> None:
-    headers = {
-        "tenant": "7",
-        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-    }
+async def test_put_again_copies_the_job_without_unique_and_trace(site: QueueSite) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    headers = {"tenant": "7", "traceparent": trace}
     job_id = await site.put(payload={"a": 1}, key="k", priority=3, unique="u", headers=headers)
-    answer = await site.post(job_id, "again")
-    new_id = answer.headers["location"].rpartition("/")[2]
+    new_id = (await site.post(AT + job_id, "again")).removeprefix(AT)
     assert new_id != job_id
-    info = await site.queue.get(new_id)
-    assert info is not None
-    job = info.job
+    job = (await site.job(new_id)).job
     assert (job.kind, job.payload, job.key, job.priority) == ("mail", {"a": 1}, "k", 3)
     assert (job.unique, dict(job.headers)) == (None, {"tenant": "7"})
 
 
 @on_site
-async def test_an_encrypted_job_is_not_decoded_and_not_put_again(site: Site) -> None:
+async def test_an_encrypted_job_is_not_decoded_and_not_put_again(site: QueueSite) -> None:
     site.queue.use_codec(AesGcm(Keys((Key("k1", b"x" * 32),))))
     job_id = await site.put(payload={"iban": "DE0212345"})
     await site.end(Settlement.done, {"iban": "DE0212345"})
-    page = await site.page(job_id)
+    page = await site.get(AT + job_id)
     assert "key id k1" in page
     assert "The result is encrypted" in page
     assert "DE0212345" not in page
-    await site.post(job_id, "again")
-    assert [action for action, _ in site.access.noted] == ["again refused"]
+    await site.post(AT + job_id, "again")
+    assert site.noted == ["again refused"]
     for what in ("payload", "result"):
-        answer = await site.http.get(f"/queues/default/jobs/{job_id}/raw/{what}")
-        assert answer.status_code == 404
+        assert "DE0212345" not in await site.get(f"{AT}{job_id}/raw/{what}", 404)
 
 
 @on_site
-async def test_large_payloads_are_cut_on_the_page_and_whole_in_the_download(site: Site) -> None:
-    job_id = await site.put(payload={"list": list(range(90_000)), "deep": "<b>" * 50_000})
-    page = await site.page(job_id)
+async def test_large_payloads_are_cut_on_the_page_and_whole_in_the_download(
+    site: QueueSite,
+) -> None:
+    job_id = await site.put(payload={"list": list(range(90_000)), "text": "<b>" * 50_000})
+    page = await site.get(AT + job_id)
     assert len(page) < 250_000
     assert "89,900 more" in page
-    answer = await site.http.get(f"/queues/default/jobs/{job_id}/raw/payload")
+    answer = await site.http.get(f"{AT}{job_id}/raw/payload")
     assert answer.headers["content-type"] == "text/plain; charset=utf-8"
     assert answer.headers["content-disposition"].startswith("attachment")
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -247,36 +214,75 @@ async def test_large_payloads_are_cut_on_the_page_and_whole_in_the_download(site
 
 
 @on_site
-async def test_what_is_not_there_is_not_found(site: Site) -> None:
+async def test_what_is_not_there_is_not_found(site: QueueSite) -> None:
     job_id = await site.put()
-    for path in (
-        "999",
-        f"{job_id}/raw/x",
-        f"{job_id}/log",
-        f"{job_id}/files/artefacts/a",
-        "999/raw/payload",
-    ):
-        assert (await site.http.get(f"/queues/default/jobs/{path}")).status_code == 404
-    assert (await site.http.get(f"/queues/other/jobs/{job_id}")).status_code == 404
+    for path in ("raw/x", "log", "files/artefacts/a"):
+        await site.get(f"{AT}{job_id}/{path}", 404)
+    for path in ("999", "999/raw/payload", "999/log"):
+        await site.get(AT + path, 404)
+    await site.get(f"/queues/nowhere/jobs/{job_id}", 404)
 
 
 @on_site
-async def test_who_may_only_read_sees_no_buttons(site: Site) -> None:
-    job_id = await site.dead()
-    site.access.scope = "read"
-    page = await site.page(job_id)
-    assert 'name="action"' not in page
-    assert (await site.post(job_id, "retry")).status_code == 403
-    site.access.scope = "operate"
-    site.access.read_only = True
-    assert 'name="action"' not in await site.page(job_id)
-    assert (await site.post(job_id, "retry")).status_code == 403
+async def test_who_may_only_read_sees_no_buttons(site: QueueSite) -> None:
+    job_id = await site.put()
+    for scope, read_only in (("read", False), ("operate", True)):
+        site.access.scope, site.access.read_only = scope, read_only  # type: ignore[assignment]
+        assert 'name="action"' not in await site.get(AT + job_id)
+        await site.refused(AT + job_id, "cancel")
+    assert (await site.job(job_id)).state == "ready"
 
 
 @on_site
-async def test_a_store_that_does_not_answer_becomes_a_notice(site: Site) -> None:
+async def test_a_store_that_does_not_answer_becomes_a_notice(site: QueueSite) -> None:
     async def fail(_: str) -> None:
         raise StoreUnavailable("the store is away")
 
     site.queue.get = fail  # type: ignore[method-assign, assignment]
-    assert "the store is away" in await site.page("1")
+    assert "the store is away" in await site.get(AT + "1")
+
+
+async def pieces(*data: bytes) -> AsyncIterator[bytes]:
+    for each in data:
+        yield each
+
+
+def test_a_controllers_job_has_its_log_and_files() -> None:
+    async def run() -> None:
+        async with Controller("memory://") as controller:
+            sources = Sources(controller=controller)
+            source = sources.add_queue(controller.queue)
+            access = Somebody("operate")
+            job_id = await controller.put("build", {"ref": "main"}, attempts=5)
+            [claim] = await controller.queue.claim("a" * 32, 1, "1m")
+            lines = b"\x1b[31mred\x1b[0m <script>\nopen https://u:hunter2@x/\n"
+            await controller.logs.append(claim, 0, b"begin\n" + lines)
+            folder = controller.jobs.folder_of(job_id)
+            await controller.artefacts.save(folder, "out/a <b>.html", pieces(b"<b>", b"bold"))
+            async with browsing(application(Web(sources, access))) as http:
+                site = QueueSite(http, controller.queue, access, source)
+                at = f"/queues/{source.slug}/jobs/{job_id}"
+                page = await site.get(at)
+                assert "red &lt;script&gt;" in page
+                assert "hunter2" not in page
+                assert "1 of 5" in text_of(page)
+                log = await http.get(f"{at}/log?attempt=1")
+                assert log.headers["content-disposition"].startswith("attachment")
+                assert "begin\n" in log.text
+                assert "hunter2" not in log.text
+                await site.get(f"{at}/log?attempt=7", 404)
+                link = re.search(rf'href="({at}/files/[^"]+)"', page)
+                assert link is not None
+                answer = await http.get(unescape(link[1]))
+                assert answer.content == b"<b>bold"
+                assert answer.headers["content-type"] == "application/octet-stream"
+                for name in ("nothing", "..%2f..%2fetc%2fpasswd"):
+                    await site.get(f"{at}/files/artefacts/{name}", 404)
+                # Put again: who does it becomes who put it.
+                new = (await site.post(at, "again")).rpartition("/")[2]
+                info = await controller.queue.get(new)
+                assert info is not None
+                assert info.job.headers["pollwise-by"] == "test"
+                assert info.job.headers["pollwise-attempts"] == "5"
+
+    asyncio.run(run())

@@ -2,77 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 import pytest
 
-from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.presence import RunningJob, WorkerInfo
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from pollwise.runtime.rollups import HistoryPoint
 from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRow, encoded
-from pollwise.web.app import Web, application
 from pollwise.web.charts import pace
-from pollwise.web.sources import Sources
-from tests.web.viewers import Somebody, browsing
-
-HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+from tests.web.queue_site import HOSTILE, QueueSite, on_site
 
 
-@dataclass
-class Site:
-    """A web interface over two queues in memory: `default` and `other`."""
-
-    http: httpx.AsyncClient
-    queue: MemoryQueue
-    access: Somebody
-
-    async def get(self, path: str, status: int = 200) -> str:
-        answer = await self.http.get(path)
-        assert answer.status_code == status, answer.text
-        return answer.text
-
-    async def post(self, path: str, **form: str) -> None:
-        answer = await self.http.post(path, data={"csrf": self.access.csrf, **form})
-        assert answer.status_code == 303, answer.text
-
-    async def start(self, name: str = "w-1", **more: Any) -> WorkerInfo:
-        """Store the record of a worker, as a running one does."""
-        now = Clock().epoch()
-        info = WorkerInfo(
-            name, f"i-{name}"[:40], "host-1", 4711, "1.2", ("mail", "sms"), 8, 1, 0,
-            (RunningJob("77", "mail", now - 90),), now - 600, now, "Adaptive(…)", 0.25, True, (),
-        )  # fmt: skip
-        info = replace(info, **more)
-        await self.queue.record_worker(info, 600)
-        return info
-
-
-def on_site(test: Callable[[Site], Awaitable[None]]) -> Callable[[], None]:
-    """A test that gets a web interface of its own."""
-
-    async def run() -> None:
-        queue, access, sources = MemoryQueue(keep="1d"), Somebody("operate"), Sources()
-        sources.add_queue(queue)
-        sources.add_queue(MemoryQueue("other"))
-        async with browsing(application(Web(sources, access))) as http:
-            await test(Site(http, queue, access))
-
-    def tested() -> None:
-        asyncio.run(run())
-
-    return tested
+async def start(site: QueueSite, name: str = "w-1", **more: Any) -> WorkerInfo:
+    """Store the record of a worker, as a running one does."""
+    now = Clock().epoch()
+    info = WorkerInfo(
+        name, f"i-{name}"[:40], "host-1", 4711, "1.2", ("mail", "sms"), 8, 1, 0,
+        (RunningJob("77", "mail", now - 90),), now - 600, now, "Adaptive(…)", 0.25, True, (),
+    )  # fmt: skip
+    info = replace(info, **more)
+    await site.queue.record_worker(info, 600)
+    return info
 
 
 @on_site
-async def test_the_page_lists_workers_with_what_they_run(site: Site) -> None:
-    await site.start(breakers=("sms",))
+async def test_the_page_lists_workers_with_what_they_run(site: QueueSite) -> None:
+    await start(site, breakers=("sms",))
     page = await site.get("/workers")
     for each in (
         "w-1",
@@ -91,14 +51,14 @@ async def test_the_page_lists_workers_with_what_they_run(site: Site) -> None:
 
 
 @on_site
-async def test_no_workers_says_how_to_start_one(site: Site) -> None:
+async def test_no_workers_says_how_to_start_one(site: QueueSite) -> None:
     assert "No worker is running" in await site.get("/workers")
 
 
 @on_site
-async def test_workers_are_filtered_and_paged(site: Site) -> None:
+async def test_workers_are_filtered_and_paged(site: QueueSite) -> None:
     for i in range(120):
-        await site.start(f"worker-{i:03}", kinds=("sms",) if i == 7 else ("mail",))
+        await start(site, f"worker-{i:03}", kinds=("sms",) if i == 7 else ("mail",))
     page = await site.get("/workers")
     assert page.count('id="worker-default-') == 50
     last = await site.get("/workers?page=3")
@@ -113,36 +73,36 @@ async def test_workers_are_filtered_and_paged(site: Site) -> None:
 
 
 @on_site
-async def test_concurrency_is_changed_from_both_pages(site: Site) -> None:
-    info = await site.start()
-    form = {"action": "concurrency", "queue": "default", "worker": "w-1"}
-    await site.post("/workers", **form, concurrency="16")
+async def test_concurrency_is_changed_from_both_pages(site: QueueSite) -> None:
+    info = await start(site)
+    form = {"queue": "default", "worker": "w-1"}
+    await site.post("/workers", "concurrency", **form, concurrency="16")
     assert await site.queue.record_worker(info, 600) == 16
-    await site.post("/queues/default/workers/w-1", action="concurrency", concurrency="4")
+    await site.post("/queues/default/workers/w-1", "concurrency", concurrency="4")
     assert await site.queue.record_worker(info, 600) == 4
     for wrong in ("0", "-1", "many", "9" * 30, ""):
-        await site.post("/workers", **form, concurrency=wrong)
-    await site.post("/workers", **{**form, "worker": "nobody"}, concurrency="3")
-    await site.post("/workers", **{**form, "queue": "nowhere"}, concurrency="3")
+        await site.post("/workers", "concurrency", **form, concurrency=wrong)
+    await site.post("/workers", "concurrency", **{**form, "worker": "nobody"}, concurrency="3")
+    await site.post("/workers", "concurrency", **{**form, "queue": "nowhere"}, concurrency="3")
     assert await site.queue.record_worker(info, 600) == 4
-    assert [action for action, _ in site.access.noted].count("concurrency refused") == 7
+    assert site.noted.count("concurrency refused") == 7
 
 
 @on_site
-async def test_a_queue_is_paused_with_a_reason_and_resumed(site: Site) -> None:
-    await site.post("/workers", action="pause", queue="default", why="disk is full")
+async def test_a_queue_is_paused_with_a_reason_and_resumed(site: QueueSite) -> None:
+    await site.post("/workers", "pause", queue="default", why="disk is full")
     page = await site.get("/workers")
     assert "disk is full" in page
     assert (await site.queue.paused())[None].by == "test"
-    await site.post("/workers", action="resume", queue="default")
+    await site.post("/workers", "resume", queue="default")
     assert not await site.queue.paused()
-    await site.post("/workers", action="resume", queue="default")
-    assert site.access.noted[-1][0] == "resume refused"
+    await site.post("/workers", "resume", queue="default")
+    assert site.noted[-1] == "resume refused"
 
 
 @on_site
-async def test_a_worker_shows_its_runs_its_jobs_and_its_pace(site: Site) -> None:
-    info = await site.start()
+async def test_a_worker_shows_its_runs_its_jobs_and_its_pace(site: QueueSite) -> None:
+    info = await start(site)
     now = int(Clock().epoch() // 60 * 60)
     point = HistoryPoint(
         float(now), polls=40, empty_polls=30, interval_total=60.0, interval_low=0.1,
@@ -163,7 +123,7 @@ async def test_a_worker_shows_its_runs_its_jobs_and_its_pace(site: Site) -> None
 
 
 @on_site
-async def test_a_worker_that_is_gone_shows_what_it_did(site: Site) -> None:
+async def test_a_worker_that_is_gone_shows_what_it_did(site: QueueSite) -> None:
     await site.queue.put(NewJob("mail"))
     await site.queue.claim("w/9?#é", 1, "1m")
     page = await site.get(f"/queues/default/workers/{quote('w/9?#é', safe='')}")
@@ -173,20 +133,20 @@ async def test_a_worker_that_is_gone_shows_what_it_did(site: Site) -> None:
 
 
 @on_site
-async def test_unknown_workers_and_queues_are_not_found(site: Site) -> None:
+async def test_unknown_workers_and_queues_are_not_found(site: QueueSite) -> None:
     await site.get("/queues/default/workers/nobody", 404)
     await site.get("/queues/nowhere/workers/w-1", 404)
     await site.get(f"/queues/default/workers/{'x' * 300}", 404)
 
 
 @on_site
-async def test_every_field_of_a_record_is_escaped(site: Site) -> None:
+async def test_every_field_of_a_record_is_escaped(site: QueueSite) -> None:
     hostile: dict[str, Any] = {
         "instance": HOSTILE, "host": HOSTILE, "version": HOSTILE, "kinds": (HOSTILE,),
         "running": (RunningJob(HOSTILE, HOSTILE, 1.0), RunningJob("", "a/b", 1.0)),
         "strategy": HOSTILE, "breakers": (HOSTILE,),
     }  # fmt: skip
-    await site.start(HOSTILE, **hostile)
+    await start(site, HOSTILE, **hostile)
     await site.queue.pause(by=HOSTILE, why=HOSTILE)
     await site.queue.pause(HOSTILE)
     for path in ("/workers", f"/queues/default/workers/{quote(HOSTILE, safe='')}"):
@@ -196,13 +156,12 @@ async def test_every_field_of_a_record_is_escaped(site: Site) -> None:
 
 
 @on_site
-async def test_who_may_only_read_sees_no_buttons(site: Site) -> None:
-    await site.start()
+async def test_who_may_only_read_sees_no_buttons(site: QueueSite) -> None:
+    await start(site)
     site.access.scope = "read"
     for path in ("/workers", "/queues/default/workers/w-1"):
         assert 'name="action"' not in await site.get(path)
-        answer = await site.http.post(path, data={"csrf": site.access.csrf, "action": "pause"})
-        assert answer.status_code == 403
+        await site.refused(path, "pause")
 
 
 def minutes(*polls: int) -> Sequence[HistoryPoint]:

@@ -15,7 +15,9 @@ from pollwise.queues.views import JobFilter
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY
 from pollwise.runtime.jobs import NAME_LENGTH_MAX
 from pollwise.runtime.rollups import HistoryPoint, series
+from pollwise.web.live import wants_events
 from pollwise.web.pages.job.page import source_of
+from pollwise.web.pages.queues.attention import PROVING
 from pollwise.web.sources import QueueSource, Remembered, ShownQueue
 from pollwise.web.view import NotShown, Refused, View, Visit
 
@@ -36,19 +38,27 @@ WHY_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class ShownWorker:
-    """A worker and the queue that it works for. late: it has not written its record in time."""
+    """A worker and the queue that it works for, as seen at a time.
+
+    late: it has not written its record in time.
+    hints: whether those of other processes arrive: "proven", "not proven", "being checked" or
+        "none" if the store has none.
+    """
 
     source: QueueSource
     info: WorkerInfo
     late: bool
+    hints: str
 
-    @property
-    def hints(self) -> str:
-        """Whether hints of other processes reach it: "proven", "not proven", or "none"."""
-        if self.info.hints:
-            return "proven"
-        reach = self.source.queue.capabilities.hints
-        return "not proven" if reach in ("machine", "network") else "none"
+    @classmethod
+    def of(cls, source: QueueSource, info: WorkerInfo, now: float) -> ShownWorker:
+        late = info.seen_at < now - PRESENCE_KEPT
+        if info.hints:
+            return cls(source, info, late, "proven")
+        if source.queue.capabilities.hints not in ("machine", "network"):
+            return cls(source, info, late, "none")
+        young = now - info.started_at < PROVING
+        return cls(source, info, late, "being checked" if young else "not proven")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +93,9 @@ class WorkersView(View):
         "concurrency": "operate", "pause": "operate", "resume": "operate",
     }  # fmt: skip
 
-    def shown_workers(self, source: QueueSource, infos: Sequence[WorkerInfo]) -> list[ShownWorker]:
-        ends = self.web.sources.clock.epoch() - PRESENCE_KEPT
-        return [ShownWorker(source, info, info.seen_at < ends) for info in infos]
+    def shown_workers(self, workers: Sequence[tuple[QueueSource, WorkerInfo]]) -> list[ShownWorker]:
+        now = self.web.sources.clock.epoch()
+        return [ShownWorker.of(source, info, now) for source, info in workers]
 
     async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
         slug = visit.path.get("slug") or form.get("queue", "")
@@ -129,26 +139,22 @@ class WorkersPage(WorkersView):
         return bool(self.web.sources.queues)
 
     async def marker(self, visit: Visit) -> Hashable:
-        return tuple(
-            (
-                snapshot.marker,
-                tuple(snapshot.paused),
-                tuple((w.note_name, w.seen_at, w.busy) for w in snapshot.workers),
-            )
-            for _, snapshot in await self._snapshots()
-        )
+        queues = self.web.sources.queues.values()
+        return tuple(await asyncio.gather(*(source.marker() for source in queues)))
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
-        found = await self._snapshots()
+        sources, live = list(self.web.sources.queues.values()), wants_events(visit.request)
+        snapshots = await asyncio.gather(*(source.snapshot(live=live) for source in sources))
+        found = list(zip(sources, snapshots, strict=True))
         text = visit.query.get("q", "").strip()[:SEARCH_MAX]
         chosen = visit.query.get("queue", "")
         chosen = chosen if chosen in self.web.sources.queues else ""
         matching = [
-            worker
+            (source, info)
             for source, snapshot in found
             if chosen in ("", source.slug)
-            for worker in self.shown_workers(source, snapshot.workers)
-            if matches(worker.info, text)
+            for info in snapshot.workers
+            if matches(info, text)
         ]
         pages = max((len(matching) + PAGE - 1) // PAGE, 1)
         page = min(whole(visit.query.get("page", ""), 1), pages)
@@ -160,7 +166,7 @@ class WorkersPage(WorkersView):
             "total": sum(each.count for each in queues),
             "total_busy": sum(each.busy for each in queues),
             "total_concurrency": sum(each.concurrency for each in queues),
-            "workers": matching[(page - 1) * PAGE : page * PAGE],
+            "workers": self.shown_workers(matching[(page - 1) * PAGE : page * PAGE]),
             "matching": len(matching),
             "page": page,
             "pages": pages,
@@ -169,11 +175,6 @@ class WorkersPage(WorkersView):
             "filter": urlencode({"q": text, "queue": chosen}),
             "concurrency_max": MAX_CONCURRENCY,
         }
-
-    async def _snapshots(self) -> list[tuple[QueueSource, ShownQueue]]:
-        sources = list(self.web.sources.queues.values())
-        snapshots = await asyncio.gather(*(source.snapshot() for source in sources))
-        return list(zip(sources, snapshots, strict=True))
 
 
 class OneWorkerPage(WorkersView):
@@ -188,14 +189,11 @@ class OneWorkerPage(WorkersView):
         self._histories: dict[tuple[str, str], Remembered[list[HistoryPoint]]] = {}
 
     async def marker(self, visit: Visit) -> Hashable:
-        source = source_of(visit)
-        snapshot = await source.snapshot()
-        infos = tuple(info for info in snapshot.workers if info.name == visit.path["name"])
-        return snapshot.error, tuple(snapshot.paused), infos
+        return await source_of(visit).marker()
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source, name = source_of(visit), visit.path["name"]
-        snapshot = await source.snapshot()
+        snapshot = await source.snapshot(live=wants_events(visit.request))
         infos = [info for info in snapshot.workers if info.name == name]
         error, points, jobs, more = snapshot.error, [], [], False
         running = [ShownRun(run.id, run.kind, run.since) for info in infos for run in info.running]
@@ -217,7 +215,7 @@ class OneWorkerPage(WorkersView):
             "source": source,
             "name": name,
             "error": error,
-            "instances": self.shown_workers(source, infos),
+            "instances": self.shown_workers([(source, info) for info in infos]),
             "pause": snapshot.paused.get(None),
             "points": series(points, 60.0, now - CHARTED, now) if points else [],
             "keeps_history": source.queue.capabilities.history,

@@ -42,8 +42,13 @@ class Moment:
         return None if self.at is None or self.until is None else max(self.until - self.at, 0.0)
 
 
-def life_of(info: JobInfo, attempts: Sequence[Attempt], now: float, by: str = "") -> list[Moment]:
-    """The moments of a job, the oldest first. by: who put it, if that is known."""
+def life_of(
+    info: JobInfo, attempts: Sequence[Attempt], now: float, by: str = "", waits: str = ""
+) -> list[Moment]:
+    """The moments of a job, the oldest first.
+
+    by: who put it, if that is known. waits: why it does not run yet, if it is ready.
+    """
     job = info.job
     moments = [Moment("put", "Put", "blue", job.created_at, note=f"by {by}" if by else "")]
     if job.attempt == 0 and job.run_at > job.created_at + _DELAYED:
@@ -56,7 +61,7 @@ def life_of(info: JobInfo, attempts: Sequence[Attempt], now: float, by: str = ""
         many = f"Attempts 1 to {first - 1}" if first > 2 else "Attempt 1"
         moments.append(Moment("earlier", many, "grey", note="no longer recorded"))
     moments.extend(_run(info, each, i) for i, each in enumerate(attempts))
-    moments.extend(_now(info, now))
+    moments.extend(_now(info, now, waits))
     return moments
 
 
@@ -99,7 +104,7 @@ def _run(info: JobInfo, attempt: Attempt, place: int) -> Moment:
     )
 
 
-def _now(info: JobInfo, now: float) -> Iterator[Moment]:
+def _now(info: JobInfo, now: float, waits: str) -> Iterator[Moment]:
     """Where the job stands."""
     job, state = info.job, info.state
     if info.cancel:
@@ -112,7 +117,6 @@ def _now(info: JobInfo, now: float) -> Iterator[Moment]:
     elif state == "delayed" and job.attempt:
         yield Moment("state", "Next attempt due", "violet", info.since, expected=info.since > now)
     elif state == "ready":
-        note = "Waits for a worker with a handler for its kind."
-        yield Moment("state", "Ready", "blue", job.run_at, note=note)
+        yield Moment("state", "Ready", "blue", job.run_at, note=waits)
     elif state == "blocked":
         yield Moment("state", "Blocked", "amber", note="It waits for an earlier job of its key.")

@@ -17,6 +17,7 @@ from pollwise.outbox.tracing import TRACEPARENT, TRACESTATE
 from pollwise.runtime.jobs import ENDED, JobInfo, NewJob
 from pollwise.runtime.payloads.envelope import shown as shown_plain
 from pollwise.web.pages.job.life import life_of
+from pollwise.web.pages.job.waiting import why_waiting
 from pollwise.web.redaction import redacted, redacted_text
 from pollwise.web.sources import QueueSource, Remembered
 from pollwise.web.tree import raw, tree, visible
@@ -104,7 +105,8 @@ class OneJobPage(View):
         if files is not None:
             attempts, names = list(files.attempts), files.names
         by = names.get(terms.created_by, terms.created_by)
-        life = life_of(info, attempts, self.web.sources.clock.epoch(), by)
+        waits = await self._waits(visit, source, info)
+        life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits)
         return {
             "info": info,
             "job": job,
@@ -131,6 +133,18 @@ class OneJobPage(View):
             "files_missing": missing,
             "log": "" if files is None else shown_log(files),
         }
+
+    async def _waits(self, visit: Visit, source: QueueSource, info: JobInfo) -> str:
+        """Why a ready job does not run yet."""
+        if info.state != "ready":
+            return ""
+        controller = controller_of(visit, source)
+        if controller is None:
+            return why_waiting(info.job, source, await source.snapshot(live=True))
+        kinds = await controller.waiting()
+        same = (each.waiting_for for each in kinds if each.queue_kind == info.job.kind)
+        why = next(same, None)
+        return f"No agent can take it: {why}." if why else "It waits for a free agent."
 
     # What the job carries
 
