@@ -1,4 +1,8 @@
-"""A job's record as a row of columns, as SQLite and Postgres return it: the same for both."""
+"""A job's record as a row of columns, and the order of pages: the same for SQLite and Postgres.
+
+A page walks through *sources*, one after the other: parts of an index, each in the order of that
+index, so that nothing is sorted and a page begins where the one before ended.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,65 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pollwise.queues.views import Stats
+from pollwise.errors import ConfigError
+from pollwise.queues.views import COUNTED_MAX, CURSOR_REFUSED, JobFilter, Stats, from_cursor
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
-from pollwise.runtime.jobs import STATES, Claim, Job, JobFailure, JobInfo, Progress
+from pollwise.runtime.jobs import ENDED, STATES, Claim, Job, JobFailure, JobInfo, Progress, State
 from pollwise.storage.ids import number_of
 
 #: A prune examines jobs again that ended up to this many seconds before the last one's limit: they
 #: may have been locked, or committed late.
 PRUNE_LOOK_BACK = 600.0
+
+#: The sources of a page in their order, each with the types of a place in it. A place ends with
+#: the number of the job. Leased and delayed jobs are ordered by the end of the lease or delay,
+#: ready ones by kind and as claims take them, blocked ones by key, ended ones the newest first.
+#: `overdue`: their delay or lease is over, so they count as ready. `key`: live jobs of one key.
+SOURCES: dict[str, tuple[type, ...]] = {
+    "leased": (float, int, int),
+    "ready": (str, int, float, int),
+    "overdue": (float, int, int),
+    "delayed": (float, int, int),
+    "blocked": (str, int),
+    "key": (str, int),
+    "dead": (float, int),
+    "done": (float, int),
+    "cancelled": (float, int),
+}
+_SHAPES = {(str, *types) for types in SOURCES.values()}
+
+
+def sources_of(chosen: JobFilter) -> list[tuple[str, list[Any] | None]]:
+    """The sources of a page, each with the place to go on after, or None to begin."""
+    wanted: set[str] = set(SOURCES) if chosen.state is None else {chosen.state}
+    if "ready" in wanted:
+        wanted.add("overdue")
+    if chosen.key is not None and wanted - set(ENDED):
+        wanted = (wanted & set(ENDED)) | {"key"}
+    elif chosen.key is None:
+        wanted.discard("key")
+    if chosen.live:
+        wanted -= set(ENDED)
+    if chosen.worker is not None:  # nobody holds, or has ended, the others
+        wanted -= {"ready", "delayed", "blocked"}
+    names = [name for name in SOURCES if name in wanted]
+    if chosen.after is None:
+        return [(name, None) for name in names]
+    source, *place = from_cursor(chosen.after, _SHAPES)
+    if source not in names or tuple(map(type, place)) != SOURCES[source]:
+        raise ConfigError(CURSOR_REFUSED.format(chosen.after[:40]))
+    after = names.index(source) + 1
+    return [(source, place), *((name, None) for name in names[after:])]
+
+
+def shares(sizes: Sequence[int], most: int) -> list[int]:
+    """How many of each to examine, so that all together are at most `most`: small ones wholly."""
+    found = dict.fromkeys(range(len(sizes)), 0)
+    for left, at in enumerate(sorted(found, key=lambda at: -sizes[at])[::-1]):
+        found[at] = min(sizes[at], most // (len(sizes) - left))
+        most -= found[at]
+    return [found[at] for at in range(len(sizes))]
 
 
 def job_from(row: Sequence[Any], queue: str) -> Job:
@@ -61,15 +115,32 @@ def endings_from(rows: Iterable[Sequence[Any]], ids: Iterable[str]) -> dict[str,
     return {job_id: found[number] for job_id, number in numbers.items() if number in found}
 
 
-def stats_from(rows: Iterable[Sequence[Any]]) -> Stats:
-    """From rows of a state, a number of jobs and how long the first of them has been ready."""
+def stats_from(rows: Iterable[Sequence[Any]], oldest_age: float | None) -> Stats:
+    """From rows of a state, a number of jobs, and whether there may be more of them."""
     counts = dict.fromkeys(STATES, 0)
-    ages = []
-    for code, count, age in rows:
-        counts[STATES[code]] += count
-        if age is not None:
-            ages.append(max(age, 0.0))
-    return Stats.of(counts, max(ages, default=None))
+    capped = set()
+    for code, count, more in rows:
+        state = STATES[code]
+        counts[state] += count or 0
+        if more or counts[state] > COUNTED_MAX:
+            capped.add(state)
+            counts[state] = min(counts[state], COUNTED_MAX)
+    return Stats.of(counts, oldest_age, capped)
+
+
+def stats_of_kinds(
+    rows: Iterable[tuple[str, int, int, float | None]], capped: Iterable[State]
+) -> dict[str, Stats]:
+    """From rows of a kind, a state, a number of jobs, and the age of the oldest ready one."""
+    counts: dict[str, dict[State, int]] = {}
+    ages: dict[str, float] = {}
+    lower = frozenset(capped)
+    for kind, code, count, age in rows:
+        of_kind = counts.setdefault(kind, dict.fromkeys(STATES, 0))
+        of_kind[STATES[code]] += count
+        if code == 0 and age is not None:
+            ages[kind] = max(ages.get(kind, 0.0), age)
+    return {kind: Stats.of(each, ages.get(kind), lower) for kind, each in counts.items()}
 
 
 def encoded_progress(progress: Progress | None, now: float) -> str | None:

@@ -124,6 +124,11 @@ class ViewedStore(NotedStore):
         """As `page`; a store overrides this if it can read another order without sorting."""
         return await page_of_list(self._list_jobs, chosen, self.clock.epoch())
 
+    async def _page_ids(self, chosen: JobFilter) -> tuple[list[str], str | None]:
+        """The ids of a page, and its `next`; a store overrides this to read no payloads."""
+        page = await self._page(chosen)
+        return [info.job.id for info in page.jobs], page.next
+
     async def _names(self) -> Iterable[str]:
         return ()
 
@@ -143,9 +148,8 @@ class ViewedStore(NotedStore):
         self._check_views(chosen.state)
         if chosen.nothing:
             return BulkDone(0, None)
-        page = await self._page(chosen)
-        ids = [info.job.id for info in page.jobs]
-        return BulkDone(await act(ids) if ids else 0, page.next)
+        ids, after = await self._page_ids(chosen)
+        return BulkDone(await act(ids) if ids else 0, after)
 
     async def _drop_ended(self, ids: list[str]) -> int:
         return await self._drop(ids, ENDED)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pollwise.errors import ConfigError
 from pollwise.runtime.jobs import ENDED, NAME_LENGTH_MAX, STATES, JobInfo, State, checked_name
-from pollwise.runtime.store import check_page, distinct
+from pollwise.runtime.store import MAX_PAGE, check_page, distinct
 
 #: The maximum number of jobs that a page examines.
 EXAMINED_MAX = 5_000
@@ -23,11 +23,18 @@ EXAMINED_MAX = 5_000
 LISTED_AT_ONCE = 500
 #: A state with more jobs than this is counted up to it, in stores that would have to scan for more.
 COUNTED_MAX = 10_000
+#: How many jobs that are not ready, in all states together, are read to count them by kind.
+KINDS_EXAMINED_MAX = 20_000
 #: The maximum number of queue names that `names` returns.
 NAMES_MAX = 1_000
 #: The maximum length of a cursor, and of the text that a filter looks for in errors, in characters.
 CURSOR_LENGTH_MAX = 2_000
 ERROR_TEXT_MAX = 1_000
+#: The maximum number of kinds in a filter.
+FILTER_KINDS_MAX = 1_000
+CURSOR_REFUSED = (
+    "after = {!r} is not the place of a page with this filter; pass the `next` of the page before"
+)
 #: The longest age in a filter, in seconds.
 AGE_MAX = 1e10
 
@@ -98,6 +105,8 @@ class JobFilter:
         check_page(self.limit)
         if self.kinds is not None:
             object.__setattr__(self, "kinds", tuple(distinct(self.kinds, "kinds") or ()))
+            if len(self.kinds) > FILTER_KINDS_MAX:
+                raise ConfigError(f"kinds has {len(self.kinds)} names; at most {FILTER_KINDS_MAX}")
         if self.key is not None:
             checked_name(self.key, "key", ConfigError)
         if self.error is not None and (
@@ -171,19 +180,22 @@ async def page_of_list(
     found: list[JobInfo] = []
     after, examined = chosen.after, 0
     narrow = (chosen.key, chosen.error, chosen.older_than, chosen.newer_than)
-    step = chosen.limit if narrow == (None,) * 4 and not chosen.live else LISTED_AT_ONCE
+    all_match = narrow == (None,) * 4 and not chosen.live
+    step = min(chosen.limit + 1, MAX_PAGE) if all_match else LISTED_AT_ONCE
     while True:
         part = await list_jobs(replace(chosen, after=after, limit=step), True)
         for info in part:
-            after, examined = info.job.id, examined + 1
+            examined += 1
             if chosen.matches(info, now):
-                found.append(info)
                 if len(found) == chosen.limit:
-                    return JobPage(found, after, examined)
+                    return JobPage(found, found[-1].job.id, examined)
+                found.append(info)
+            after = info.job.id
         if len(part) < step:
             return JobPage(found, None, examined)
         if examined >= EXAMINED_MAX:
-            return JobPage(found, after, examined)
+            last = found[-1].job.id if len(found) == chosen.limit else after
+            return JobPage(found, last, examined)
 
 
 def lowered(text: str) -> str:
@@ -200,7 +212,7 @@ def to_cursor(place: Sequence[str | float]) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def from_cursor(cursor: str, shapes: Sequence[tuple[type, ...]]) -> list[Any]:
+def from_cursor(cursor: str, shapes: Collection[tuple[type, ...]]) -> list[Any]:
     """The place in a cursor, whose values have the types of one of the shapes."""
     try:
         place = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
@@ -209,9 +221,7 @@ def from_cursor(cursor: str, shapes: Sequence[tuple[type, ...]]) -> list[Any]:
                 return place
     except (ValueError, RecursionError):
         pass
-    raise ConfigError(
-        f"after = {cursor[:40]!r} is not a place of this queue; pass the `next` of the page before"
-    )
+    raise ConfigError(CURSOR_REFUSED.format(cursor[:40]))
 
 
 def _storable(value: str | float) -> bool:

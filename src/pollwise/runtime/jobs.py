@@ -52,7 +52,7 @@ SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
 #: In this order, because stores are sent an action as its place here.
 ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
 #: Stands between an error and its traceback in the text that a store keeps.
-_TRACEBACK_FOLLOWS = "\n\x1e"
+TRACEBACK_FOLLOWS = "\n\x1e"
 
 
 class NewJob:
@@ -235,7 +235,7 @@ class JobFailure:
     @classmethod
     def stored(cls, at: float, attempt: int, text: str) -> JobFailure:
         """From the text that a store keeps; see `Settlement.failure`."""
-        error, found, traceback = text.partition(_TRACEBACK_FOLLOWS)
+        error, found, traceback = text.partition(TRACEBACK_FOLLOWS)
         return cls(at, attempt, error, traceback if found else None)
 
 
@@ -362,7 +362,7 @@ class Settlement:
         """The text that a store keeps of the error: that of a dead job ends with its traceback."""
         if self.traceback is None or self.error is None or self.action != "dead":
             return self.error
-        return f"{self.error}{_TRACEBACK_FOLLOWS}{self.traceback}"
+        return f"{self.error}{TRACEBACK_FOLLOWS}{self.traceback}"
 
     def outlasting(self, keep: float | None) -> float | None:
         """Its `keep`, if that is longer than the one of its queue; else None."""

@@ -18,10 +18,10 @@ from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
-from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from, stats_from
+from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from
 from pollwise.queues.unique import check_twin
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import same_payload
@@ -46,6 +46,7 @@ except ImportError as error:  # also raised if psycopg is installed without libp
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
 from pollwise.queues.postgres.blocking import BlockingPuts, is_plain
+from pollwise.queues.postgres.pages import PostgresPages
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
 from pollwise.storage.postgres.history import PostgresHistory, written_columns
@@ -117,8 +118,9 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             timeout=timeout,
             connections=connections,
             clock=clock,
-            sql=_with_pages(statements(TABLES.package)),
+            sql=_with_lists(statements(TABLES.package)),
         )
+        self._pages = PostgresPages(self.database, name)
         self._listen = self.database.listening(listen)
         self._history = PostgresHistory(self.database, name)
         self._in_doubt = InDoubt(claim_of)
@@ -343,15 +345,19 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     # Views and ended jobs
 
     async def stats(self) -> Stats:
-        params = [text(self.name), self.database.now()]
-        return stats_from(await self.database.rows("stats", params, safe=True))
+        return await self._pages.stats()
 
     async def stats_by_kind(self) -> dict[str, Stats]:
-        params = [text(self.name), self.database.now()]
-        kinds: dict[str, list[tuple[Any, ...]]] = {}
-        for kind, code, count, age in await self.database.rows("stats_by_kind", params, safe=True):
-            kinds.setdefault(kind, []).append((code, count, None if code else age))
-        return {kind: stats_from(rows) for kind, rows in kinds.items()}
+        return await self._pages.stats_by_kind()
+
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        return await self._pages.page(chosen)
+
+    async def _page_ids(self, chosen: JobFilter) -> tuple[list[str], str | None]:
+        return await self._pages.ids(chosen)
+
+    async def _names(self) -> list[str]:
+        return await self._pages.names()
 
     async def _find(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
@@ -381,7 +387,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             number(chosen.limit),
             self.database.now(),
         ]
-        name = _page_name(chosen.state, newest)
+        name = _list_name(chosen.state, newest)
         return [
             info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
         ]
@@ -434,20 +440,20 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         return int(kept) + int(expired)
 
 
-def _with_pages(named: Mapping[str, str]) -> dict[str, str]:
+def _with_lists(named: Mapping[str, str]) -> dict[str, str]:
     """The statements, with a page for each state that has an index, and each order."""
     made = dict(named)
-    page = made.pop("page")
+    page = made.pop("list")
     for state in (None, *STATES):
         narrowed = page.replace("{narrow}", _NARROW.get(state or "", ""))
         for newest in (False, True):
             order = "DESC" if newest else ""
-            made[_page_name(state, newest)] = narrowed.replace("{order}", order)
+            made[_list_name(state, newest)] = narrowed.replace("{order}", order)
     return made
 
 
-def _page_name(state: State | None, newest: bool) -> str:
-    return f"page {state} {newest}"
+def _list_name(state: State | None, newest: bool) -> str:
+    return f"list {state} {newest}"
 
 
 def _encoded(progress: Progress | None) -> str | None:

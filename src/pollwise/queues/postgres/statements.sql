@@ -82,29 +82,21 @@ kept AS (
 SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now FROM clock
 
 -- name: stats
--- Counts by state from the indexes alone; overdue jobs count as ready.
-WITH clock AS MATERIALIZED (SELECT {schema}.now_or($2::double precision) AS now)
-SELECT 0, count(*), max(now - since) FROM {schema}.jobs, clock WHERE queue = $1 AND state = 0
-UNION ALL
-SELECT 0, count(*), max(now - run_at) FROM {schema}.jobs, clock
-    WHERE queue = $1 AND state IN (1, 3) AND since <= now
-UNION ALL
-SELECT state, count(*), NULL FROM {schema}.jobs, clock
-    WHERE queue = $1 AND state IN (1, 3) AND since > now GROUP BY state
-UNION ALL
-SELECT 2, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 2
-UNION ALL
-SELECT 4, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 4
-UNION ALL
-SELECT state, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state IN (5, 6) GROUP BY state
+SELECT state, count, more, age FROM {schema}.counts($1, $2, $3)
 
 -- name: stats_by_kind
-WITH clock AS MATERIALIZED (SELECT {schema}.now_or($2::double precision) AS now)
-SELECT kind, CASE WHEN state IN (1, 3) AND since <= now THEN 0 ELSE state END AS shown, count(*),
-       max(now - run_at)
-FROM {schema}.jobs, clock WHERE queue = $1 GROUP BY kind, shown
+SELECT kind, state, count, age, more
+FROM {schema}.counts_by_kind($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: names
+SELECT name FROM {schema}.names($1)
 
 -- name: page
+SELECT * FROM {schema}.page(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18
+)
+
+-- name: list
 -- The time is read once: with a volatile function in each row, no index would give the order.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($8::double precision) AS now)
 SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique", headers, token,

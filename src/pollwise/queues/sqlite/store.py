@@ -18,11 +18,11 @@ from pollwise.queues.record import (
     endings_from,
     info_from,
     job_from,
-    stats_from,
 )
+from pollwise.queues.sqlite.pages import SqlitePages
 from pollwise.queues.unique import check_twin
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
@@ -86,6 +86,9 @@ class SqliteStore(SqliteFile):
         for name, (error, at) in _ERRORS.items():
             added = self._sql["with_error"].replace("{error}", error).replace("{at}", at)
             self._sql[name] = self._sql[name].replace("{with_error}", added)
+        for name in ("list", "show"):
+            self._sql[name] = self._sql[name].replace("{columns}", self._sql["columns"])
+        self._pages = SqlitePages(self.connect, self._sql, queue)
 
     # Jobs
 
@@ -266,13 +269,19 @@ class SqliteStore(SqliteFile):
         return {job_id: STATES[states[n]] for job_id, n in numbers.items() if n in states}
 
     def stats(self, now: float) -> Stats:
-        return _stats(now, self._rows("stats", now=now))
+        return self._pages.stats(now)
 
     def stats_by_kind(self, now: float) -> dict[str, Stats]:
-        kinds: dict[str, list[tuple[Any, ...]]] = {}
-        for kind, code, count, first in self._rows("stats_by_kind", now=now):
-            kinds.setdefault(kind, []).append((code, count, None if code else first))
-        return {kind: _stats(now, rows) for kind, rows in kinds.items()}
+        return self._pages.stats_by_kind(now)
+
+    def page(self, now: float, chosen: JobFilter) -> JobPage:
+        return self._pages.page(now, chosen)
+
+    def page_ids(self, now: float, chosen: JobFilter) -> tuple[list[str], str | None]:
+        return self._pages.ids(now, chosen)
+
+    def names(self) -> list[str]:
+        return self._pages.names()
 
     def get(self, now: float, job_id: str) -> JobInfo | None:
         number = number_of(job_id)
@@ -354,13 +363,6 @@ class SqliteStore(SqliteFile):
 
 def _place(claim: Claim) -> tuple[int, int]:
     return number_of(claim.job.id), claim.token
-
-
-def _stats(now: float, rows: Iterable[tuple[Any, ...]]) -> Stats:
-    """From rows of a state, a number of jobs and when the first of them became ready."""
-    return stats_from(
-        (code, count, None if first is None else now - first) for code, count, first in rows
-    )
 
 
 def _id_batch(ids: Sequence[str] | None) -> str | None:
