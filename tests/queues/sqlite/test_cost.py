@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pollwise.queues.sqlite import pages
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqlite.store import SqliteStore
-from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.queues.views import JobFilter
+from pollwise.runtime.jobs import STATES, NewJob, Settlement
 from pollwise.testing import VirtualClock
 from tests.support.sqlite_cost import Meter, plan_of
 
 STATEMENTS = SqliteStore(Path("jobs.db"), "default", synchronous="off", create=False)._sql
-#: Parts of statements, and what operators ask rarely.
-NO_STATEMENTS = ("claim_arm", "with_error")
-READS_ALL = ("stats_by_kind",)
+#: Parts of statements.
+NO_STATEMENTS = ("claim_arm", "with_error", "columns", "walk", "count_kinds")
 
 
 def sql_of(name: str) -> str:
@@ -35,11 +38,13 @@ def sql_of(name: str) -> str:
     return STATEMENTS["claim"].replace("{arms}", arm)
 
 
-@pytest.mark.parametrize("name", sorted({*STATEMENTS} - {*NO_STATEMENTS, *READS_ALL}))
+@pytest.mark.parametrize("name", sorted({*STATEMENTS} - {*NO_STATEMENTS}))
 def test_statements_use_an_index(name: str) -> None:
     plan = plan_of("pollwise.queues.sqlite", sql_of(name))
     scans = [step for step in plan if re.search(r"SCAN (pollwise_jobs|other)", step)]
     assert not scans, f"{name} reads the whole table: {plan}"
+    if name.startswith(("walk", "count")):
+        assert not [step for step in plan if "TEMP B-TREE" in step], f"{name} sorts: {plan}"
 
 
 Backlog = Callable[[SqliteQueue, int], Awaitable[Any]]
@@ -127,7 +132,49 @@ async def costs(queue: SqliteQueue) -> dict[str, int]:
     return spent
 
 
-def measure(path: Path, backlog: Backlog, count: int) -> dict[str, int]:
+VIEWS = [
+    *(JobFilter(state, limit=5) for state in (None, *STATES)),
+    JobFilter(key="blocked"), JobFilter(error="none"), JobFilter(kinds=("none",)),
+    JobFilter("dead", error="BROKEN", limit=5), JobFilter(older_than=1e9),
+]  # fmt: skip
+
+
+async def view_costs(queue: SqliteQueue) -> dict[str, int]:
+    """The steps of each view: of a page, the first and the next one."""
+    meter, spent = Meter(), {}
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "stats": queue.stats, "stats by kind": queue.stats_by_kind, "names": queue.names,
+    }  # fmt: skip
+    for chosen in VIEWS:
+        calls[f"{chosen}"] = partial(queue.page, chosen)
+        after = (await queue.page(chosen)).next
+        calls[f"{chosen}, next"] = partial(queue.page, replace(chosen, after=after))
+    for name, call in calls.items():
+        with meter.reading(queue._store.connect()):
+            await call()
+        spent[name] = meter.steps
+    return spent
+
+
+@pytest.mark.parametrize("backlog", BACKLOGS, ids=lambda backlog: backlog.__name__)
+def test_views_cost_the_same_whatever_waits(
+    tmp_path: Path, backlog: Backlog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the limits, which are lower here, nothing more is read."""
+    for name, value in {"COUNTED_MAX": 50, "EXAMINED_MAX": 50, "KINDS_EXAMINED_MAX": 100}.items():
+        monkeypatch.setattr(pages, name, value)
+    monkeypatch.setattr(pages, "STEP", 25)
+    monkeypatch.setattr(pages, "PAGE_TIME", 1e9)
+    few = measure(tmp_path / "few.db", backlog, 300, view_costs)
+    many = measure(tmp_path / "many.db", backlog, 1500, view_costs)
+    grown = {name: (few[name], many[name]) for name in few if many[name] > 1.2 * few[name] + 200}
+    assert not grown
+
+
+Costs = Callable[[SqliteQueue], Awaitable[dict[str, int]]]
+
+
+def measure(path: Path, backlog: Backlog, count: int, costs: Costs = costs) -> dict[str, int]:
     clock = VirtualClock()
 
     async def main() -> dict[str, int]:

@@ -212,7 +212,8 @@ UNION ALL
 SELECT ended.value, (
     SELECT count(*) FROM (
         SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_ended
-        WHERE queue = :queue AND state >= 4 AND state = ended.value LIMIT :most
+        WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = ended.value
+          AND since < 1e300 LIMIT :most
     )
 ), 0
 FROM json_each('[4, 5, 6]') AS ended;
@@ -270,19 +271,27 @@ WHERE queue = :queue AND "key" IS NOT NULL AND state < 4 AND state = 2 LIMIT :mo
 
 -- name: count_ended
 SELECT seq FROM pollwise_jobs INDEXED BY pollwise_jobs_ended
-WHERE queue = :queue AND state >= 4 AND state = :state ORDER BY since DESC LIMIT :most
+WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = :state AND since < 1e300
+ORDER BY since DESC LIMIT :most
 
 -- name: walk
 -- The next entries of a source: their place, and whether their job matches the filter.
 SELECT entry.*, {match} FROM ({source}) AS entry {join};
 
 -- name: walk_ready
--- Ready jobs after a place, by kind and in the order of claims: the rest of the priority, then that
--- of the kind, then, unless only one kind is wanted, the following kinds.
+-- Ready jobs after a place, by kind and in the order of claims: those that became ready at the same
+-- time, the rest of the priority, that of the kind, and then, unless only one kind is wanted, the
+-- following kinds. Comparing rows, as in (since, seq) > (:p2, :p3), would use one column of the index.
 SELECT * FROM (
     SELECT kind, priority, since, seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_ready
-    WHERE queue = :queue AND state = 0 AND kind = :p0 AND priority = :p1
-      AND (since, seq) > (:p2, :p3)
+    WHERE queue = :queue AND state = 0 AND kind = :p0 AND priority = :p1 AND since = :p2
+      AND seq > :p3
+    ORDER BY seq LIMIT :most
+)
+UNION ALL
+SELECT * FROM (
+    SELECT kind, priority, since, seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_ready
+    WHERE queue = :queue AND state = 0 AND kind = :p0 AND priority = :p1 AND since > :p2
     ORDER BY since, seq LIMIT :most
 )
 UNION ALL
@@ -301,15 +310,39 @@ LIMIT :most
 
 -- name: walk_due
 -- Delayed and leased jobs after a place, up to a time, by the end of the delay or lease.
-SELECT since, state, seq FROM pollwise_jobs INDEXED BY pollwise_jobs_due
-WHERE queue = :queue AND state IN (1, 3) AND (since, state, seq) > (:p0, :p1, :p2) AND since <= :high
-ORDER BY since, state, seq LIMIT :most
+SELECT * FROM (
+    SELECT since, state, seq FROM pollwise_jobs INDEXED BY pollwise_jobs_due
+    WHERE queue = :queue AND state IN (1, 3) AND since = :p0 AND state = :p1 AND seq > :p2
+    ORDER BY seq LIMIT :most
+)
+UNION ALL
+SELECT * FROM (
+    SELECT since, state, seq FROM pollwise_jobs INDEXED BY pollwise_jobs_due
+    WHERE queue = :queue AND state IN (1, 3) AND since = :p0 AND state > :p1
+    ORDER BY state, seq LIMIT :most
+)
+UNION ALL
+SELECT * FROM (
+    SELECT since, state, seq FROM pollwise_jobs INDEXED BY pollwise_jobs_due
+    WHERE queue = :queue AND state IN (1, 3) AND since > :p0 AND since <= :high
+    ORDER BY since, state, seq LIMIT :most
+)
+LIMIT :most
 
 -- name: walk_keys
 -- Live jobs that have a key, by key and in put order.
-SELECT "key", seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_key
-WHERE queue = :queue AND "key" IS NOT NULL AND state < 4 AND ("key", seq) > (:p0, :p1)
-ORDER BY "key", seq LIMIT :most
+SELECT * FROM (
+    SELECT "key", seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_key
+    WHERE queue = :queue AND "key" IS NOT NULL AND state < 4 AND "key" = :p0 AND seq > :p1
+    ORDER BY seq LIMIT :most
+)
+UNION ALL
+SELECT * FROM (
+    SELECT "key", seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_key
+    WHERE queue = :queue AND "key" IS NOT NULL AND state < 4 AND "key" > :p0
+    ORDER BY "key", seq LIMIT :most
+)
+LIMIT :most
 
 -- name: walk_key
 -- Live jobs of one key, in put order.
@@ -318,10 +351,21 @@ WHERE queue = :queue AND "key" IS NOT NULL AND state < 4 AND "key" = :key AND se
 ORDER BY seq LIMIT :most
 
 -- name: walk_ended
--- Ended jobs of a state, the newest first.
-SELECT since, seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_ended
-WHERE queue = :queue AND state >= 4 AND state = :ended AND (since, seq) < (:p0, :p1)
-ORDER BY since DESC, seq DESC LIMIT :most
+-- Ended jobs of a state, the newest first. Without the likelihood, the planner would read all states
+-- and sort.
+SELECT * FROM (
+    SELECT since, seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_ended
+    WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = :ended AND since = :p0
+      AND seq < :p1
+    ORDER BY seq DESC LIMIT :most
+)
+UNION ALL
+SELECT * FROM (
+    SELECT since, seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_ended
+    WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = :ended AND since < :p0
+    ORDER BY since DESC, seq DESC LIMIT :most
+)
+LIMIT :most
 
 -- name: show
 SELECT {columns}
@@ -334,7 +378,7 @@ SELECT name FROM (
     WITH RECURSIVE names (name) AS (
         SELECT min(queue) FROM pollwise_jobs WHERE state = 0
         UNION ALL
-        SELECT (SELECT min(queue) FROM pollwise_jobs WHERE state = 0 AND queue > name)
+        SELECT (SELECT min(queue) FROM pollwise_jobs WHERE state = 0 AND queue > names.name)
         FROM names WHERE name IS NOT NULL LIMIT :most
     )
     SELECT name FROM names
@@ -344,7 +388,7 @@ SELECT name FROM (
     WITH RECURSIVE names (name) AS (
         SELECT min(queue) FROM pollwise_jobs WHERE state IN (1, 3)
         UNION ALL
-        SELECT (SELECT min(queue) FROM pollwise_jobs WHERE state IN (1, 3) AND queue > name)
+        SELECT (SELECT min(queue) FROM pollwise_jobs WHERE state IN (1, 3) AND queue > names.name)
         FROM names WHERE name IS NOT NULL LIMIT :most
     )
     SELECT name FROM names
@@ -354,7 +398,7 @@ SELECT name FROM (
     WITH RECURSIVE names (name) AS (
         SELECT min(queue) FROM pollwise_jobs WHERE state >= 4
         UNION ALL
-        SELECT (SELECT min(queue) FROM pollwise_jobs WHERE state >= 4 AND queue > name)
+        SELECT (SELECT min(queue) FROM pollwise_jobs WHERE state >= 4 AND queue > names.name)
         FROM names WHERE name IS NOT NULL LIMIT :most
     )
     SELECT name FROM names
@@ -364,7 +408,7 @@ SELECT name FROM (
     WITH RECURSIVE names (name) AS (
         SELECT min(queue) FROM pollwise_notes
         UNION ALL
-        SELECT (SELECT min(queue) FROM pollwise_notes WHERE queue > name)
+        SELECT (SELECT min(queue) FROM pollwise_notes WHERE queue > names.name)
         FROM names WHERE name IS NOT NULL LIMIT :most
     )
     SELECT name FROM names
@@ -428,9 +472,13 @@ RETURNING seq;
 DELETE FROM pollwise_jobs
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
-    WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before AND since > :from
-      AND (expires_at IS NULL OR expires_at <= :now)
-    ORDER BY since LIMIT :most
+    WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = 5
+      AND since <= :before AND since > :from AND (expires_at IS NULL OR expires_at <= :now)
+    UNION ALL
+    SELECT seq FROM pollwise_jobs
+    WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = 6
+      AND since <= :before AND since > :from AND (expires_at IS NULL OR expires_at <= :now)
+    LIMIT :most
 )
 RETURNING seq;
 
