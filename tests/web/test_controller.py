@@ -12,12 +12,14 @@ import pytest
 
 from pollwise.controller import Controller
 from pollwise.controller.state.values import WorkerRow
+from pollwise.controller.workers.matching import hash_of
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob
 from pollwise.web.app import Web, application
 from pollwise.web.sources import Sources
 from tests.web.viewers import Somebody, browsing
 
+DRAIN = {"action": "drain"}
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -69,7 +71,7 @@ def test_agents_are_listed_with_what_they_run_and_can_do() -> None:
 
 
 def test_jobs_that_no_agent_can_take_say_which_requirement_nobody_meets() -> None:
-    async def main(controller: Controller, http: httpx.AsyncClient, _: Somebody) -> None:
+    async def main(controller: Controller, http: httpx.AsyncClient, access: Somebody) -> None:
         mac = await agent(controller, "mac", platform="ios", memory_gb=16)
         await controller.put("train", requires={"gpu": "a100", "memory_gb": ">=8"})
         await controller.put("sign", requires={"platform": "ios"})
@@ -85,6 +87,9 @@ def test_jobs_that_no_agent_can_take_say_which_requirement_nobody_meets() -> Non
         await agent(controller, "gpu", gpu="a100", memory_gb=64)
         page = (await http.get("/controller")).text
         assert "None: for each of the 2 kinds of waiting jobs" in page
+        await controller.queue.pause("train#" + hash_of({"gpu": "a100", "memory_gb": ">=8"}))
+        await http.post("/controller", data={**DRAIN, "csrf": access.csrf, "agent": mac.id})
+        assert "The kind is paused" in (await http.get("/controller")).text
 
     on_controller(main)
 

@@ -6,6 +6,7 @@ WebSockets and the bytes of artefacts are known to the running controller alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +22,7 @@ from pollwise.controller.state.values import ArtefactRow, LogPlace, WorkerRow
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.waiting import WaitingKind, live_capabilities, waiting_kinds
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import JobInfo
 from pollwise.web.sources import QueueSource, Remembered
@@ -29,13 +31,11 @@ if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
 
 #: How many running jobs are read to count those of each agent, and how many of one are listed.
-RUNNING_READ = 500
+RUNNING_READ = 200
 RUNNING_SHOWN = 50
 #: How many agents decide whether a live page changed, and how long they are remembered, in seconds.
 AGENTS_MARKED = 100
 AGENTS_REMEMBERED = 10.0
-#: How long the counts by kind are remembered, in seconds.
-KINDS_REMEMBERED = 2.0
 #: How many bytes of a log's end a page shows.
 LOG_TAIL = 64 * 1024
 
@@ -96,8 +96,8 @@ class ControllerSource:
         self.queue = shown.queue
         self.running = running
         self._clock = clock
-        self._kinds = Remembered(self.queue.stats_by_kind, clock, KINDS_REMEMBERED)
         self._before = Remembered(self._first_agents, clock, AGENTS_REMEMBERED)
+        self._queue_before: Hashable = None
         self._state = None if running is None else running.storage
         options = ControllerOptions() if running is None else running.options
         #: After how many seconds without a request an agent is offline.
@@ -118,13 +118,19 @@ class ControllerSource:
             await self._state.close()
 
     async def marker(self) -> Hashable:
-        """A value that changes when agents come, go, or get other work."""
-        if self.running is None:
-            return tuple((each.row.id, each.state) for each in await self._before.get())
-        return tuple(
-            (known.id, known.row.drain, known.silent, known.waiting is None, len(known.runs))
-            for known in islice(self.running.registry, AGENTS_MARKED)
-        )
+        """A value that changes when agents come, go or get other work, or the queue changes.
+
+        It asks the store once: for the queue, or for the agents when they were not read lately.
+        """
+        if self.running is not None:
+            return await self.shown.marker(), tuple(
+                (known.id, known.row.drain, known.silent, known.waiting is None, len(known.runs))
+                for known in islice(self.running.registry, AGENTS_MARKED)
+            )
+        if self._before.age < AGENTS_REMEMBERED:
+            self._queue_before = await self.shown.marker()
+        agents = await self._before.get()
+        return self._queue_before, tuple((each.row.id, each.state) for each in agents)
 
     async def _first_agents(self) -> list[ShownAgent]:
         return await self.agents(limit=AGENTS_MARKED)
@@ -132,7 +138,6 @@ class ControllerSource:
     def forget(self) -> None:
         """An action changed something: the next page reads it again."""
         self._before.forget()
-        self._kinds.forget()
         self.shown.forget()
 
     # Agents
@@ -160,17 +165,30 @@ class ControllerSource:
         """How many agents there are, and how many of them are online."""
         return await self.state.count_workers(self.timeout)
 
-    async def running_counts(self) -> RunningCounts:
-        page = await self.queue.jobs("leased", limit=RUNNING_READ)
+    async def running_counts(self, agents: Iterable[ShownAgent]) -> RunningCounts:
+        """How many jobs these agents run: from memory if all of them poll this controller."""
+        counts = self._remembered_counts(agents)
+        if counts is not None:
+            return RunningCounts(counts, True)
+        page = (await self.queue.page(JobFilter("leased", limit=RUNNING_READ))).jobs
+        found = Counter(info.worker for info in page if info.worker is not None)
+        return RunningCounts(found, len(page) < RUNNING_READ)
+
+    def _remembered_counts(self, agents: Iterable[ShownAgent]) -> dict[str, int] | None:
+        if self.running is None:
+            return None
         counts: dict[str, int] = {}
-        for info in page:
-            if info.worker is not None:
-                counts[info.worker] = counts.get(info.worker, 0) + 1
-        return RunningCounts(counts, len(page) < RUNNING_READ)
+        for each in agents:
+            known = self.running.registry.remembered(each.row.id)
+            if known is None and each.state != "offline":
+                return None  # it polls another controller
+            counts[each.row.id] = 0 if known is None else len(known.runs)
+        return counts
 
     async def running_jobs(self, agent_id: str) -> list[JobInfo]:
         """What an agent runs, at most RUNNING_SHOWN."""
-        return await self.queue.jobs("leased", worker=agent_id, limit=RUNNING_SHOWN)
+        asked = JobFilter("leased", worker=agent_id, limit=RUNNING_SHOWN)
+        return list((await self.queue.page(asked)).jobs)
 
     async def drain(self, agent_id: str, drain: bool) -> WorkerRow | None:
         """Give an agent no more jobs, or give it some again; None if there is no such agent."""
@@ -199,7 +217,8 @@ class ControllerSource:
             live = await self.running.registry.live()
         else:
             live = await live_capabilities(self.state, self.timeout)
-        return waiting_kinds(await self._kinds.get(), await self.state.requirements(), live)
+        kinds = (await self.shown.snapshot()).kinds
+        return waiting_kinds(kinds, await self.state.requirements(), live)
 
     async def takes(self, row: WorkerRow) -> list[tuple[WaitingKind, str | None]]:
         """The kinds with ready jobs, each with what an agent lacks for it; None if it has all."""

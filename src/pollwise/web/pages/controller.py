@@ -7,8 +7,11 @@ from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 from pollwise.controller.workers import matching
+from pollwise.controller.workers.waiting import WaitingKind
 from pollwise.errors import PollwiseError
+from pollwise.queues.notes import PauseInfo
 from pollwise.web.controllers import ControllerSource
+from pollwise.web.sources import ANSWER_WITHIN
 from pollwise.web.view import NotShown, Refused, View, Visit
 
 #: How many agents a page shows.
@@ -32,8 +35,7 @@ class ControllerView(View):
 
     async def marker(self, visit: Visit) -> Hashable:
         try:
-            snapshot = await self.source.shown.snapshot()
-            return snapshot.marker, await self.source.marker()
+            return await self.source.marker()
         except (PollwiseError, OSError) as error:
             return str(error)
 
@@ -53,7 +55,7 @@ class ControllerPage(ControllerView):
 
     name = "controller"
     path = "/controller"
-    template = "controller.html"
+    template = "controller/page.html"
     menu = "Controller"
     actions: ClassVar[Mapping[str, str]] = {"drain": "operate", "undrain": "operate"}
 
@@ -64,15 +66,15 @@ class ControllerPage(ControllerView):
         after = visit.query.get("after", "")[:64] or None
         values: dict[str, Any] = {"source": source, "state": state, "after": after}
         try:
-            agents, counts, running, waiting, snapshot = await asyncio.gather(
-                source.agents(state, limit=PAGE, after=after),
-                source.count(),
-                source.running_counts(),
-                source.waiting(),
-                source.shown.snapshot(),
-            )
+            async with asyncio.timeout(ANSWER_WITHIN):
+                agents = await source.agents(state, limit=PAGE, after=after)
+                counts = await source.count()
+                running = await source.running_counts(agents)
+                waiting = await source.waiting()
+                snapshot = await source.shown.snapshot()
         except (PollwiseError, OSError) as error:
-            return {**values, "error": str(error)}
+            return {**values, "error": _said(error)}
+        stuck = [(each, why) for each in waiting if (why := _why(each, snapshot.paused))]
         return {
             **values,
             "error": snapshot.error,
@@ -82,8 +84,8 @@ class ControllerPage(ControllerView):
             "known": counts[0],
             "online": counts[1],
             "running": running,
-            "stuck": [each for each in waiting if each.waiting_for],
-            "taken": [each for each in waiting if not each.waiting_for],
+            "stuck": stuck,
+            "taken": len(waiting) - len(stuck),
             "shown_requirement": matching.shown,
             "live": None if source.running is None else source.running.state(),
         }
@@ -97,7 +99,7 @@ class AgentPage(ControllerView):
 
     name = "agent"
     path = "/controller/agents/{id}"
-    template = "agent.html"
+    template = "controller/agent.html"
     actions: ClassVar[Mapping[str, str]] = {
         "drain": "operate",
         "undrain": "operate",
@@ -107,20 +109,29 @@ class AgentPage(ControllerView):
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source, agent_id = self.source, str(visit.path["id"])
         try:
-            agent = await source.agent(agent_id)
+            async with asyncio.timeout(ANSWER_WITHIN):
+                agent = await source.agent(agent_id)
         except (PollwiseError, OSError) as error:
-            return {"agent": None, "error": str(error), "source": source}
+            return {"agent": None, "error": _said(error), "source": source}
         if agent is None:
             raise NotShown(f"There is no agent {agent_id[:40]!r}. It may have been removed.")
-        values: dict[str, Any] = {"agent": agent, "source": source, "error": None}
+        values: dict[str, Any] = {
+            "agent": agent, "source": source, "error": None, "running": [], "takes": [],
+            "registered_by": agent.row.registered_by,
+        }  # fmt: skip
         try:
-            running, takes, names = await asyncio.gather(
-                source.running_jobs(agent_id),
-                source.takes(agent.row),
-                source.names_of([agent.row.registered_by]),
-            )
+            async with asyncio.timeout(ANSWER_WITHIN):
+                running = await source.running_jobs(agent_id)
+                takes = await source.takes(agent.row)
+                names = await source.names_of([agent.row.registered_by])
         except (PollwiseError, OSError) as error:
-            return {**values, "error": str(error), "running": [], "takes": [], "registered_by": ""}
+            return {
+                **values,
+                "error": _said(error),
+                "running": [],
+                "takes": [],
+                "registered_by": "",
+            }
         by = agent.row.registered_by
         return {
             **values,
@@ -150,3 +161,16 @@ class AgentPage(ControllerView):
         self.source.forget()
         jobs = "1 job" if given_back == 1 else f"{given_back} jobs"
         return f"{agent.row.name} is removed and its token is invalid. {jobs} went back."
+
+
+def _why(each: WaitingKind, paused: Mapping[str | None, PauseInfo]) -> str | None:
+    """Why no agent takes the jobs of a kind; None if one can."""
+    for kind, what in ((None, "The queue"), (each.queue_kind, "The kind")):
+        pause = paused.get(kind)
+        if pause is not None:
+            return f"{what} is paused{f' by {pause.by}' if pause.by else ''}"
+    return each.waiting_for and each.waiting_for[:1].upper() + each.waiting_for[1:]
+
+
+def _said(error: Exception) -> str:
+    return str(error) or f"The store did not answer within {ANSWER_WITHIN:g} s."

@@ -60,7 +60,7 @@ class LabPage(LabView):
 
     name = "lab"
     path = "/lab"
-    template = "lab.html"
+    template = "lab/page.html"
     menu = "Lab"
     actions: ClassVar[Mapping[str, str]] = {"compare": "operate"}
 
@@ -170,7 +170,7 @@ class LabRunPage(LabView):
 
     name = "lab_run"
     path = "/lab/comparisons/{id}"
-    template = "comparison.html"
+    template = "lab/comparison.html"
     actions: ClassVar[Mapping[str, str]] = {"cancel": "operate", "delete": "operate"}
 
     async def marker(self, visit: Visit) -> Hashable:
