@@ -75,6 +75,9 @@ def test_jobs_that_no_agent_can_take_say_which_requirement_nobody_meets() -> Non
         mac = await agent(controller, "mac", platform="ios", memory_gb=16)
         await controller.put("train", requires={"gpu": "a100", "memory_gb": ">=8"})
         await controller.put("sign", requires={"platform": "ios"})
+        overview = (await http.get("/")).text
+        assert "1 job that no agent can take: train." in overview
+        assert "No worker is running" not in overview
         page = (await http.get("/controller")).text
         stuck = page.partition("Jobs that no agent can take")[2].partition("<h2")[0]
         assert "No live worker has gpu = a100" in stuck

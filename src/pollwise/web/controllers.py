@@ -93,6 +93,7 @@ class ControllerSource:
 
     def __init__(self, shown: QueueSource, clock: Clock, running: Controller | None = None) -> None:
         self.shown = shown
+        shown.for_agents = True
         self.queue = shown.queue
         self.running = running
         self._clock = clock

@@ -124,7 +124,12 @@ class ShownQueue:
 
 
 class QueueSource:
-    """A queue that is shown. slug: its name in addresses, unique among the queues."""
+    """A queue that is shown. slug: its name in addresses, unique among the queues.
+
+    for_agents: it is a controller's, whose agents run the jobs; they keep no records in the queue.
+    """
+
+    for_agents = False
 
     def __init__(self, slug: str, queue: Queue, clock: Clock) -> None:
         self.slug = slug

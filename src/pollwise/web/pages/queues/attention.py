@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from pollwise.errors import PollwiseError
 from pollwise.queues.presence import unhandled
 from pollwise.runtime.rollups import EMPTY, HistoryPoint, by_kind
-from pollwise.web.sources import QueueSource, ShownQueue
+from pollwise.web.sources import ANSWER_WITHIN, QueueSource, ShownQueue
 from pollwise.web.texts import age, counted, one_line
+
+if TYPE_CHECKING:
+    from pollwise.web.controllers import ControllerSource
 
 #: How many kinds or workers a line names.
 NAMED_MAX = 3
@@ -62,7 +67,7 @@ def queue_concerns(
     if stats.dead:
         text = f"{counted(stats.dead, 'dead job', 'dead' in stats.capped)}: retry or drop."
         yield Concern("red", title, text, page, parts, {"state": "dead"}, anchor="jobs")
-    if abandoned := shown.abandoned(now):
+    if (abandoned := shown.abandoned(now)) and not source.for_agents:
         holders = sorted({info.worker or "" for info in abandoned})
         last = max((info.claim.until for info in abandoned if info.claim), default=now)
         more = (
@@ -89,6 +94,24 @@ def queue_concerns(
     yield from _hint_concerns(source, shown, now)
 
 
+async def controller_concerns(controller: ControllerSource | None) -> list[Concern]:
+    """What needs attention in a controller: jobs that no agent can take."""
+    if controller is None:
+        return []
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN):
+            stuck = [each for each in await controller.waiting() if each.waiting_for]
+    except (PollwiseError, OSError):
+        return []  # its own page says why
+    if not stuck:
+        return []
+    jobs = sum(each.count for each in stuck)
+    kinds = list(dict.fromkeys(each.kind for each in stuck))
+    text = f"{counted(jobs, 'job')} that no agent can take: {_named(kinds)}."
+    why = one_line(stuck[0].waiting_for, 120)
+    return [Concern("red", "Controller", text, "controller", {}, more=f"{why.capitalize()}.")]
+
+
 def _slow_runs(
     source: QueueSource, shown: ShownQueue, usual: Mapping[str, HistoryPoint], now: float
 ) -> Iterator[Concern]:
@@ -111,7 +134,7 @@ def _slow_runs(
 
 def _handler_concerns(source: QueueSource, shown: ShownQueue) -> Iterator[Concern]:
     """Jobs that wait, and that no running worker can take."""
-    if not source.queue.capabilities.presence or shown.stats is None:
+    if not source.queue.capabilities.presence or shown.stats is None or source.for_agents:
         return
     parts = {"slug": source.slug}
     waiting = shown.stats.ready

@@ -7,7 +7,11 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from pollwise.web.live import wants_events
-from pollwise.web.pages.queues.attention import queue_concerns, sorted_concerns
+from pollwise.web.pages.queues.attention import (
+    controller_concerns,
+    queue_concerns,
+    sorted_concerns,
+)
 from pollwise.web.pages.queues.figures import charts_of, figures_of, pace_of, total_figures
 from pollwise.web.sources import ShownQueue
 from pollwise.web.view import View, Visit
@@ -54,6 +58,7 @@ class OverviewPage(View):
             for source, each, points in zip(queues, shown, past, strict=True)
             for concern in queue_concerns(source, each, points, now)
         ]
+        concerns += await controller_concerns(self.web.sources.controller_source())
         return {
             "queues": [
                 (source, each, numbers, pace_of(each.workers))
