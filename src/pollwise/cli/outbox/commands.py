@@ -55,6 +55,7 @@ app.command("list")(views.list_records)
 app.command("show")(views.show)
 app.command("dead")(views.dead)
 app.command("relays")(views.relays)
+app.command("history")(views.history)
 app.command("replay")(views.replay)
 
 

@@ -13,6 +13,7 @@ import typer
 
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
+from pollwise.cli.queue.history import By, Kinds, Since, print_history
 from pollwise.errors import ConfigError
 from pollwise.outbox import open_store
 from pollwise.outbox.records import RECORD_STATES, RecordInfo, RecordState
@@ -243,3 +244,19 @@ def _facts(info: RecordInfo) -> dict[str, Any]:
         "relay": info.relay,
         "why": info.why,
     }
+
+
+def history(
+    url: Url, since: Since = "24h", by: By = None, kind: Kinds = None, as_json: Json = False
+) -> None:
+    """Show what the relays of an outbox did: records, failures, waits and polls over time.
+
+    Relays write it about once a minute. It is kept by minute for 7 days, then by hour for 90.
+
+    Example: pollwise outbox history sqlite:///shop.db --since 6h
+    """
+
+    async def work(store: OutboxStore) -> None:
+        await print_history(store, "records", since, by, kind, as_json)
+
+    with_store(url, work)

@@ -14,6 +14,7 @@ from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
 from pollwise.cli.queue import jobs, results, steering
 from pollwise.cli.queue import top as live
+from pollwise.cli.queue.history import history
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.show import show
 from pollwise.cli.queue.text import counted, shortened
@@ -108,6 +109,7 @@ async def _kinds_of(queue: Queue) -> tuple[dict[str, Stats], Pauses, list[Worker
 
 
 app.command("list")(jobs.list_jobs)
+app.command("history")(history)
 app.command("show")(show)
 app.command("result")(results.result)
 
