@@ -675,7 +675,7 @@ def test_several_nodes_on_postgres_from_the_command_line(
     assert refused.code == 2
     assert "Run `pollwise fleet migrate`" in refused.err
     assert "CREATE TABLE" in good("fleet", "migrate", "--store", store, "--sql").out
-    assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1]}
+    assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1, 2]}
     assert "the tables are up to date" in good("fleet", "migrate", "--store", store).out
     options = ("--store", store, "--set", "fleet.lease=2s")
 

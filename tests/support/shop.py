@@ -214,6 +214,7 @@ def _busyness(epoch: float) -> float:
 async def _relay(url: str, clock: VirtualClock, ends: float) -> None:
     rng = Random(f"{SEED} outbox")
     store = open_outbox_store(url, clock=clock)
+    await store.migrate()
     outbox = Outbox(store, relay="relay-1", events=Events(quiet=True), clock=clock)
 
     @outbox.handle("*", retry=Retry.exponential("2s", "10s", attempts=3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
@@ -20,7 +20,14 @@ from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.probes import host_of, make_probe
 from pollwise.fleet.probes.http.connections import connections
-from pollwise.fleet.stores.base import FleetStore, SavedTarget
+from pollwise.fleet.stores.base import FleetStore, SavedTarget, TargetPage
+from pollwise.fleet.stores.paging import (
+    TargetCounts,
+    TargetFilter,
+    ViewedTarget,
+    counts_of,
+    page_names,
+)
 from pollwise.fleet.targets import Action, Target
 from pollwise.fleet.views import FleetState, TargetState, fleet_state, target_state
 from pollwise.runtime.clock import Clock
@@ -293,6 +300,33 @@ class Fleet:
     def target(self, name: str) -> TargetState:
         """The state of one target."""
         return target_state(self._known(name), self._scheduler, self._time())
+
+    def page(self, chosen: TargetFilter) -> TargetPage:
+        """A page of the targets, as they are now in this process."""
+        names, after = page_names(self._viewed(), chosen)
+        return TargetPage([self.saved(name) for name in names], after)
+
+    def saved(self, name: str) -> SavedTarget:
+        """The state of one target as a store would keep it."""
+        return saved(self._known(name), self._scheduler)
+
+    def counts(self) -> TargetCounts:
+        """How many targets are in each group and state; walks over all targets."""
+        return counts_of(self._viewed(), self._time() + self._scheduler.offset)
+
+    def _viewed(self) -> Iterator[ViewedTarget]:
+        scheduler, offset = self._scheduler, self._scheduler.offset
+        for entry in (*scheduler.entries.values(), *self._planned.values()):
+            at = entry.succeeded_at
+            yield ViewedTarget(
+                entry.target.name,
+                entry.target.group,
+                scheduler.rules.state(entry.failures, dead=entry.dead, asked=False),
+                entry.paused,
+                None if at is None else at + offset,
+                entry.due + offset,
+                entry.interval,
+            )
 
     def definition(self, name: str) -> Target:
         """A target as it was added."""

@@ -19,6 +19,7 @@ from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget
+from pollwise.fleet.stores.paging import OVERDUE
 from pollwise.fleet.targets import Target
 
 #: A target is stale if its last success is older than this many intervals plus its timeout.
@@ -32,8 +33,6 @@ _AS_SAVED = (
 )  # fmt: skip
 #: Maximum number of names in `dead_targets`.
 NAMES_MAX = 100
-#: A target is overdue this many seconds after its due time: until then it is being polled or saved.
-OVERDUE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +123,8 @@ def saved_state(
         state = "half-open"
     return TargetState(
         **{name: getattr(kept, name) for name in _AS_SAVED},
-        type=UNKNOWN if target is None else target.type,
-        group=None if target is None else target.group,
+        type=(kept.type or UNKNOWN) if target is None else target.type,
+        group=kept.group if target is None else target.group,
         state=state,
         polling=False,
         waiting=False,

@@ -8,6 +8,7 @@ from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.recent import as_text, from_text
 from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.targets import Reading
 
@@ -30,6 +31,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
         more["changes"] = [learner.changes.rate, learner.changes.weight]
     if entry.permanent:
         more["permanent"] = True
+    if entry.recent:
+        more["recent"] = as_text(entry.recent)
     due = scheduler.deferred.get(entry, entry.due) if scheduler.deferred else entry.due
     return SavedTarget(
         entry.target.name,
@@ -45,6 +48,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
         entry.interval,
         more,
         entry.token,
+        entry.target.type,
+        entry.target.group,
     )
 
 
@@ -66,6 +71,7 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     entry.changed_at = local(kept.changed_at)
     if kept.more.get("reading") is not None:
         entry.reading = Reading.restored(kept.more["reading"])
+    entry.recent = from_text(kept.more.get("recent"))
     strategy = entry.strategy
     if kept.interval is not None:
         entry.interval = min(max(kept.interval, strategy.min_interval), strategy.max_interval)

@@ -27,6 +27,7 @@ from pollwise.fleet.engine.restore import restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
 from pollwise.fleet.engine.saving import Saving
 from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.recent import PastReading, recorded
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.targets import Action, Changed, ProbeContext, Reading
 from pollwise.runtime import events
@@ -377,6 +378,7 @@ class FleetRun:
         now = self._loop.time()
         scheduler.succeeded(entry, reading, at, now)
         if entry.place != GONE:
+            self._record(entry, started, at, ok=True, changed=changed)
             self.saving.touch(entry)
             if failures:
                 self._report_state(entry)
@@ -393,6 +395,7 @@ class FleetRun:
         text = text_of(error)
         decision = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
         if decision is not None:
+            self._record(entry, started, at, ok=False)
             self.saving.touch(entry)
             self._emit(events.TargetFailed, entry, text, entry.failures, decision.delay)
             if self.scheduler.state(entry, -math.inf) != was[0]:
@@ -400,6 +403,12 @@ class FleetRun:
             if decision.dead and not was[1]:
                 self._emit(events.TargetDead, entry, text, entry.permanent, decision.delay)
         self._note_end(entry, "failed", started, at)
+
+    def _record(
+        self, entry: RunningTarget, started: float, at: float, *, ok: bool, changed: bool = False
+    ) -> None:
+        reading = PastReading(at + self.scheduler.offset, ok, changed, at - started, entry.due - at)
+        entry.recent = recorded(entry.recent, reading)
 
     def _report_state(self, entry: RunningTarget) -> None:
         self._emit(events.TargetStateChanged, entry, self.scheduler.state(entry, -math.inf))

@@ -25,7 +25,7 @@ class RunningTarget:
 
     __slots__ = (
         "changed_at", "dead", "due", "error", "failed_at", "failures", "grid", "host", "interval",
-        "pacer", "paused", "permanent", "place", "polled_at", "probe", "reading", "share",
+        "pacer", "paused", "permanent", "place", "polled_at", "probe", "reading", "recent", "share",
         "strategy", "succeeded_at", "target", "token", "until",
     )  # fmt: skip
 
@@ -47,6 +47,8 @@ class RunningTarget:
         self.paused = False
         self.place: int = GONE
         self.reading: Reading | None = None
+        #: The last readings, packed: see `pollwise.fleet.recent`.
+        self.recent = b""
         self.polled_at: float | None = None
         self.succeeded_at: float | None = None
         self.failed_at: float | None = None

@@ -11,12 +11,20 @@ one call; those of a killed node expire, and other nodes claim its targets.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from pollwise.errors import Unsupported
+from pollwise.fleet.stores.paging import (
+    TargetCounts,
+    TargetFilter,
+    ViewedTarget,
+    counts_of,
+    page_names,
+)
 from pollwise.runtime.audit import AuditEntry
 
 #: Default name of a fleet.
@@ -37,6 +45,7 @@ class SavedTarget:
     state: one of TARGET_STATES; "half-open" is saved as "open".
     more: everything else as JSON values: the last reading and the learned rate of changes.
     token: token of the lease under which it was polled; None without other nodes.
+    type, group: of its definition; None if it was saved by a version that did not save them.
     """
 
     name: str
@@ -52,6 +61,8 @@ class SavedTarget:
     interval: float | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
     token: int | None = None
+    type: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,36 @@ class TargetLease:
     token: int
     lasts: float
     saved: SavedTarget | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPage:
+    """Some of the targets that match a filter, in its order.
+
+    next: pass it as `TargetFilter.after` to go on; None at the end.
+    """
+
+    targets: list[SavedTarget]
+    next: str | None
+
+
+def viewed(target: SavedTarget) -> ViewedTarget:
+    """What decides whether a saved target is on a page, and where."""
+    return ViewedTarget(
+        target.name,
+        target.group,
+        target.state,
+        target.paused,
+        target.succeeded_at,
+        target.due,
+        target.interval,
+    )
+
+
+def in_order(names: Sequence[str], targets: Iterable[SavedTarget]) -> list[SavedTarget]:
+    """The targets in the order of these names; those that are gone are left out."""
+    found = {each.name: each for each in targets}
+    return [found[name] for name in names if name in found]
 
 
 class TargetOrder(NamedTuple):
@@ -138,6 +179,25 @@ class FleetStore(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Release all resources. A closed store is not used again."""
+
+    # Views. A store of your own may leave these: they then read all targets.
+
+    async def page(self, chosen: TargetFilter) -> TargetPage:
+        """A page of targets, without reading the others."""
+        kept = {each.name: each for each in await self.load()}
+        names, after = page_names(map(viewed, kept.values()), chosen)
+        return TargetPage([kept[name] for name in names], after)
+
+    async def counts(self) -> TargetCounts:
+        """How many targets are in each group and state."""
+        return counts_of(map(viewed, await self.load()), time.time())
+
+    async def pending(self, names: Sequence[str] | None = None) -> list[TargetOrder]:
+        """The orders for these targets that are not carried out yet, oldest first; None for all.
+
+        At most 1,000.
+        """
+        return []
 
     async def enter(self) -> None:  # noqa: B027 - only where a store cannot be shared
         """Declare that this process polls the fleet, from now on or still.

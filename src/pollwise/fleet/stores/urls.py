@@ -38,7 +38,7 @@ def _sqlite(at: StoreUrl, name: str) -> FleetStore:
         raise ConfigError(
             f"{at.shown} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
         )
-    return SqliteFleetStore(path, name, create=at.create)
+    return SqliteFleetStore(path, name, create=at.create, clock=at.clock)
 
 
 def _postgres(at: StoreUrl, name: str) -> FleetStore:

@@ -1,8 +1,48 @@
 -- name: load
 SELECT name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
-       changed_at, "interval", more
+       changed_at, "interval", type, "group", more
 FROM {schema}.fleet_targets
 WHERE fleet = $1 AND ($2::text[] IS NULL OR name = ANY ($2::text[])) ORDER BY name
+
+-- name: counts
+-- By group, state and pause: how many there are, how many of them never succeeded, how many are
+-- overdue, the newest success, and polls a second.
+WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($3::double precision) AS now)
+SELECT "group", state, paused, count(*), count(*) - count(succeeded_at),
+       count(*) FILTER (WHERE due < (SELECT now FROM clock) - $2::double precision),
+       max(succeeded_at), sum(CASE WHEN "interval" > 0 THEN 1.0 / "interval" END)
+FROM {schema}.fleet_targets WHERE fleet = $1 GROUP BY 1, 2, 3
+
+-- name: first_names
+-- The names of a page of all targets, by name.
+SELECT 0.0::double precision, name FROM {schema}.fleet_targets
+WHERE fleet = $1 AND name > $2 ORDER BY name LIMIT $3::integer
+
+-- name: names
+-- The names of a page, with what they are sorted by.
+SELECT place, name FROM (
+    SELECT name, "group", CASE
+            WHEN paused THEN 'paused'
+            WHEN state = 'closed' AND succeeded_at IS NULL THEN 'new'
+            ELSE state
+        END AS viewed, CASE
+            WHEN $5::text = 'name' THEN 0.0
+            WHEN paused THEN 1e300
+            WHEN $5::text = 'stale' THEN coalesce(succeeded_at, -1.0)
+            ELSE coalesce(due, 1e300)
+        END AS place
+    FROM {schema}.fleet_targets WHERE fleet = $1
+) AS viewed_targets
+WHERE ($2::text IS NULL OR viewed = $2::text)
+  AND ($3::text IS NULL OR coalesce("group", '') = $3::text)
+  AND ($4::text IS NULL OR strpos(lower(name), lower($4::text)) > 0)
+  AND (place, name) > ($6::double precision, $7::text)
+ORDER BY place, name LIMIT $8::integer
+
+-- name: pending
+-- The oldest orders that nobody took yet.
+SELECT name, what, asked_by FROM {schema}.fleet_orders
+WHERE fleet = $1 AND ($2::text[] IS NULL OR name = ANY ($2::text[])) ORDER BY seq LIMIT 1000
 
 -- name: figures
 SELECT count(*), count(*) FILTER (WHERE paused), count(*) FILTER (WHERE succeeded_at IS NULL)
@@ -20,7 +60,7 @@ SELECT name, {schema}.fleet_now($2::double precision) - succeeded_at FROM {schem
 WHERE fleet = $1 AND succeeded_at IS NOT NULL AND NOT paused ORDER BY succeeded_at LIMIT 1
 
 -- name: save
-SELECT {schema}.fleet_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+SELECT {schema}.fleet_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 -- name: remove
 WITH ordered AS (DELETE FROM {schema}.fleet_orders WHERE fleet = $1 AND name = ANY ($2::text[]))
@@ -31,7 +71,7 @@ SELECT id, nodes, free, ends FROM {schema}.fleet_renew($1, $2, $3, $4, $5)
 
 -- name: claim
 SELECT name, token, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
-       changed_at, "interval", more
+       changed_at, "interval", type, "group", more
 FROM {schema}.fleet_claim($1, $2, $3, $4, $5, $6)
 
 -- name: give_back

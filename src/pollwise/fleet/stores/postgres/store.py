@@ -24,6 +24,15 @@ from pollwise.fleet.stores.base import (
     SavedTarget,
     TargetLease,
     TargetOrder,
+    TargetPage,
+    in_order,
+)
+from pollwise.fleet.stores.paging import (
+    OVERDUE,
+    TargetCounts,
+    TargetFilter,
+    counts_from,
+    cursor_after,
 )
 from pollwise.fleet.views import NAMES_MAX
 from pollwise.runtime.audit import AuditEntry
@@ -49,6 +58,7 @@ _SAVED: dict[str, Callable[[list[Any]], Any]] = {
     "polled_at": numbers, "succeeded_at": numbers, "failed_at": numbers, "changed_at": numbers,
     "interval": numbers,
     "more": lambda every: texts(json.dumps(dict(more), default=str) for more in every),
+    "type": texts, "group": lambda groups: texts(map(_storable, groups)),
 }  # fmt: skip
 
 
@@ -102,6 +112,31 @@ class PostgresFleetStore(FleetStore):
             _saved(*row)
             for row in await self.database.rows("load", [self._fleet, given], safe=True)
         ]
+
+    async def page(self, chosen: TargetFilter) -> TargetPage:
+        place, name = chosen.place
+        limit = number(chosen.limit + 1)
+        if chosen.sort == "name" and not chosen.narrows:
+            rows = await self.database.rows(
+                "first_names", [self._fleet, text(name), limit], safe=True
+            )
+        else:
+            wanted = [text(each) for each in (chosen.state, chosen.group, chosen.text, chosen.sort)]
+            begins = [number(max(place, -1e300)), text(name)]
+            rows = await self.database.rows(
+                "names", [self._fleet, *wanted, *begins, limit], safe=True
+            )
+        names = [name for _, name in rows[: chosen.limit]]
+        return TargetPage(in_order(names, await self.load(names)), cursor_after(rows, chosen.limit))
+
+    async def counts(self) -> TargetCounts:
+        params = [self._fleet, number(OVERDUE), self.database.now()]
+        return counts_from(await self.database.rows("counts", params, safe=True))
+
+    async def pending(self, names: Sequence[str] | None = None) -> list[TargetOrder]:
+        listed = None if names is None else texts(names)
+        rows = await self.database.rows("pending", [self._fleet, listed], safe=True)
+        return [TargetOrder(*row) for row in rows]
 
     async def figures(self) -> dict[str, Any]:
         fleet = self._fleet
@@ -221,7 +256,8 @@ class PostgresFleetStore(FleetStore):
 
 
 def _saved(*row: Any) -> SavedTarget:
-    return SavedTarget(*row[:-1], json.loads(row[-1]))  # type: ignore[call-arg]
+    *fields, type, group, more = row
+    return SavedTarget(*fields, more=json.loads(more), type=type, group=group)  # type: ignore[misc]
 
 
 def _storable(said: str | None) -> str | None:

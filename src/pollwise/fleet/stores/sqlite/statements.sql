@@ -2,15 +2,56 @@
 
 -- name: load
 SELECT name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
-       changed_at, interval, more
+       changed_at, interval, type, "group", more
 FROM pollwise_fleet_targets WHERE fleet = :fleet;
+
+-- name: load_some
+-- :names is a JSON list.
+SELECT name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
+       changed_at, interval, type, "group", more
+FROM pollwise_fleet_targets
+WHERE fleet = :fleet AND name IN (SELECT value FROM json_each(:names));
+
+-- name: counts
+-- By group, state and pause: how many there are, how many of them never succeeded, how many are
+-- overdue, the newest success, and polls a second. Reads only the index, in its order.
+SELECT "group", state, paused, count(*), count(*) - count(succeeded_at), sum(due < :late),
+       max(succeeded_at), sum(CASE WHEN interval > 0 THEN 1.0 / interval END)
+FROM pollwise_fleet_targets INDEXED BY pollwise_fleet_targets_view
+WHERE fleet = :fleet GROUP BY "group", state, paused;
+
+-- name: first_names
+-- The names of a page of all targets, by name.
+SELECT 0.0, name FROM pollwise_fleet_targets
+WHERE fleet = :fleet AND name > :name ORDER BY name LIMIT :limit;
+
+-- name: names
+-- The names of a page, with what they are sorted by. Reads only the index.
+SELECT place, name FROM (
+    SELECT name, "group", CASE
+            WHEN paused THEN 'paused'
+            WHEN state = 'closed' AND succeeded_at IS NULL THEN 'new'
+            ELSE state
+        END AS viewed, CASE
+            WHEN :sort = 'name' THEN 0.0
+            WHEN paused THEN 1e300
+            WHEN :sort = 'stale' THEN coalesce(succeeded_at, -1.0)
+            ELSE coalesce(due, 1e300)
+        END AS place
+    FROM pollwise_fleet_targets INDEXED BY pollwise_fleet_targets_view WHERE fleet = :fleet
+)
+WHERE (:state IS NULL OR viewed = :state)
+  AND (:group IS NULL OR coalesce("group", '') = :group)
+  AND (:text IS NULL OR instr(lower(name), lower(:text)) > 0)
+  AND (place > :place OR place = :place AND name > :name)
+ORDER BY place, name LIMIT :limit;
 
 -- name: save
 -- Positional parameters, for executemany.
 INSERT OR REPLACE INTO pollwise_fleet_targets
     (fleet, name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
-     changed_at, interval, more)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+     changed_at, interval, type, "group", more)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: remove
 DELETE FROM pollwise_fleet_targets WHERE fleet = :fleet AND name = :name;
@@ -20,6 +61,12 @@ INSERT INTO pollwise_fleet_orders (fleet, name, what, asked_by) VALUES (:fleet, 
 
 -- name: orders
 SELECT name, what, asked_by FROM pollwise_fleet_orders WHERE fleet = :fleet ORDER BY seq;
+
+-- name: pending
+-- The oldest orders that nobody took yet; :names is a JSON list, or NULL for all.
+SELECT name, what, asked_by FROM pollwise_fleet_orders
+WHERE fleet = :fleet AND (:names IS NULL OR name IN (SELECT value FROM json_each(:names)))
+ORDER BY seq LIMIT 1000;
 
 -- name: clear_orders
 DELETE FROM pollwise_fleet_orders WHERE fleet = :fleet;

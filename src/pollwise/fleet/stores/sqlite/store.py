@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,10 +23,20 @@ from pollwise.fleet.stores.base import (
     FleetStore,
     SavedTarget,
     TargetOrder,
+    TargetPage,
+    in_order,
+)
+from pollwise.fleet.stores.paging import (
+    OVERDUE,
+    TargetCounts,
+    TargetFilter,
+    counts_from,
+    cursor_after,
 )
 from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.clock import Clock
 from pollwise.storage.sqlite.file import SqliteFile, file_path, transaction
-from pollwise.storage.sqlite.thread import SqliteThread, in_thread
+from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 
 #: A run without a sign of life for this many seconds is over; and seconds between two signs.
 RUN_LASTS = 30.0
@@ -52,19 +61,47 @@ class _FleetTables(SqliteFile):
         self._entered = False
 
     def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
-        wanted = None if names is None else set(names)
+        if names is None:
+            rows = self._rows("load")
+        else:
+            rows = self._rows("load_some", names=json.dumps(list(names)))
         return [
-            SavedTarget(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
-            for name, due, paused, *rest, more in self._rows("load")
-            if wanted is None or name in wanted
+            SavedTarget(name, due, bool(paused), *rest, more=_plain(more), type=type, group=group)  # type: ignore[misc]
+            for name, due, paused, *rest, type, group, more in rows
         ]
+
+    def page(self, chosen: TargetFilter) -> TargetPage:
+        place, name = chosen.place
+        if chosen.sort == "name" and not chosen.narrows:
+            rows = self._rows("first_names", name=name, limit=chosen.limit + 1)
+        else:
+            rows = self._rows(
+                "names",
+                state=chosen.state,
+                group=chosen.group,
+                text=chosen.text,
+                sort=chosen.sort,
+                place=place,
+                name=name,
+                limit=chosen.limit + 1,
+            )
+        names = [name for _, name in rows[: chosen.limit]]
+        return TargetPage(in_order(names, self.load(names)), cursor_after(rows, chosen.limit))
+
+    def counts(self, now: float) -> TargetCounts:
+        return counts_from(self._rows("counts", late=now - OVERDUE))
+
+    def pending(self, names: Sequence[str] | None = None) -> list[TargetOrder]:
+        listed = None if names is None else json.dumps(list(names))
+        return [TargetOrder(*row) for row in self._rows("pending", names=listed)]
 
     def save(self, batch: Sequence[SavedTarget]) -> list[str]:
         rows = [
             (
                 self._fleet, each.name, each.due, each.paused, each.state, each.failures,
                 each.error, each.polled_at, each.succeeded_at, each.failed_at, each.changed_at,
-                each.interval, json.dumps(dict(each.more), separators=(",", ":"), default=str),
+                each.interval, each.type, each.group,
+                json.dumps(dict(each.more), separators=(",", ":"), default=str),
             )
             for each in batch
         ]  # fmt: skip
@@ -77,8 +114,8 @@ class _FleetTables(SqliteFile):
             for name in names:
                 self._change("remove", name=name)
 
-    def enter(self) -> None:
-        pid, host, now = os.getpid(), socket.gethostname(), time.time()
+    def enter(self, now: float) -> None:
+        pid, host = os.getpid(), socket.gethostname()
         with transaction(self.connect()):
             for run, their_pid, their_host, at in self._rows("run"):
                 # A run that was wrongly declared dead gives way: two would double every poll.
@@ -106,8 +143,7 @@ class _FleetTables(SqliteFile):
         finally:
             super().close()
 
-    def nodes(self) -> list[FleetNode] | None:
-        now = time.time()
+    def nodes(self, now: float) -> list[FleetNode] | None:
         return [
             FleetNode(f"{host}-{pid}", RUN_LASTS - (now - at), self._rows("count")[0][0])
             for run, pid, host, at in self._rows("run")
@@ -138,8 +174,7 @@ class _FleetTables(SqliteFile):
                 else:
                     self._change("keep_setting", key=key, value=json.dumps(value))
 
-    def audit(self, entry: AuditEntry) -> None:
-        now = time.time()
+    def audit(self, now: float, entry: AuditEntry) -> None:
         with transaction(self.connect()):
             self._change("prune_audit", before=now - AUDIT_KEPT)
             self._change("audit", now=now, **asdict(entry))
@@ -158,13 +193,21 @@ class SqliteFleetStore(FleetStore):
 
     enter_every: ClassVar[float | None] = SIGN_EVERY
 
-    def __init__(self, path: str | Path, fleet: str = NAME, *, create: bool = True) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        fleet: str = NAME,
+        *,
+        create: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
         self.path = file_path(path, "fleet.db")
         self.name = fleet
         self.url = f"sqlite:///{quote(str(self.path))}"
         if fleet != NAME:
             self.url += f"?fleet={quote(fleet, safe='')}"
         self._tables = _FleetTables(self.path, fleet, create=create)
+        self.clock = clock or Clock()
         self._thread = SqliteThread(self._tables, store=str(self.path))
 
     async def close(self) -> None:
@@ -173,14 +216,17 @@ class SqliteFleetStore(FleetStore):
     load = in_thread(_FleetTables.load)
     save = in_thread(_FleetTables.save)
     remove = in_thread(_FleetTables.remove)
-    enter = in_thread(_FleetTables.enter)
+    page = in_thread(_FleetTables.page)
+    counts = in_thread_now(_FleetTables.counts)
+    pending = in_thread(_FleetTables.pending)
+    enter = in_thread_now(_FleetTables.enter)
     leave = in_thread(_FleetTables.leave)
-    nodes = in_thread(_FleetTables.nodes)
+    nodes = in_thread_now(_FleetTables.nodes)
     order = in_thread(_FleetTables.order)
     orders = in_thread(_FleetTables.orders)
     settings = in_thread(_FleetTables.settings)
     keep_settings = in_thread(_FleetTables.keep_settings)
-    audit = in_thread(_FleetTables.audit)
+    audit = in_thread_now(_FleetTables.audit)
     list_audit = in_thread(_FleetTables.list_audit)
 
 
