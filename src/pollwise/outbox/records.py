@@ -272,6 +272,20 @@ class RecordInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsFound:
+    """A page of records.
+
+    next: pass it as `after` to go on; None at the end. A page can be short, even empty, and still
+        have a next one: few of the examined records matched.
+    examined: how many records the store examined.
+    """
+
+    records: list[RecordInfo]
+    next: str | None
+    examined: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordFilter:
     """Kept records by kind, by key, and by when they were put: from `since` on, before `until`."""
 
@@ -328,6 +342,7 @@ class OutboxStats:
     delayed: records that are not due yet.
     lanes: the counts of each lane, if the outbox has lanes, and under "" those of records that are
         in no lane yet. The other counts are the sums of these: a record counts once per lane.
+    capped: the names of the counts that are lower bounds: the store stopped counting there.
     """
 
     ready: int
@@ -340,6 +355,7 @@ class OutboxStats:
     oldest_age: float | None
     delayed: int = 0
     lanes: Mapping[str, OutboxStats] = field(default_factory=dict)
+    capped: frozenset[str] = frozenset()
 
     def with_lanes(self, lanes: Mapping[str, OutboxStats]) -> OutboxStats:
         """The sums of these counts, of records that are in no lane yet, and those of the lanes."""
@@ -350,7 +366,8 @@ class OutboxStats:
             name: sum(getattr(each, name) for each in all_of_them)
             for name in (*RECORD_STATES, "keys_blocked", "behind")
         }
-        return OutboxStats(**sums, oldest_age=max(ages, default=None), lanes=lanes)
+        capped = frozenset[str]().union(*(each.capped for each in all_of_them))
+        return OutboxStats(**sums, oldest_age=max(ages, default=None), lanes=lanes, capped=capped)
 
 
 @dataclass(frozen=True, slots=True)

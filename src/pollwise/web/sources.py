@@ -26,7 +26,12 @@ from pollwise.runtime.rollups import HistoryPoint
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
+    from pollwise.fleet import Fleet
+    from pollwise.fleet.stores.base import FleetStore
+    from pollwise.outbox.stores.base import OutboxStore
     from pollwise.web.controllers import ControllerSource
+    from pollwise.web.pages.fleet.source import FleetSource
+    from pollwise.web.pages.outbox.source import OutboxSource
 
 T = TypeVar("T")
 
@@ -237,23 +242,13 @@ async def _nobody() -> Sequence[WorkerInfo]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class NamedSource:
-    """An outbox store or a fleet that is shown. slug: its name in addresses."""
-
-    slug: str
-    title: str
-    place: str
-    thing: Any
-
-
 @dataclass(slots=True)
 class Sources:
     """Everything that is shown, by slug."""
 
     queues: dict[str, QueueSource] = field(default_factory=dict)
-    outboxes: dict[str, NamedSource] = field(default_factory=dict)
-    fleets: dict[str, NamedSource] = field(default_factory=dict)
+    outboxes: dict[str, OutboxSource] = field(default_factory=dict)
+    fleets: dict[str, FleetSource] = field(default_factory=dict)
     controller: Controller | None = None
     clock: Clock = field(default_factory=Clock)
     #: A folder with trace files for the lab.
@@ -277,6 +272,22 @@ class Sources:
         """Show a queue."""
         slug = new_slug(queue.name, self.queues)
         self.queues[slug] = source = QueueSource(slug, queue, self.clock)
+        return source
+
+    def add_outbox(self, store: OutboxStore) -> OutboxSource:
+        """Show an outbox."""
+        from pollwise.web.pages.outbox.source import OutboxSource
+
+        slug = new_slug(store.name, self.outboxes)
+        self.outboxes[slug] = source = OutboxSource(slug, store, self.clock)
+        return source
+
+    def add_fleet(self, fleet: Fleet | FleetStore) -> FleetSource:
+        """Show a fleet that runs here, or that other processes run on a store."""
+        from pollwise.web.pages.fleet.source import FleetSource
+
+        slug = new_slug(fleet.name, self.fleets)
+        self.fleets[slug] = source = FleetSource(slug, fleet, self.clock)
         return source
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-#: By state of a job, an agent or a comparison, its colour in `app.css` (`.tone-…`).
+#: By state of what is shown (a job, a record, a target, an agent), its colour in `app.css`
+#: (`.tone-…`).
 TONES: Mapping[str, str] = {
     "ready": "blue",
     "delayed": "violet",
@@ -23,6 +24,14 @@ TONES: Mapping[str, str] = {
     "offline": "grey",
     "running": "teal",
     "failed": "red",
+    "waiting": "violet",
+    "healthy": "green",
+    "confirming": "amber",
+    "backing off": "amber",
+    "half-open": "amber",
+    "broken": "red",
+    "paused": "grey",
+    "new": "blue",
 }
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 

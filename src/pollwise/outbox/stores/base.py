@@ -21,19 +21,15 @@ from typing import Literal
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, OutboxError
 from pollwise.outbox.records import (
-    RECORD_STATES,
-    BlockedKey,
     KeyClaim,
     KeySettlement,
     NewRecord,
-    OutboxStats,
     RecordFilter,
-    RecordInfo,
-    RecordState,
     RelayInfo,
     claim_of,
     writer_of,
 )
+from pollwise.outbox.stores.viewed import ViewedOutbox
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
@@ -42,15 +38,11 @@ from pollwise.runtime.rollups.keeping import KeptHistory
 from pollwise.runtime.rollups.rows import HistoryRow, checked_rows
 from pollwise.runtime.store import (
     MAX_BATCH,
-    MAX_PAGE,
-    WorkStore,
-    check_page,
     checked_batch,
     checked_lease,
     distinct,
     once_each,
 )
-from pollwise.storage.ids import number_of
 
 OnDead = Literal["block", "continue"]
 #: The maximum number of records of one key in a claim.
@@ -62,7 +54,7 @@ CLAIM_BYTES = 256 * 1024
 RELAY_LIVE = 90.0
 
 
-class OutboxStore(KeptHistory, WorkStore[KeyClaim]):
+class OutboxStore(KeptHistory, ViewedOutbox):
     """The records of one outbox in a database."""
 
     _what = "outbox"
@@ -206,67 +198,6 @@ class OutboxStore(KeptHistory, WorkStore[KeyClaim]):
         return await self._announce_handlers(relay, listed, age, rows)
 
     # For operators
-
-    @abstractmethod
-    async def relays(self) -> list[RelayInfo]:
-        """The live relays, the oldest first. `newer` is False: nobody asks."""
-
-    async def stats(self) -> OutboxStats:
-        """How many records are in each state."""
-        stats = await self._stats("")
-        lanes = await self._read_lanes()
-        if not lanes:
-            return stats
-        return stats.with_lanes({lane: await self._stats(lane) for lane in lanes})
-
-    async def blocked(self, limit: int = 50, after: str | None = None) -> list[BlockedKey]:
-        """A page of the blocked keys, sorted; `after` is the last key of the page before.
-
-        A key can be blocked in several lanes. They are on the same page.
-        """
-        check_page(limit)
-        page = await self._blocked("", limit, after)
-        lanes = await self._read_lanes()
-        if not lanes:
-            return page
-        for lane in lanes:
-            page += await self._blocked(lane, limit, after)
-        page.sort(key=lambda blocked: (blocked.key, blocked.lane))
-        last = page[min(limit, len(page)) - 1].key if page else ""
-        return [blocked for blocked in page if blocked.key <= last]
-
-    async def records(
-        self,
-        state: RecordState | None = None,
-        *,
-        kind: str | None = None,
-        key: str | None = None,
-        limit: int = 50,
-        after: str | None = None,
-    ) -> list[RecordInfo]:
-        """A page of records in order; `after` is the last `place` of the page before.
-
-        A record that was handed to its lanes is shown once for each lane that has not completed
-        it.
-        """
-        if state is not None and state not in RECORD_STATES:
-            raise ConfigError(f"state = {state!r} must be one of {', '.join(RECORD_STATES)}")
-        check_page(limit)
-        return self._shown(await self._records(state, kind, key, limit, after))
-
-    async def get(self, record_id: str) -> list[RecordInfo]:
-        """One record, once for each lane that has to handle it; empty if it is not there."""
-        number = number_of(record_id)
-        if not number:
-            return []
-        return self._shown(await self._records(None, None, None, MAX_PAGE, None, number))
-
-    def _shown(self, page: list[RecordInfo]) -> list[RecordInfo]:
-        return [replace(info, record=self._sealing.opened(info.record)) for info in page]
-
-    async def kinds(self) -> list[str]:
-        """The different kinds of the first records in the outbox."""
-        return list(dict.fromkeys(info.record.kind for info in await self.records(limit=50)))
 
     async def retry(
         self,
@@ -428,13 +359,6 @@ class OutboxStore(KeptHistory, WorkStore[KeyClaim]):
     async def _renew(self, lane: str, claims: list[KeyClaim], lease: float) -> list[KeyClaim]: ...
 
     @abstractmethod
-    async def _read_lanes(self) -> tuple[str, ...]:
-        """The lanes that the outbox has now, sorted."""
-
-    @abstractmethod
-    async def _stats(self, lane: str) -> OutboxStats: ...
-
-    @abstractmethod
     async def _announce_handlers(
         self,
         relay: str,
@@ -442,20 +366,6 @@ class OutboxStore(KeptHistory, WorkStore[KeyClaim]):
         age: float,
         history: Sequence[HistoryRow],
     ) -> list[RelayInfo]: ...
-
-    @abstractmethod
-    async def _blocked(self, lane: str, limit: int, after: str | None) -> list[BlockedKey]: ...
-
-    @abstractmethod
-    async def _records(
-        self,
-        state: RecordState | None,
-        kind: str | None,
-        key: str | None,
-        limit: int,
-        after: str | None,
-        record: int | None = None,
-    ) -> list[RecordInfo]: ...
 
     @abstractmethod
     async def _retry(

@@ -6,7 +6,7 @@ Each position has an area that shows its values on hover: as a `<title>` without
 
 from __future__ import annotations
 
-from pollwise.web.charts.drawing import Series, columns, lines, sparkline, strip
+from pollwise.web.charts.drawing import Series, columns, lines, sparkline, strip, ticks
 from pollwise.web.charts.pace import pace
 
-__all__ = ["Series", "columns", "lines", "pace", "sparkline", "strip"]
+__all__ = ["Series", "columns", "lines", "pace", "sparkline", "strip", "ticks"]

@@ -106,6 +106,25 @@ def strip(cells: Sequence[tuple[str, str]], label: str) -> Markup:
     ).format(label, f"{WIDTH:g}", f"{HEIGHT:g}", drawn)
 
 
+def ticks(tones: Sequence[str], label: str) -> Markup:
+    """A row of small cells without values on hover, oldest first: one path for each tone."""
+    step = WIDTH / max(len(tones), 1)
+    wide = f"h{step * 0.7:.1f}v{HEIGHT:g}h-{step * 0.7:.1f}z"
+    paths = Markup("").join(
+        Markup('<path class="tone-{} cell" d="{}"/>').format(
+            tone,
+            "".join(
+                f"M{i * step + step * 0.15:.1f},0{wide}" for i, t in enumerate(tones) if t == tone
+            ),
+        )
+        for tone in dict.fromkeys(tones)
+    )
+    return Markup(
+        '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} {}" '
+        'preserveAspectRatio="none"><title>{}</title>{}</svg>'
+    ).format(label, f"{WIDTH:g}", f"{HEIGHT:g}", label, paths)
+
+
 def nice_top(value: float) -> float:
     """The top of an axis: the next of 1, 2, 5 times a power of ten.
 

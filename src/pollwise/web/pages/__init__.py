@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pollwise.web.pages.controller import AgentPage, ControllerPage
+from pollwise.web.pages.fleet.page import FleetPage
+from pollwise.web.pages.fleet.target import FleetTargetPage
 from pollwise.web.pages.job.files import JobFile, JobLog, JobRaw
 from pollwise.web.pages.job.page import OneJobPage
 from pollwise.web.pages.lab.page import LabPage, LabReport, LabRunPage
+from pollwise.web.pages.outbox.page import OutboxPage
+from pollwise.web.pages.outbox.record import RecordPage
 from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
 from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
@@ -26,4 +30,8 @@ VIEWS: tuple[type[View], ...] = (
     LabPage,
     LabRunPage,
     LabReport,
+    OutboxPage,
+    RecordPage,
+    FleetPage,
+    FleetTargetPage,
 )

@@ -1,0 +1,118 @@
+"""The page of a target: its readings over time, its last facts and error, and orders for it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from markupsafe import Markup
+
+from pollwise.errors import PollwiseError
+from pollwise.fleet.recent import PastReading
+from pollwise.web.charts import Series, lines, strip
+from pollwise.web.pages.fleet.page import address_of, source_of, who_of
+from pollwise.web.pages.fleet.rows import EXPLAINED, ORDER_WORDS, TargetRow, padded, tone_of
+from pollwise.web.redaction import redacted
+from pollwise.web.texts import age
+from pollwise.web.tree import tree
+from pollwise.web.view import NotShown, Refused, View, Visit
+
+#: Units of durations in charts, the largest first.
+UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
+
+
+class FleetTargetPage(View):
+    """One target of a fleet."""
+
+    name = "target"
+    path = "/fleets/{slug}/targets/{name:path}"
+    template = "fleet/target.html"
+    actions: ClassVar[Mapping[str, str]] = dict.fromkeys(ORDER_WORDS, "operate")
+
+    async def marker(self, visit: Visit) -> Hashable:
+        """When it was polled last, and what was ordered."""
+        try:
+            row = await self._row(visit)
+        except (NotShown, PollwiseError, OSError) as error:
+            return str(error)
+        saved = row.saved
+        return saved.polled_at, saved.due, saved.paused, saved.state, row.pending
+
+    async def context(self, visit: Visit) -> Mapping[str, Any]:
+        source, name = source_of(visit), visit.path["name"]
+        values: dict[str, Any] = {"source": source, "name": name, "row": None, "error": None}
+        try:
+            row = await self._row(visit)
+        except (PollwiseError, OSError) as error:
+            return {**values, "error": str(error)}
+        snapshot = await source.snapshot()
+        facts = redacted(row.state.facts)
+        return {
+            **values,
+            "row": row,
+            "shown": snapshot,
+            "explained": EXPLAINED.get(row.word, ""),
+            "strip": strip([_cell(each) for each in padded(row.readings)], _about(row.readings)),
+            "latency": _latency(row.readings),
+            "intervals": _intervals(row.readings),
+            "facts": tree(facts, "facts") if facts else None,
+        }
+
+    async def _row(self, visit: Visit) -> TargetRow:
+        source, name = source_of(visit), visit.path["name"]
+        saved = await source.target(name)
+        if saved is None:
+            raise NotShown(
+                f"The fleet {source.title} has no target {name[:100]!r}, or it was never polled."
+            )
+        return TargetRow(saved, self.web.sources.clock.epoch(), await source.pending([name]))
+
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+        source, name = source_of(visit), visit.path["name"]
+        if await source.target(name) is None:
+            raise Refused(f"The fleet {source.title} has no target {name[:100]!r} any more.")
+        done = await source.order(action, [name], who_of(visit), address_of(visit))
+        word = ORDER_WORDS[action].capitalize()
+        return (
+            f"{word}: done." if done else f"{word}: ordered. The polling node does it in seconds."
+        )
+
+
+def _cell(reading: PastReading | None) -> tuple[str, str]:
+    if reading is None:
+        return "none", "not polled yet"
+    how = "failed" if not reading.ok else "changed" if reading.changed else "unchanged"
+    return tone_of(reading), f"{how} after {age(reading.latency)}; next after {age(reading.wait)}"
+
+
+def _about(readings: Sequence[PastReading]) -> str:
+    failed = sum(not each.ok for each in readings)
+    return f"The last {len(readings)} polls: {failed} failed"
+
+
+def _latency(readings: Sequence[PastReading]) -> Markup | None:
+    took = [each.latency if each.ok else None for each in readings]
+    failed = [None if each.ok else each.latency for each in readings]
+    series = [Series("succeeded", took, "teal"), Series("failed", failed, "red")]
+    return _over_time(series if any(failed) else series[:1], readings, "Latency of polls")
+
+
+def _intervals(readings: Sequence[PastReading]) -> Markup | None:
+    waits = Series("planned", [each.wait for each in readings], "violet")
+    return _over_time([waits], readings, "Time until the next poll")
+
+
+def _over_time(
+    series: Sequence[Series], readings: Sequence[PastReading], title: str
+) -> Markup | None:
+    """Durations as lines, in the unit that fits the longest."""
+    if len(readings) < 2:
+        return None
+    longest = max((value or 0.0 for each in series for value in each.values), default=0.0)
+    size, unit = next((each for each in UNITS if longest >= each[0] * 2), UNITS[-1])
+    scaled = [
+        replace(each, values=[None if v is None else v / size for v in each.values])
+        for each in series
+    ]
+    return lines(scaled, [each.at for each in readings], title, unit)

@@ -1,0 +1,56 @@
+"""Outboxes that are shown, and what needs attention in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from pollwise.errors import PollwiseError
+from pollwise.outbox.records import OutboxStats, RelayInfo
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.runtime.clock import Clock
+from pollwise.web.sources import COUNTS_REMEMBERED, REST_REMEMBERED, Remembered
+
+
+@dataclass(frozen=True, slots=True)
+class ShownOutbox:
+    """What a page shows of an outbox. error: why the store did not answer."""
+
+    stats: OutboxStats | None = None
+    relays: tuple[RelayInfo, ...] = ()
+    error: str | None = None
+
+    @property
+    def marker(self) -> Hashable:
+        """Changes when the counts or the relays do; not with the age of the oldest record."""
+        if self.stats is None:
+            return self.error
+        lanes = {lane: replace(each, oldest_age=None) for lane, each in self.stats.lanes.items()}
+        counts = replace(self.stats, oldest_age=None, lanes={})
+        return repr((counts, lanes)), tuple(relay.relay for relay in self.relays)
+
+
+class OutboxSource:
+    """An outbox that is shown. slug: its name in addresses, unique among the outboxes."""
+
+    def __init__(self, slug: str, store: OutboxStore, clock: Clock) -> None:
+        self.slug = slug
+        self.store = store
+        self.title = store.name
+        self.place = store.url  # without secrets
+        self._stats = Remembered(store.stats, clock, COUNTS_REMEMBERED)
+        self._relays = Remembered(store.relays, clock, REST_REMEMBERED)
+
+    async def snapshot(self) -> ShownOutbox:
+        """The counts and the live relays."""
+        try:
+            stats, relays = await asyncio.gather(self._stats.get(), self._relays.get())
+        except (PollwiseError, OSError) as error:
+            return ShownOutbox(error=str(error) or type(error).__name__)
+        return ShownOutbox(stats, tuple(relays))
+
+    def forget(self) -> None:
+        """An action changed the outbox: the next page reads it again."""
+        self._stats.forget()
+        self._relays.forget()
