@@ -96,11 +96,11 @@ BEGIN
 END
 $$;
 
--- Counts by kind and state. p_ready: how many of each kind that is ready are counted; with more than
--- five kinds fewer of each. The others: how many jobs of a state are read.
+-- Counts by kind and state, and whether there may be more. p_ready: how many of each kind that is
+-- ready are counted; with more than five kinds fewer of each. p_most: how many jobs that are not ready
+-- are read, in all states together; states with few jobs are read wholly.
 CREATE FUNCTION {schema}.counts_by_kind(
-    p_queue text, p_ready integer, p_overdue integer, p_later integer, p_blocked integer,
-    p_dead integer, p_finished integer, p_now double precision
+    p_queue text, p_ready integer, p_most integer, p_now double precision
 ) RETURNS TABLE (kind text, state integer, count bigint, age double precision, more boolean)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -112,6 +112,11 @@ DECLARE
     v_kinds text[];
     v_firsts double precision[];
     v_each integer;
+    v_left bigint := p_most;
+    v_sizes bigint[];   -- overdue, later, blocked, dead, finished
+    v_shares bigint[];
+    v_at integer;
+    v_parts integer := 5;
 BEGIN
     SELECT array_agg(f.kind), array_agg(f.since) INTO v_kinds, v_firsts
     FROM {schema}.first_ready(p_queue, 1000) AS f;
@@ -125,33 +130,49 @@ BEGIN
                 WHERE j.queue = p_queue AND j.state = 0 AND j.kind = k.kind LIMIT v_each + 1
             ) AS part
         ) AS c;
+
+    SELECT array_agg(c.count ORDER BY c.place) INTO v_sizes
+    FROM {schema}.counts(p_queue, p_most + 1, v_now) WITH ORDINALITY
+        AS c (state, count, more, age, place)
+    WHERE c.state IS NOT NULL;
+    v_sizes := ARRAY[v_sizes[2], v_sizes[3] + v_sizes[4], v_sizes[5], v_sizes[6],
+                     v_sizes[7] + v_sizes[8]];
+    v_shares := v_sizes;
+    FOR v_at IN SELECT s.at FROM unnest(v_sizes) WITH ORDINALITY AS s (size, at) ORDER BY s.size LOOP
+        v_shares[v_at] := least(v_sizes[v_at], v_left / v_parts);
+        v_left := v_left - v_shares[v_at];
+        v_parts := v_parts - 1;
+    END LOOP;
+
     RETURN QUERY
-        SELECT part.kind, 0, count(*), v_now - min(part.run_at), false FROM (
+        SELECT part.kind, 0, count(*), v_now - min(part.run_at), v_sizes[1] > v_shares[1] FROM (
             SELECT j.kind, j.run_at FROM {schema}.jobs AS j
             WHERE j.queue = p_queue AND j.state IN (1, 3) AND j.since <= v_now
-            ORDER BY j.since LIMIT p_overdue
+            ORDER BY j.since LIMIT v_shares[1]
         ) AS part GROUP BY part.kind;
     RETURN QUERY
-        SELECT part.kind, part.state, count(*), NULL::double precision, false FROM (
+        SELECT part.kind, part.state, count(*), NULL::double precision, v_sizes[2] > v_shares[2]
+        FROM (
             SELECT j.kind, j.state::integer FROM {schema}.jobs AS j
             WHERE j.queue = p_queue AND j.state IN (1, 3) AND j.since > v_now
-            ORDER BY j.since LIMIT p_later
+            ORDER BY j.since LIMIT v_shares[2]
         ) AS part GROUP BY part.kind, part.state;
     RETURN QUERY
-        SELECT part.kind, 2, count(*), NULL::double precision, false FROM (
+        SELECT part.kind, 2, count(*), NULL::double precision, v_sizes[3] > v_shares[3] FROM (
             SELECT j.kind FROM {schema}.jobs AS j
-            WHERE j.queue = p_queue AND j.state = 2 LIMIT p_blocked
+            WHERE j.queue = p_queue AND j.state = 2 LIMIT v_shares[3]
         ) AS part GROUP BY part.kind;
     RETURN QUERY
-        SELECT part.kind, 4, count(*), NULL::double precision, false FROM (
+        SELECT part.kind, 4, count(*), NULL::double precision, v_sizes[4] > v_shares[4] FROM (
             SELECT j.kind FROM {schema}.jobs AS j
-            WHERE j.queue = p_queue AND j.state = 4 ORDER BY j.seq DESC LIMIT p_dead
+            WHERE j.queue = p_queue AND j.state = 4 ORDER BY j.seq DESC LIMIT v_shares[4]
         ) AS part GROUP BY part.kind;
     RETURN QUERY
-        SELECT part.kind, part.state, count(*), NULL::double precision, false FROM (
+        SELECT part.kind, part.state, count(*), NULL::double precision, v_sizes[5] > v_shares[5]
+        FROM (
             SELECT j.kind, j.state::integer FROM {schema}.jobs AS j
             WHERE j.queue = p_queue AND j.state IN (5, 6)
-            ORDER BY j.since DESC LIMIT p_finished
+            ORDER BY j.since DESC LIMIT v_shares[5]
         ) AS part GROUP BY part.kind, part.state;
 END
 $$;

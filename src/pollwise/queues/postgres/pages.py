@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pollwise.queues.record import info_from, shares, sources_of, stats_from, stats_of_kinds
+from pollwise.queues.record import info_from, sources_of, stats_from, stats_of_kinds
 from pollwise.queues.views import (
     COUNTED_MAX,
     EXAMINED_MAX,
@@ -23,6 +23,11 @@ from pollwise.storage.postgres.params import Param, flag, number, text, texts
 _SEQ_MAX = 2**63 - 1
 _FAR = 1e300
 _PRIORITY_MAX = 2**31 - 1
+#: States that share an index.
+_COUNTED_TOGETHER: tuple[frozenset[State], ...] = (
+    frozenset(("delayed", "leased")),
+    frozenset(("done", "cancelled")),
+)
 _TO_INFO = 19  # the first columns of a row are those of `info_from`
 
 
@@ -36,28 +41,18 @@ class PostgresPages:
     # Counts
 
     async def stats(self) -> Stats:
-        rows = await self._counts(COUNTED_MAX + 1)
-        *counts, (_, _, _, age) = rows
+        params = [text(self._queue), number(COUNTED_MAX + 1), self._database.now()]
+        *counts, (_, _, _, age) = await self._database.rows("stats", params, safe=True)
         return stats_from((row[:3] for row in counts), None if age is None else max(age, 0.0))
 
-    async def _counts(self, most: int) -> list[tuple[Any, ...]]:
-        params = [text(self._queue), number(most), self._database.now()]
-        return await self._database.rows("stats", params, safe=True)
-
     async def stats_by_kind(self) -> dict[str, Stats]:
-        whole = await self._counts(KINDS_EXAMINED_MAX + 1)
-        _, overdue, delayed, leased, blocked, dead, done, cancelled = (row[1] for row in whole[:-1])
-        sizes = [overdue, delayed + leased, blocked, dead, done + cancelled]
-        of_part: list[tuple[State, ...]] = [
-            ("ready",), ("delayed", "leased"), ("blocked",), ("dead",), ("done", "cancelled"),
-        ]  # fmt: skip
-        most = shares(sizes, KINDS_EXAMINED_MAX)
-        params = [text(self._queue), number(COUNTED_MAX), *map(number, most), self._database.now()]
+        limits = [number(COUNTED_MAX), number(KINDS_EXAMINED_MAX)]
+        params = [text(self._queue), *limits, self._database.now()]
         rows = await self._database.rows("stats_by_kind", params, safe=True)
         capped: set[State] = {STATES[row[1]] for row in rows if row[4]}
-        for size, examined, states in zip(sizes, most, of_part, strict=True):
-            if examined < size:
-                capped.update(states)
+        for together in _COUNTED_TOGETHER:
+            if capped & together:
+                capped |= together
         return stats_of_kinds(
             ((kind, code, count, age and max(age, 0.0)) for kind, code, count, age, _ in rows),
             capped,

@@ -86,7 +86,7 @@ SELECT state, count, more, age FROM {schema}.counts($1, $2, $3)
 
 -- name: stats_by_kind
 SELECT kind, state, count, age, more
-FROM {schema}.counts_by_kind($1, $2, $3, $4, $5, $6, $7, $8)
+FROM {schema}.counts_by_kind($1, $2, $3, $4)
 
 -- name: names
 SELECT name FROM {schema}.names($1)
