@@ -19,7 +19,7 @@ test: $(DEV)  ## run the tests; a whole run also requires every branch of core (
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest -q tests/core --cov=src/pollwise/core --cov-report= -n 3
 	@$(BIN)/coverage report --skip-covered --include='$(CORE)' --fail-under=100
-	@$(BIN)/python -m pytest -q --ignore tests/core -n 3 --dist loadfile
+	@$(BIN)/python -m pytest -q --ignore tests/core -n 3 --dist loadfile --no-loadscope-reorder
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

@@ -50,6 +50,20 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+#: Files that take long. They come first: each runs in one process, and the last would run alone.
+LONG = (
+    "test_docs", "queues/postgres/test_stress", "controller/test_two_controllers",
+    "queues/redis/test_processes", "queues/objects/test_servers", "queues/sqs/test_conformance",
+    "queues/test_conformance", "controller/http/test_schema", "agent/test_processes",
+    "agent/test_agent", "agent/test_attacks", "cli/test_fleet", "outbox/test_relay_kills",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    turns = {Path(__file__).parent / f"{name}.py": turn for turn, name in enumerate(LONG)}
+    items.sort(key=lambda item: turns.get(item.path, len(LONG)))
+
+
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Servers]:
     with Servers() as servers:

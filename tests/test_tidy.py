@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests.conftest import LONG
+
 ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 500
 FILES_MAX = 14
@@ -299,3 +301,7 @@ def test_tests_do_not_sleep_on_the_real_clock() -> None:
 )
 def test_a_sleeping_test_is_seen(source: str, seen: bool) -> None:
     assert bool(list(real_sleeps(source))) is seen
+
+
+def test_the_files_that_run_first_exist() -> None:
+    assert [name for name in LONG if not (ROOT / "tests" / f"{name}.py").is_file()] == []
