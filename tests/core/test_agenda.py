@@ -9,7 +9,12 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
 
 from pollwise.core import agenda as module
 from pollwise.core.agenda import STALE_MIN, Agenda, AgendaEntry
@@ -247,13 +252,21 @@ class AgendaWithTiesIsASortedList(SweptAgendaIsASortedList):
         return -(key // 2)
 
 
-few = settings(max_examples=150, stateful_step_count=60, deadline=None)
+few = settings(max_examples=50, stateful_step_count=60, deadline=None)
 TestAgendaIsASortedList = AgendaIsASortedList.TestCase
 TestAgendaIsASortedList.settings = few
 TestSweptAgendaIsASortedList = SweptAgendaIsASortedList.TestCase
 TestSweptAgendaIsASortedList.settings = few
 TestAgendaWithTiesIsASortedList = AgendaWithTiesIsASortedList.TestCase
 TestAgendaWithTiesIsASortedList.settings = few
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "machine", [AgendaIsASortedList, SweptAgendaIsASortedList, AgendaWithTiesIsASortedList]
+)
+def test_an_agenda_is_a_sorted_list_for_long(machine: type[RuleBasedStateMachine]) -> None:
+    run_state_machine_as_test(machine, settings=settings(few, max_examples=5_000))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -21,8 +21,8 @@ from tests.agent.processes import ServeProcess
 from tests.controller.farm import described
 from tests.support.servers import Servers
 
-#: How many requests of each sort for each method and path.
-EXAMPLES = 12
+#: How many requests of each sort for each method and path, and how many in `make soak`.
+EXAMPLES, MANY = 6, 100
 #: Longer than this no poll is held here, in seconds.
 WAIT = 0.02
 #: How many workers and tokens there are, and a third of the jobs.
@@ -116,9 +116,10 @@ def test_schemathesis_reads_every_operation() -> None:
     assert list(operations()) == NAMES
 
 
+@pytest.mark.parametrize("examples", [EXAMPLES, pytest.param(MANY, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_request_makes_it_fail(grounds: Grounds, name: str, mode: str) -> None:
+def test_no_request_makes_it_fail(grounds: Grounds, name: str, mode: str, examples: int) -> None:
     from requests import Session
     from schemathesis import GenerationMode
 
@@ -131,7 +132,7 @@ def test_no_request_makes_it_fail(grounds: Grounds, name: str, mode: str) -> Non
     sent = 0
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         derandomize=True,
         database=None,
         deadline=None,
