@@ -64,13 +64,13 @@ def age(value: float | None) -> str:
     """A duration in its two largest units.
 
     >>> [age(v) for v in (None, 0.0002, 0.0042, 0.5, 42, 125, 7300, 200_000)]
-    ['–', '< 1 ms', '4 ms', '500 ms', '42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h']
+    ['–', '200 µs', '4 ms', '500 ms', '42 s', '2 min 5 s', '2 h 1 min', '2 d 7 h']
     """
     if value is None or not math.isfinite(value):
         return "–"
     value = max(value, 0.0)
-    if 0 < value < 0.0005:
-        return "< 1 ms"
+    if 0 < value < 0.001:
+        return f"{value * 1e6:.0f} µs"
     if value < 1.0:
         return f"{value * 1000:.0f} ms"
     if value < 10.0:

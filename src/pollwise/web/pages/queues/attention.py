@@ -75,7 +75,7 @@ def queue_concerns(
         )
         text = f"{counted(len(abandoned), 'job')} held by {_named(holders)}, which no longer runs."
         yield Concern("amber", title, text, page, parts, {"state": "leased"}, more, "jobs")
-    yield from _slow_runs(source, shown, by_kind(lately), now)
+    yield from _slow_runs(source, shown, lately, now)
     yield from _handler_concerns(source, shown)
     for kind, pause in shown.paused.items():
         what = "The whole queue is paused" if kind is None else f"Kind {kind} is paused"
@@ -113,15 +113,17 @@ async def controller_concerns(controller: ControllerSource | None) -> list[Conce
 
 
 def _slow_runs(
-    source: QueueSource, shown: ShownQueue, usual: Mapping[str, HistoryPoint], now: float
+    source: QueueSource, shown: ShownQueue, lately: Iterable[HistoryPoint], now: float
 ) -> Iterator[Concern]:
     """Runs that take many times as long as others of their kind, and may hang."""
+    long = [info for info in shown.leased if now - (info.claimed_at or now) > SLOW_MIN]
+    usual = by_kind(lately) if long else {}
     slow: dict[str, list[float]] = {}
-    for info in shown.leased:
+    for info in long:
         lasted = now - (info.claimed_at or now)
         durations = usual[info.job.kind].durations if info.job.kind in usual else EMPTY
         limit = (durations.quantile(0.99) or 0.0) * SLOW_TIMES
-        if durations.count >= SLOW_SAMPLE and lasted > max(limit, SLOW_MIN):
+        if durations.count >= SLOW_SAMPLE and lasted > limit:
             slow.setdefault(info.job.kind, []).append(lasted)
     for kind, lasting in slow.items():
         text = f"{counted(len(lasting), 'run')} of {kind}: {age(max(lasting))}, and not at an end."

@@ -82,6 +82,29 @@ def figures_of(
     )
 
 
+class FigureMemory:
+    """The last figures of each queue, used again while its history and its workers are the same."""
+
+    def __init__(self) -> None:
+        self._last: dict[
+            str, tuple[Sequence[HistoryPoint], Sequence[WorkerInfo], QueueFigures]
+        ] = {}
+
+    def of(
+        self,
+        source: QueueSource,
+        points: Sequence[HistoryPoint],
+        workers: Sequence[WorkerInfo],
+        now: float,
+    ) -> QueueFigures:
+        last = self._last.get(source.slug)
+        if last is not None and last[0] is points and last[1] == workers:
+            return last[2]
+        figures = figures_of(source, points, workers, now)
+        self._last[source.slug] = points, workers, figures
+        return figures
+
+
 def total_figures(each: Sequence[QueueFigures]) -> QueueFigures:
     """The figures of several queues together."""
     point = merged(one.point for one in each if one.span)
@@ -150,6 +173,7 @@ def pace_of(workers: Sequence[WorkerInfo]) -> dict[str, Any] | None:
     low, high = age(min(intervals)), age(max(intervals))
     return {
         "every": low if low == high else f"{low} – {high}",
+        "longest": high,
         "strategy": ", ".join(names),
         "recipes": "\n".join(sorted({worker.strategy for worker in workers})[:5]),
     }

@@ -12,7 +12,7 @@ from pollwise.web.pages.queues.attention import (
     queue_concerns,
     sorted_concerns,
 )
-from pollwise.web.pages.queues.figures import charts_of, figures_of, pace_of, total_figures
+from pollwise.web.pages.queues.figures import FigureMemory, charts_of, pace_of, total_figures
 from pollwise.web.sources import ShownQueue
 from pollwise.web.view import View, Visit
 
@@ -33,6 +33,7 @@ class OverviewPage(View):
         super().__init__(web)
         self._turn = 0
         self._markers: dict[str, Hashable] = {}
+        self._figures = FigureMemory()
 
     async def marker(self, visit: Visit) -> Hashable:
         """Asks one queue, each in its turn: while all are idle, many cost no more than one."""
@@ -50,7 +51,7 @@ class OverviewPage(View):
         past = await asyncio.gather(*(source.lately(live=live) for source in queues))
         now = self.web.sources.clock.epoch()
         figures = [
-            figures_of(source, points, each.workers, now)
+            self._figures.of(source, points, each.workers, now)
             for source, points, each in zip(queues, past, shown, strict=True)
         ]
         concerns = [
