@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollwise.errors import ConfigError
+from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.loop import Counts
 from pollwise.runtime.rollups import (
@@ -30,6 +33,7 @@ from pollwise.runtime.rollups.rows import (
     KINDS_PER_ROW_MAX,
     ROW_BYTES_MAX,
     ROWS_PER_WRITE_MAX,
+    HistoryRange,
     HistoryRow,
     encoded,
     points_of,
@@ -283,5 +287,38 @@ def test_a_clock_that_is_set_back_does_not_replace_what_was_written() -> None:
             await clock.advance(60)
         points = [point for row in kept.values() for point in points_of(row)]
         assert sum(each.done for each in points) == 7
+
+    clock.run(main())
+
+
+def test_hours_are_kept_beside_minutes_so_that_long_charts_read_few_rows() -> None:
+    clock = VirtualClock(1_700_000_000.0)
+    read: list[int] = []
+
+    class Reading(MemoryQueue):
+        async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+            found = await super()._read_history(ranges)
+            read.append(sum(map(len, found)))
+            return found
+
+    async def main() -> None:
+        queue = Reading(clock=clock)
+        rows = int(8.5 * 144)  # one in ten minutes
+        for ago in range(rows):
+            at = int((clock.epoch() - 600 * ago) // 60 * 60)
+            value = encoded([HistoryPoint(at, kind="mail", done=1)])
+            await queue._replace_history([], [HistoryRow(BY_WORKER, at, "a w", value)])
+        while await queue.fold_history():
+            pass
+        for hours in (6, 48, 190):
+            sums = []
+            levels: tuple[Literal["minute", "hour"], ...] = ("minute", "hour")
+            for by in levels:
+                read.clear()
+                sums.append(sum(each.done for each in await queue.history(3600.0 * hours, by=by)))
+            assert sum(read) <= 12 + hours + 2, "few rows are read by the hour"
+            assert max(sums) - min(sums) <= 6, "nothing counts twice, whichever level is read"
+            assert sums[0] == pytest.approx(6 * hours, abs=6)
+        assert sum(each.done for each in await queue.history("90d")) == rows
 
     clock.run(main())

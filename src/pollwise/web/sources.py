@@ -44,7 +44,7 @@ NEVER = float("inf")
 #: How much history the overview reads, in seconds, and the ranges that charts show: their length
 #: and that of a step.
 LATELY = 3 * 3600.0
-RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 900.0), "7d": (7 * 86400.0, 7200.0)}
+RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 3600.0), "7d": (7 * 86400.0, 7200.0)}
 #: How long a page waits for a store, and how long it believes that the store does not answer.
 ANSWER_WITHIN = 5.0
 ERROR_REMEMBERED = 5.0
@@ -220,7 +220,7 @@ class QueueSource:
     async def _read_history(self, span: float) -> Sequence[HistoryPoint]:
         if not self.queue.capabilities.history:
             return ()
-        return await self.queue.history(span)
+        return await self.queue.history(span, by="hour" if span > LATELY else "minute")
 
     def forget(self) -> None:
         """An action changed the queue: the next page reads it again."""

@@ -92,17 +92,17 @@ class KeptHistory:
         span, worker, length = asked.span, asked.worker, HOUR if asked.hourly else MINUTE
         now = self.clock.epoch()
         first = max(now - min(span, HISTORY_HOURS_KEPT), 0.0) // length * length
-        levels = (BY_WORKER,) if worker is not None else (BY_WORKER, BY_MINUTE, BY_HOUR)
-        parts = await self._read_history(
-            [
-                HistoryRange(
-                    level, int(first // LENGTHS[level] * LENGTHS[level]), int(now + FUTURE)
-                )
-                for level in levels
-                # Minutes are folded into hours when they are old enough.
-                if level != BY_HOUR or first < now - HISTORY_MINUTES_KEPT + HOUR
+        until, week_ago = int(now + FUTURE), _week_ago(now)
+        ranges = [HistoryRange(BY_WORKER, int(first), until)]
+        if worker is None:
+            # Each minute is also part of its hour: read one of the two.
+            minutes_from = until if asked.hourly else max(int(first), week_ago)
+            hour = int(first // HOUR * HOUR)
+            ranges += [
+                HistoryRange(BY_MINUTE, minutes_from, until),
+                HistoryRange(BY_HOUR, hour, until if asked.hourly else week_ago),
             ]
-        )
+        parts = await self._read_history([each for each in ranges if each.since < each.until])
         rows = [
             row
             for part in parts
@@ -124,44 +124,42 @@ class KeptHistory:
         For the chore of workers. Several may do it at the same time: each row counts once.
         """
         now = self.clock.epoch()
-        week_ago = (now - HISTORY_MINUTES_KEPT) // HOUR * HOUR
         apart_until = (now - HISTORY_WORKERS_KEPT_MIN) // MINUTE * MINUTE
         due = [
             HistoryRange(BY_HOUR, 0, _whole(now - HISTORY_HOURS_KEPT), FOLD_ROWS),
             HistoryRange(BY_WORKER, _whole(now + FUTURE), _END, FOLD_ROWS),
-            HistoryRange(BY_MINUTE, 0, _whole(week_ago), FOLD_ROWS),
+            HistoryRange(BY_MINUTE, 0, _week_ago(now), FOLD_ROWS),
             HistoryRange(BY_WORKER, 0, _whole(apart_until), FOLD_ROWS),
         ]
         old_hours, future, minutes, by_worker = await self._read_history(due)
-        if old := [*old_hours, *future]:
+        if old := [*old_hours, *future, *minutes]:
             await self._replace_history(old, [])
-        await self._fold(minutes, BY_HOUR)
         kept_apart = now - _kept_apart(by_worker)
         folded = [row for row in by_worker if row.at < kept_apart // MINUTE * MINUTE]
-        await self._fold(folded, BY_MINUTE)
+        await self._fold(folded)
         return any(len(rows) == FOLD_ROWS for rows in (old_hours, future, minutes, folded))
 
-    async def _fold(self, old: Sequence[HistoryRow], into: int) -> None:
-        """Fold rows into those of a level, of the same times."""
+    async def _fold(self, old: Sequence[HistoryRow]) -> None:
+        """Fold the rows of workers into those of their minutes, and into those of their hours."""
         if not old:
             return
-        length = LENGTHS[into]
-
-        def start(row: HistoryRow) -> int:
-            return int(row.at // length * length)
-
-        changed = {start(row) for row in old}
-        times = HistoryRange(into, min(changed), max(changed) + 1)
-        [found] = await self._read_history([times])
-        there = [row for row in found if start(row) in changed]
-        intervals: dict[int, list[HistoryPoint]] = {}
-        for row in (*old, *there):
-            intervals.setdefault(start(row), []).extend(points_of(row))
-        new = [
-            HistoryRow(into, at, "", encoded(grouped(points, length)))
-            for at, points in intervals.items()
-        ]
-        await self._replace_history([*old, *there], new)
+        levels = (BY_MINUTE, BY_HOUR)
+        changed = {level: {_start(row, level) for row in old} for level in levels}
+        found = await self._read_history(
+            [HistoryRange(level, min(changed[level]), max(changed[level]) + 1) for level in levels]
+        )
+        gone, new = list(old), []
+        for level, rows in zip(levels, found, strict=True):
+            there = [row for row in rows if row.at in changed[level]]
+            intervals: dict[int, list[HistoryPoint]] = {}
+            for row in (*old, *there):
+                intervals.setdefault(_start(row, level), []).extend(points_of(row))
+            gone += there
+            new += [
+                HistoryRow(level, at, "", encoded(grouped(points, LENGTHS[level])))
+                for at, points in intervals.items()
+            ]
+        await self._replace_history(gone, new)
 
     # What a store implements
 
@@ -185,6 +183,16 @@ def _kept_apart(oldest: Sequence[HistoryRow]) -> float:
     rows_per_second = len(oldest) / (oldest[-1].at - oldest[0].at + MINUTE)
     fitting = HISTORY_WORKER_ROWS / rows_per_second
     return max(min(fitting, HISTORY_WORKERS_KEPT), HISTORY_WORKERS_KEPT_MIN)
+
+
+def _week_ago(now: float) -> int:
+    """The start of the first hour whose minutes are kept."""
+    return _whole((now - HISTORY_MINUTES_KEPT) // HOUR * HOUR)
+
+
+def _start(row: HistoryRow, level: int) -> int:
+    """The start of a row's interval at a level."""
+    return int(row.at // LENGTHS[level] * LENGTHS[level])
 
 
 def _whole(time: float) -> int:
