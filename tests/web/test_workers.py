@@ -38,7 +38,7 @@ async def test_the_page_lists_workers_with_what_they_run(site: QueueSite) -> Non
         "w-1",
         "host-1",
         "pid 4711",
-        "1 / 8",
+        "1 of 8",
         "mail",
         "250 ms",
         "hints proven",

@@ -71,7 +71,7 @@ class JobFiles:
     """What a controller has of a job beside its record.
 
     log: the end of its log as text, from the byte `log_start` on; "" if it wrote none.
-    names: of the workers in `attempts`, by `worker:<id>`.
+    names: of the workers in `attempts` (`worker:<id>`), and of who put it (`token:<id>`).
     downloads: True if this process can read the bytes of artefacts.
     """
 
@@ -242,10 +242,11 @@ class ControllerSource:
         start = max(place.size - LOG_TAIL, 0)
         data = await state.read_log(folder, start, LOG_TAIL) if place.size else b""
         attempts = attempts_of(info, await state.log_runs(folder), place.size, terms.attempts)
+        whos = [terms.created_by, *(f"worker:{each.worker}" for each in attempts)]
         inputs = [] if terms.inputs is None else await state.artefacts(terms.inputs, input=True)
         return JobFiles(
             attempts,
-            await self.names_of([f"worker:{each.worker}" for each in attempts]),
+            await self.names_of(whos),
             place,
             data.decode("utf-8", "replace"),
             start,

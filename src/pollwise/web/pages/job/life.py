@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pollwise.controller.attempts import Attempt
 from pollwise.runtime.jobs import ENDED, JobInfo
 from pollwise.web.redaction import redacted_text
+from pollwise.web.texts import one_line
 
 #: How a store words the error of a run whose lease ran out.
 _LAPSED = re.compile(r"the lease of (.+) ran out\Z", re.DOTALL)
@@ -50,7 +51,9 @@ def life_of(
     by: who put it, if that is known. waits: why it does not run yet, if it is ready.
     """
     job = info.job
-    moments = [Moment("put", "Put", "blue", job.created_at, note=f"by {by}" if by else "")]
+    moments = [
+        Moment("put", "Put", "blue", job.created_at, note=f"by {one_line(by, 60)}" if by else "")
+    ]
     if job.attempt == 0 and job.run_at > job.created_at + _DELAYED:
         late = job.run_at > now
         moments.append(

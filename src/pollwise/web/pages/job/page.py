@@ -105,7 +105,7 @@ class OneJobPage(View):
         if files is not None:
             attempts, names = list(files.attempts), files.names
         by = names.get(terms.created_by, terms.created_by)
-        waits = await self._waits(visit, source, info)
+        waits = "" if missing else await self._waits(visit, source, info)
         life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits)
         return {
             "info": info,
@@ -124,7 +124,7 @@ class OneJobPage(View):
             "last_error": next((each.name for each in reversed(life) if each.error), ""),
             "names": {key.partition(":")[2]: name for key, name in names.items()},
             "payload": self._drawing("payload", source, info, payload_of(info)),
-            "headers": self._drawing("headers", source, info, (dict(job.headers), "")),
+            "headers": self._drawing("headers", source, info, (dict(terms.headers), "")),
             "result": self._drawing("result", source, info, result_of(source, info)),
             "can": source.queue.capabilities,
             "why_not_again": why_not_again(info),
