@@ -5,7 +5,7 @@ that the same shop is made each time. It is left in the middle of its work: jobs
 a kind is paused, a key is blocked, a target is down.
 
     shop = Shop.open_for(folder, hours=24)
-    web = pollwise.web.app(*shop.queues, clock=shop.clock, ...)
+    web = pollwise.web.app(*shop.queues, authorise=pollwise.web.everybody, clock=shop.clock)
 """
 
 from __future__ import annotations

@@ -9,12 +9,15 @@ import httpx
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from pollwise.web.access import Viewer, WebAccess, WebScope
+from pollwise.web.access import Viewer, WebAccess, WebScope, everybody
 from pollwise.web.view import Visit
 
 
 class Everybody(WebAccess):
     """Lets everybody in, as an admin."""
+
+    def __init__(self) -> None:
+        super().__init__(everybody)
 
 
 class Somebody(Everybody):

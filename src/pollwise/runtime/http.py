@@ -1,4 +1,4 @@
-"""What the HTTP APIs of a controller and a fleet share. Knows routes and queries, no framework."""
+"""What the HTTP APIs of controllers and fleets and the web interface share. Knows no framework."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def unknown_query(given: Iterable[str], known: Collection[str]) -> str | None:
             names = f"the parameters are {', '.join(sorted(known))}" if known else "it has none"
             return f"there is no query parameter {name[:40]!r} here; {names}"
     return None
+
+
+def address_of(scope: MutableMapping[str, Any]) -> str:
+    """The client's address; behind a trusted proxy, the one that the proxy forwarded."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def warn_without_tls(url: str, advice: str) -> None:

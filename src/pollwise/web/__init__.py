@@ -10,10 +10,12 @@ from __future__ import annotations
 from pollwise.errors import MissingExtra
 
 try:
-    from pollwise.web.app import app
+    from pollwise.web.access import Viewer, everybody
+    from pollwise.web.app import WebApp, app
 except ImportError as error:  # pragma: no cover - tried in an environment without the extra
-    if (error.name or "").partition(".")[0] in ("starlette", "jinja2"):
+    needed = ("starlette", "jinja2", "python_multipart")
+    if (error.name or "").partition(".")[0] in needed:
         raise MissingExtra("the web interface", "web") from None
     raise
 
-__all__ = ["app"]
+__all__ = ["Viewer", "WebApp", "app", "everybody"]

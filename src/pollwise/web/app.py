@@ -3,45 +3,96 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
+from pollwise.controller.state.base import ControllerState
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import Queue
-from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
-from pollwise.web.access import Forbidden, WebAccess
+from pollwise.web.access import (
+    SESSION_LIFE,
+    Authorise,
+    Forbidden,
+    SessionAccess,
+    Viewer,
+    WebAccess,
+    checked_life,
+)
 from pollwise.web.comparisons import Comparisons
-from pollwise.web.headers import SecurityHeaders
+from pollwise.web.opening import Opened, default_state, open_state
 from pollwise.web.pages import VIEWS
+from pollwise.web.redaction import DEFAULT_RULES, RedactionRules
 from pollwise.web.rendering import HERE, THEME, Pages
+from pollwise.web.security.headers import SecurityHeaders
+from pollwise.web.security.passwords import Password
 from pollwise.web.sources import Sources
 from pollwise.web.view import View
 
-#: How often a live page looks for changes, in seconds.
+if TYPE_CHECKING:
+    from pollwise.controller.controller import Controller
+
+logger = logging.getLogger("pollwise")
+
+#: How often a live page looks for changes, in seconds; and the limits of that.
 REFRESH = 2.0
+REFRESH_MIN, REFRESH_MAX = 0.2, 3600.0
+
+CLOSED = (
+    "this web interface would be open to everybody. Give it authorise=, a function that returns "
+    "who sent a request; or password=; or state=, the URL of a store whose tokens are accepted, "
+    "such as sqlite:///jobs.db. On a machine of your own, authorise=pollwise.web.everybody opens it"
+)
+_MESSAGES = {
+    400: "This request cannot be read.",
+    404: "There is no such page.",
+    405: "This page cannot do that.",
+    503: "The store of tokens and sessions does not answer. Try again in a moment.",
+}
+
+
+class Closable(Protocol):
+    """Something that the web interface opened and closes."""
+
+    async def close(self) -> None: ...
 
 
 class Web:
-    """The parts of a web interface: what it shows, who may see it, and how pages are rendered."""
+    """The parts of a web interface: what it shows, who may see it, and how pages are rendered.
 
-    def __init__(self, sources: Sources, access: WebAccess, refresh: float = REFRESH) -> None:
+    rules: what pages hide of payloads. owned: closed at the end.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        access: WebAccess,
+        refresh: float = REFRESH,
+        *,
+        rules: RedactionRules | None = None,
+        owned: Sequence[Closable] = (),
+    ) -> None:
         self.sources = sources
         self.access = access
         self.refresh = refresh
         self.comparisons = Comparisons(sources.clock)
+        self.rules = rules or RedactionRules()
         self.pages = Pages(self)
         self.streams = 0
         self.stopping = asyncio.Event()
+        self._owned = list(owned)
         self.views: list[View] = [view for view in (each(self) for each in VIEWS) if view.shown()]
         self.router = Router([route for view in self.views for route in view.routes()])
 
@@ -50,39 +101,118 @@ class Web:
         quoted = {key: quote(str(part), safe="/:", errors="replace") for key, part in parts.items()}
         return str(self.router.url_path_for(route, **quoted))
 
+    async def close(self) -> None:
+        """End live pages, and close what was opened here."""
+        self.stopping.set()
+        owned, self._owned = self._owned, []
+        async with AsyncExitStack() as stack:
+            for each in owned:
+                stack.push_async_callback(each.close)
+            stack.push_async_callback(self.sources.close)
+            stack.push_async_callback(self.comparisons.close)
+
+
+class WebApp(Starlette):
+    """The application. Served alone, it closes its stores at the end.
+
+    Starlette does not run the lifespan of a mounted application: enter it in that of the outer one,
+    `async with web: yield`, or await `web.close()` at its end.
+    """
+
+    web: Web
+
+    def build_middleware_stack(self) -> ASGIApp:
+        # Outside of everything else: the page for a failure has these headers too.
+        return SecurityHeaders(super().build_middleware_stack())
+
+    async def close(self) -> None:
+        """End live pages, and close the stores that it opened."""
+        await self.web.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
 
 def app(
     *queues: str | Queue,
     outboxes: Iterable[Any] = (),
     fleets: Iterable[Any] = (),
-    controller: Any = None,
+    controller: Controller | None = None,
+    authorise: Authorise | None = None,
+    login: str = "",
+    password: str | None = None,
+    state: str | ControllerState | None = None,
+    read_only: bool = False,
+    session: Duration = SESSION_LIFE,
+    redact: Iterable[str] = DEFAULT_RULES,
+    refresh: Duration = REFRESH,
     clock: Clock | None = None,
-    refresh: float = REFRESH,
-) -> Starlette:
-    """The web interface as an application to serve or to mount.
+) -> WebApp:
+    """The web interface as an application to serve or to mount: `app.mount("/pollwise", web)`.
 
-    queues: URLs or open queues; those that it opens itself, it closes.
+    queues, outboxes, fleets: URLs, or what is open already; it closes only what it opened. Of a URL
+        without `?queue=`, all queues of the store are shown.
+    controller: shows a controller of this process, and accepts its tokens.
+    authorise: returns a `Viewer` for a request, or None; it may be async. login: the address of the
+        application's own login page, for those who get None.
+    password: lets in as an admin. state: the store whose tokens are accepted, and which has the
+        audit log; by default the first SQLite or Postgres store of the above.
+    read_only: nobody may change anything. session: how long somebody stays logged in.
+    redact: rules for the names of values in payloads that are never shown.
+    refresh: how often a live page looks for changes.
     """
-    sources = Sources(clock=clock or Clock(), controller=controller)
-    owned = list(map(_opened, queues))
-    for queue in owned:
-        sources.add_queue(queue)
-    return application(Web(sources, WebAccess(), refresh), [q for q in owned if q not in queues])
+    if authorise is None and password is None and state is None and controller is None:
+        raise ConfigError(CLOSED)
+    if authorise is not None and password is not None:
+        raise ConfigError("both authorise and password are given; keep one of them")
+    rules, life = RedactionRules(redact), checked_life(seconds(session, "session"))
+    every = seconds(refresh, "refresh")
+    if not REFRESH_MIN <= every <= REFRESH_MAX:
+        raise ConfigError(f"refresh = {every:g} s must be from {REFRESH_MIN:g} s to 1 h")
+    secret = None if password is None else Password(password)
+    opened = Opened(clock or Clock(), controller)
+    for queue in queues:
+        opened.queue(queue)
+    for outbox in outboxes:
+        opened.outbox(outbox)
+    for fleet in fleets:
+        opened.fleet(fleet)
+    if controller is not None:
+        kept = controller.storage
+    elif isinstance(state, ControllerState):
+        kept = state
+    else:
+        kept = default_state(opened) if state is None else open_state(state, opened.sources.clock)
+        opened.owned.append(kept)
+    access: WebAccess
+    if authorise is not None:
+        access = WebAccess(
+            authorise, state=kept, read_only=read_only, login=login, clock=opened.sources.clock
+        )
+    else:
+        access = SessionAccess(
+            kept,
+            auth=None if controller is None else controller.auth,
+            password=secret,
+            read_only=read_only,
+            life=life,
+            clock=opened.sources.clock,
+        )
+    return application(Web(opened.sources, access, every, rules=rules, owned=opened.owned))
 
 
-def application(web: Web, owned: Sequence[Queue] = ()) -> Starlette:
-    """The application of a web interface; it closes `owned` when it ends."""
+def application(web: Web) -> WebApp:
+    """The application of a web interface."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            web.stopping.set()
-            await web.comparisons.close()
-            await web.sources.close()
-            for queue in owned:
-                await queue.close()
+            await web.close()
 
     async def livez(_: Request) -> Response:
         return PlainTextResponse("ok")
@@ -94,35 +224,51 @@ def application(web: Web, owned: Sequence[Queue] = ()) -> Starlette:
             return web.access.ask_for_login(request)
         form = await web.access.checked_form(request, viewer)
         chosen = form.get("theme", "auto")
-        back = Response(status_code=303, headers={"Location": web.access.way_back(request, form)})
+        back = RedirectResponse(web.access.way_back(request, form), status_code=303)
         if chosen in ("auto", "light", "dark"):
             path = request.scope.get("root_path") or "/"
             back.set_cookie(THEME, chosen, 365 * 86400, path=path, samesite="lax", httponly=True)
         return back
 
     web.router.routes += [
+        *web.access.routes(web),
         Route("/livez", livez, name="livez"),
         Route("/theme", theme, methods=["POST"], name="theme"),
         Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
     ]
-    made = Starlette(
-        routes=web.router.routes, lifespan=lifespan, middleware=[Middleware(SecurityHeaders)]
-    )
-    made.state.web = web
+    made = WebApp(routes=web.router.routes, lifespan=lifespan)
+    made.router.redirect_slashes = False  # it would send browsers to the host of the request
+    made.web = made.state.web = web
 
     async def answered(request: Request, error: Exception) -> Response:
-        if isinstance(error, Forbidden):
-            viewer = await web.access.viewer(request)
-            return await web.pages.error(request, 403, f"Not allowed: {error}.", viewer)
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        message = "There is no such page." if status == 404 else "This request cannot be answered."
-        viewer = await web.access.viewer(request)
-        return await web.pages.error(request, status, message, viewer)
+        return await _error_page(web, request, error)
 
-    for kind in (Forbidden, HTTPException):
+    for kind in (Forbidden, HTTPException, StoreError, Exception):
         made.add_exception_handler(kind, answered)
     return made
 
 
-def _opened(queue: str | Queue) -> Queue:
-    return open_queue(queue, create=False) if isinstance(queue, str) else queue
+async def _error_page(web: Web, request: Request, error: Exception) -> Response:
+    """The page for an error. What it may tell about the inside goes to the log only."""
+    headers = None
+    match error:
+        case Forbidden():
+            status, message = 403, f"Not allowed: {error}."
+        case HTTPException(status_code=status, detail=detail):
+            message = _MESSAGES.get(status, detail)
+            headers = error.headers
+        case _:
+            known = isinstance(error, StoreError)
+            status = 503 if known else 500
+            message = _MESSAGES.get(status, "Something went wrong here. The log has the details.")
+            logger.log(
+                logging.WARNING if known else logging.ERROR,
+                "a page failed: %s: %s", type(error).__name__, error,
+                extra={"action": "page_failed", "fields": {"error": str(error)}},
+            )  # fmt: skip
+    viewer: Viewer | None = None
+    with suppress(Exception):
+        viewer = await web.access.viewer(request)
+    answer = await web.pages.error(request, status, message, viewer)
+    answer.headers.update(headers or {})
+    return answer

@@ -31,6 +31,11 @@ def wants_events(request: Request) -> bool:
     return "text/event-stream" in request.headers.get("accept", "")
 
 
+def login_event() -> Response:
+    """Tells a live page that its viewer has to log in again."""
+    return PlainTextResponse("event: login\ndata: \n\n", media_type="text/event-stream")
+
+
 def event_stream(view: View, visit: Visit) -> Response:
     """A stream of the page's contents."""
     web = visit.web

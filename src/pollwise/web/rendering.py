@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from pollwise.version import __version__
 from pollwise.web import charts, texts
 from pollwise.web.access import Viewer
-from pollwise.web.view import NotShown
+from pollwise.web.view import NotShown, ShownOnce
 
 if TYPE_CHECKING:
     from pollwise.web.app import Web
@@ -46,17 +46,20 @@ class Pages:
             if path.is_file()
         }
 
-    async def page(self, view: View, visit: Visit) -> Response:
-        """The whole page."""
-        flash = self._web.access.flashed(visit.request)
+    async def page(self, view: View, visit: Visit, once: ShownOnce | None = None) -> Response:
+        """The whole page; `once`: what an action just did."""
+        access = self._web.access
+        flash = access.flashed(visit.request) if once is None else (once.said, True)
         try:
             context = await view.context(visit)
         except NotShown as missing:
             return await self.error(visit.request, 404, str(missing), visit.viewer)
+        if once is not None:
+            context = {**context, **once.values}
         html = self._render(view.template, visit.request, visit.viewer, context, flash=flash)
         answer = HTMLResponse(html)
         if flash is not None:
-            answer.delete_cookie("pollwise_flash", path=visit.request.scope.get("root_path") or "/")
+            access.forget_flash(visit.request, answer)
         return answer
 
     async def main(self, view: View, visit: Visit) -> str:
@@ -100,7 +103,12 @@ class Pages:
             "here": request.url.path,
             "root": root,
             "url": lambda route, /, **parts: root + self._web.path_of(route, **parts),
-            "menu": [(view.name, view.menu) for view in self._web.views if view.menu],
+            "can_log_out": self._web.access.can_log_out,
+            "menu": [
+                (view.name, view.menu)
+                for view in self._web.views
+                if view.menu and viewer is not None and viewer.may(view.scope)
+            ],
             "routes": {view.name for view in self._web.views},
             "asset": lambda name: f"{root}/static/{name}?{self._assets[name]}",
             "theme": request.cookies.get(THEME, "auto"),

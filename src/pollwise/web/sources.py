@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
 from pollwise.queues.views import JobFilter, Stats
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.jobs import JobInfo
+from pollwise.runtime.jobs import STATES, JobInfo
 from pollwise.runtime.rollups import HistoryPoint
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How often stores are asked for new queues, in seconds.
+DISCOVER_EVERY = 30.0
 #: How long an answer of a store is reused, in seconds: counts, and what changes more rarely. A page
 #: that stays open while nothing happens reads the rest only after IDLE_REMEMBERED.
 COUNTS_REMEMBERED = 1.0
@@ -243,6 +246,31 @@ async def _nobody() -> Sequence[WorkerInfo]:
 
 
 @dataclass(slots=True)
+class _StoreQueues:
+    """A store whose queues are all shown. queue: one of them."""
+
+    queue: Queue
+    opened: Callable[[str], Queue]
+    leave_out: QueueSource | None
+    looked_at: float = float("-inf")
+    known: set[str] = field(default_factory=set)
+
+    async def look(self, sources: Sources) -> None:
+        names = await self.queue.names()
+        for name in names:
+            if name != self.queue.name and name not in self.known:
+                self.known.add(name)
+                sources.add_queue(self.opened(name))
+        first = self.leave_out
+        if first is not None and self.known:
+            counts = await self.queue.stats()
+            if any(getattr(counts, state) for state in STATES):
+                sources.queues.setdefault(first.slug, first)
+            else:
+                sources.queues.pop(first.slug, None)
+
+
+@dataclass(slots=True)
 class Sources:
     """Everything that is shown, by slug."""
 
@@ -254,6 +282,7 @@ class Sources:
     #: A folder with trace files for the lab.
     traces: Path | None = None
     _controller: ControllerSource | None = None
+    _stores: list[_StoreQueues] = field(default_factory=list)
 
     def controller_source(self) -> ControllerSource | None:
         """The controller to show: the running one, else one whose state is beside a queue."""
@@ -267,6 +296,23 @@ class Sources:
         """Close what pages opened beside the sources that were given."""
         if self._controller is not None:
             await self._controller.close()
+
+    def find_others(
+        self, queue: Queue, opened: Callable[[str], Queue], leave_out: QueueSource | None = None
+    ) -> None:
+        """Show the other queues of a store too, as they are found; see `discover`.
+
+        leave_out: not shown while it is empty and there are others.
+        """
+        self._stores.append(_StoreQueues(queue, opened, leave_out))
+
+    async def discover(self) -> None:
+        """Look for new queues, at most once in DISCOVER_EVERY."""
+        for store in self._stores:
+            if self.clock.now() - store.looked_at >= DISCOVER_EVERY:
+                store.looked_at = self.clock.now()
+                with suppress(PollwiseError, OSError):  # its queues show the error
+                    await store.look(self)
 
     def add_queue(self, queue: Queue) -> QueueSource:
         """Show a queue."""

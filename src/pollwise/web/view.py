@@ -17,7 +17,8 @@ from starlette.routing import Route
 
 from pollwise.errors import PollwiseError
 from pollwise.web.access import Viewer
-from pollwise.web.live import event_stream, wants_events
+from pollwise.web.live import event_stream, login_event, wants_events
+from pollwise.web.security.forms import values_of
 
 if TYPE_CHECKING:
     from pollwise.web.app import Web
@@ -47,6 +48,17 @@ class Acted:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownOnce:
+    """What an action did, and values for the template that are never shown again.
+
+    They are in the answer itself: a secret must not wait in a cookie.
+    """
+
+    said: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Visit:
     """One request of somebody who may see the page."""
 
@@ -66,11 +78,13 @@ class Visit:
 
     async def picked(self, name: str, most: int) -> list[str]:
         """The values of the fields of one name in a form, such as rows of a table, once each."""
-        form = await self.request.form()
-        values = dict.fromkeys(each for each in form.getlist(name) if isinstance(each, str))
+        values = dict.fromkeys(values_of(self.request, name))
         if len(values) > most:
             raise Refused(f"{len(values)} rows are selected; at most {most} at a time.")
         return list(values)
+
+
+Done = str | Acted | ShownOnce
 
 
 class View:
@@ -104,7 +118,7 @@ class View:
         """
         return None
 
-    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str | Acted:
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> Done:
         """Do one of `actions`; return what was done, as a sentence for the page.
 
         Raises `Refused` if the form is wrong. The base class has checked the scope and the form's
@@ -126,8 +140,10 @@ class View:
         web = self.web
         viewer = await web.access.viewer(request)
         if viewer is None:
-            return web.access.ask_for_login(request)
+            events = wants_events(request)
+            return login_event() if events else web.access.ask_for_login(request)
         viewer.must_have(self.scope)
+        await web.sources.discover()
         visit = Visit(web, request, viewer)
         if request.method == "POST":
             return await self._posted(visit)
@@ -140,24 +156,29 @@ class View:
 
     async def _posted(self, visit: Visit) -> Response:
         web, request = self.web, visit.request
-        form = await web.access.checked_form(request, visit.viewer)
+        access = web.access
+        form = await access.checked_form(request, visit.viewer)
         action = form.get("action", "")
         scope = self.actions.get(action)
         if scope is None:
-            return await web.pages.error(request, 400, f"This page has no action {action[:40]!r}.")
+            text = f"This page has no action {action[:40]!r}."
+            return await web.pages.error(request, 400, text, visit.viewer)
         visit.viewer.must_have(scope)
-        web.access.check_writable()
-        back = web.access.way_back(request, form)
+        access.check_writable()
+        back = access.way_back(request, form)
         try:
             done = await self.act(visit, action, form)
         except (Refused, PollwiseError) as refused:
             said, good = str(refused), False
             back = getattr(refused, "back", None) or back
-            await web.access.note(visit, f"{action} refused", said)
+            await access.note(visit, f"{action} refused", said)
         else:
+            if isinstance(done, ShownOnce):
+                await access.note(visit, action, done.said)
+                return await web.pages.page(self, visit, once=done)
             said, back = (done.said, done.back) if isinstance(done, Acted) else (done, back)
             good = True
-            await web.access.note(visit, action, said)
+            await access.note(visit, action, said)
         answer = RedirectResponse(back, status_code=303)
-        web.access.flash(answer, said, good=good)
+        access.flash(request, answer, said, good=good)
         return answer

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
-from starlette.types import Scope
 
 from pollwise.controller.http.answers import HttpError, error_for, lease_lost, no_such
 from pollwise.controller.http.requests import is_id, is_job_id
 from pollwise.controller.security.auth import Caller
 from pollwise.controller.workers.registry import HeldRun, KnownWorker
+from pollwise.runtime.http import address_of
 from pollwise.runtime.jobs import JobInfo
 
 if TYPE_CHECKING:
@@ -144,9 +144,3 @@ def _signature(connection: HTTPConnection) -> tuple[str, str] | None:
     if signature is None or scope.get("method") != "GET" or scope["path"] != path:
         return None
     return signature, job_id
-
-
-def address_of(scope: Scope) -> str:
-    """The client's address; behind a trusted proxy, the one that the proxy forwarded."""
-    client = scope.get("client")
-    return client[0] if client else ""

@@ -138,10 +138,15 @@ class Auth:
 
     async def caller_of(self, token_id: str) -> Caller:
         """Who a token belongs to, by its id; `HttpError` (401) if it is no longer valid."""
+        return self._token(await self.token_of(token_id))
+
+    async def token_of(self, token_id: str) -> Token:
+        """A token by its id, as it is stored; `HttpError` (401) if it is no longer valid."""
         token = await self._registrar(f"token:{token_id}")
         if token is None:
             raise InvalidToken("the token is not known", "Ask an admin for another.")
-        return self._token(token)
+        self._token(token)  # raises if it was revoked or has expired
+        return token
 
     def forget(self, token_hash: str | None = None) -> None:
         """Forget a token that was revoked or rotated; None for all, those of workers included."""

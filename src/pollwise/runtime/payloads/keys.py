@@ -171,26 +171,34 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def read_private(path: Path) -> str:
-    """The text of a file; a ConfigError if others than its owner may read or change it."""
+def read_private(
+    path: Path,
+    what: str = "key file",
+    otherwise: str = "make a new key",
+    encoding: str = "ascii",
+) -> str:
+    """The text of a file; a ConfigError if others than its owner may read or change it.
+
+    what, otherwise: what the file is, and what to do if others may have read it.
+    """
     try:
         # A pipe must be refused, not waited for.
         with open(path, "rb", opener=_without_waiting) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
-                raise ConfigError(f"the key file {path} is not a file")
+                raise ConfigError(f"the {what} {path} is not a file")
             if os.name == "posix" and about.st_mode & 0o077:
                 raise ConfigError(
-                    f"the key file {path} has the mode {about.st_mode & 0o777:04o}, so others than "
-                    f"its owner can use it; run `chmod 600 {path}`, and make a new key if others "
+                    f"the {what} {path} has the mode {about.st_mode & 0o777:04o}, so others than "
+                    f"its owner can use it; run `chmod 600 {path}`, and {otherwise} if others "
                     "may have read it"
                 )
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(f"the key file {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"the {what} {path} cannot be read: {error.strerror}") from None
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"the key file {path} has more than {FILE_BYTES_MAX} bytes")
+        raise ConfigError(f"the {what} {path} has more than {FILE_BYTES_MAX} bytes")
     try:
-        return data.decode("ascii")
+        return data.decode(encoding)
     except UnicodeDecodeError:
-        raise ConfigError(f"the key file {path} is not text") from None
+        raise ConfigError(f"the {what} {path} is not text") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pollwise.web.pages.audit import AuditLogPage
 from pollwise.web.pages.controller import AgentPage, ControllerPage
 from pollwise.web.pages.fleet.page import FleetPage
 from pollwise.web.pages.fleet.target import FleetTargetPage
@@ -12,6 +13,7 @@ from pollwise.web.pages.outbox.page import OutboxPage
 from pollwise.web.pages.outbox.record import RecordPage
 from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
+from pollwise.web.pages.tokens import TokensPage
 from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
 from pollwise.web.view import View
 
@@ -34,4 +36,6 @@ VIEWS: tuple[type[View], ...] = (
     RecordPage,
     FleetPage,
     FleetTargetPage,
+    TokensPage,
+    AuditLogPage,
 )

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pollwise.controller.controller import Controller
 from pollwise.controller.files.uploads import UploadedFiles, receive_multipart
 from pollwise.controller.http import schema
-from pollwise.controller.http.access import SEE, address_of
+from pollwise.controller.http.access import SEE
 from pollwise.controller.http.answers import HttpError, error_for, invalid, lease_lost, no_such
 from pollwise.controller.http.requests import (
     PAGE,
@@ -30,6 +30,7 @@ from pollwise.controller.security.auth import Caller
 from pollwise.controller.state.base import new_id
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.matching import MARK, checked_kind
+from pollwise.runtime.http import address_of
 from pollwise.runtime.jobs import JobInfo
 
 #: How many jobs are read at a time to find those of a token, and at most for one page.

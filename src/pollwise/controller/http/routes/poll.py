@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from pollwise.controller.http import schema
-from pollwise.controller.http.access import address_of
 from pollwise.controller.http.answers import HttpError, encoded
 from pollwise.controller.http.requests import (
     checked,
@@ -32,6 +31,7 @@ from pollwise.controller.workers.polling import LogText, PollRequest, PollResult
 from pollwise.controller.workers.registry import HeldRun, KnownWorker
 from pollwise.controller.workers.runs import RunReport
 from pollwise.runtime.events import PollAnswered
+from pollwise.runtime.http import address_of
 from pollwise.runtime.jobs import encode
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from pollwise.controller.http.access import address_of
 from pollwise.controller.http.answers import HttpError, encoded
 from pollwise.controller.http.requests import error_response
 from pollwise.controller.workers.registry import KnownWorker
 from pollwise.errors import PollwiseError
+from pollwise.runtime.http import address_of
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller

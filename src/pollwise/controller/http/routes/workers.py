@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from pollwise.controller.controller import Controller
 from pollwise.controller.http import schema
-from pollwise.controller.http.access import SEE, address_of
+from pollwise.controller.http.access import SEE
 from pollwise.controller.http.answers import moment, no_such
 from pollwise.controller.http.requests import (
     PAGE,
@@ -22,6 +22,7 @@ from pollwise.controller.http.schema import described
 from pollwise.controller.http.views import worker_view
 from pollwise.controller.security.tokens import hash_of, new_secret
 from pollwise.controller.state.values import WorkerRow
+from pollwise.runtime.http import address_of
 
 
 def routes(controller: Controller) -> APIRouter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from starlette.datastructures import MutableHeaders
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 POLICY = (
@@ -22,8 +23,12 @@ HEADERS = {
 }
 
 
+#: The longest address of a page with its query, in bytes.
+ADDRESS_MAX = 8192
+
+
 class SecurityHeaders:
-    """Adds the headers to the answers of an application."""
+    """Adds the headers to all answers, and refuses addresses that are too long."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -46,4 +51,8 @@ class SecurityHeaders:
                     headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
+        if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > ADDRESS_MAX:
+            answer = PlainTextResponse(f"The address is longer than {ADDRESS_MAX} bytes.", 414)
+            await answer(scope, receive, sent)
+            return
         await self._app(scope, receive, sent)

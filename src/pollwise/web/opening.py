@@ -1,0 +1,129 @@
+"""Opens what the web interface shows, and the state that has its tokens and its audit log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from pollwise.controller.opening import queue_named, state_at, state_of
+from pollwise.controller.state.base import ControllerState
+from pollwise.controller.state.sqlite.state import SqliteState
+from pollwise.errors import ConfigError
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.redact import without_secrets
+from pollwise.web.sources import QueueSource, Sources
+
+if TYPE_CHECKING:
+    from pollwise.controller.controller import Controller
+
+#: The schemes of stores whose queues can be found by name.
+_LISTED = ("sqlite", "postgresql", "postgres", "redis", "rediss", "s3", "gs", "az", "file")
+
+
+class Opened:
+    """What is shown, and of it what was opened here."""
+
+    def __init__(self, clock: Clock, controller: Controller | None = None) -> None:
+        self.sources = Sources(clock=clock, controller=controller)
+        self.owned: list[Any] = []
+
+    def queue(self, given: str | Queue) -> None:
+        """Show a queue; of a URL that names none, all queues of the store."""
+        if isinstance(given, Queue):
+            self.sources.add_queue(given)
+            return
+        queue = open_queue(given, clock=self.sources.clock, create=False)
+        if isinstance(queue, MemoryQueue):
+            raise ConfigError(
+                f"{without_secrets(given)!r} is a queue in this process's memory; give the open "
+                "queue itself, or name a store, such as sqlite:///jobs.db"
+            )
+        self.owned.append(queue)
+        source = self.sources.add_queue(queue)
+        parts = urlsplit(given)
+        if parts.scheme in _LISTED and "queue" not in dict(parse_qsl(parts.query)):
+            self.others(queue, given, source)
+
+    def others(self, queue: Queue, url: str, leave_out: QueueSource | None = None) -> None:
+        """Show the other queues of a store too, also those that are made later."""
+
+        def opened(name: str) -> Queue:
+            made = queue_named(url, name, clock=self.sources.clock, create=False)
+            self.owned.append(made)
+            return made
+
+        self.sources.find_others(queue, opened, leave_out)
+
+    def outbox(self, given: Any) -> None:
+        """Show an outbox: a URL, an `Outbox`, or its store."""
+        from pollwise.outbox import Outbox
+        from pollwise.outbox.stores.urls import open_store
+
+        if isinstance(given, str):
+            store = open_store(given, clock=self.sources.clock)
+            path = getattr(store, "path", None)
+            if path is not None:
+                must_exist(Path(path), given)
+            self.owned.append(store)
+        else:
+            store = given.store if isinstance(given, Outbox) else given
+        if not isinstance(store, OutboxStore):
+            raise ConfigError(f"expected an outbox or its URL, got a {type(given).__name__}")
+        self.sources.add_outbox(store)
+
+    def fleet(self, given: Any) -> None:
+        """Show a fleet: the URL of its store, a `Fleet`, or a store."""
+        from pollwise.fleet import Fleet
+        from pollwise.fleet.stores.base import FleetStore
+        from pollwise.fleet.stores.urls import open_store
+
+        if isinstance(given, str):
+            given = open_store(given, clock=self.sources.clock, create=False)
+            self.owned.append(given)
+        if not isinstance(given, (Fleet, FleetStore)):
+            raise ConfigError(f"expected a fleet or the URL of its store, got {given!r:.80}")
+        self.sources.add_fleet(given)
+
+
+def default_state(opened: Opened) -> ControllerState:
+    """The state beside the first SQLite or Postgres queue; else in a private file of this user."""
+    queues = [source.queue for source in opened.sources.queues.values()]
+    for queue in queues:
+        if isinstance(queue, (SqliteQueue, MemoryQueue)) or type(queue).__name__ == "PostgresQueue":
+            return state_of(queue, opened.sources.clock)
+    return SqliteState(private_file(), clock=opened.sources.clock)
+
+
+def open_state(url: str, clock: Clock) -> ControllerState:
+    """The state at a URL; a SQLite file is made if it is missing."""
+    return state_at(url, clock)
+
+
+def private_file() -> Path:
+    """Where the state is if no store can hold it."""
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = Path(state) / "pollwise"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {folder} for tokens and the audit log cannot be made: {error.strerror}; "
+            "name another place: --state sqlite:///web.db"
+        ) from None
+    return folder / "web.db"
+
+
+def must_exist(path: Path, url: str) -> None:
+    """Refuse a file that is missing: a mistyped path must not make a database."""
+    if not path.exists():
+        raise ConfigError(
+            f"there is no database at {str(path.absolute())!r}; check the path in "
+            f"{without_secrets(url)}"
+        )
