@@ -7,10 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pollwise.errors import StoreError
+from pollwise.fleet import Fleet
+from pollwise.outbox import NewRecord
+from pollwise.outbox.records import KeySettlement
+from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import Note, Topic
 from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.runtime.rollups import Histogram, HistoryPoint
+from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRow, encoded
 from pollwise.testing import VirtualClock
 from tests.web.test_queue import WORKER
 from tests.web.visiting import HOSTILE, Visitor
@@ -67,6 +73,46 @@ def test_shows_what_needs_attention_with_links() -> None:
         ):
             assert line in text, line
         assert '<a href="/queues/shop?state=dead#jobs"' in html
+
+    clock.run(main())
+
+
+def test_shows_outboxes_and_fleets_that_need_attention() -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        store, fleet = MemoryOutboxStore("events", clock=clock), Fleet(name="pages", clock=clock)
+        visitor = Visitor(clock=clock)
+        visitor.sources.add_outbox(store)
+        visitor.sources.add_fleet(fleet)
+        await store.put([NewRecord("paid", 1, key="k"), NewRecord("paid", 2, key="k")])
+        [claim] = await store.claim("r", 1, 1, "1m")
+        await store.settle([KeySettlement(claim, 0, "dead", error="ValueError: bad")])
+        text = await visitor.main("/")
+        assert "Outbox events 1 blocked key: a dead record stands first. 1 record behind." in text
+        assert "Outbox events No relay is running, with 1 record to handle." in text
+        assert "Fleets Fleet Targets Broken" in text
+        assert 'href="/outboxes/events"' in await visitor.get("/")
+
+    clock.run(main())
+
+
+def test_says_when_a_run_takes_many_times_as_long_as_others() -> None:
+    clock = VirtualClock(1_700_000_000.0)
+
+    async def main() -> None:
+        queue = MemoryQueue("shop", clock=clock)
+        visitor = Visitor(queue, clock=clock)
+        at = int(clock.epoch() // 60 * 60)
+        took = HistoryPoint(at, 60, "mail", done=50, durations=Histogram.of([0.5] * 50))
+        row = HistoryRow(BY_WORKER, at, WORKER.note_name, encoded([took]))
+        await queue.record_worker(replace(WORKER, started_at=clock.epoch()), 1e6, [row])
+        await queue.put(NewJob("mail", 1))
+        await queue.claim(WORKER.name, 1, "1h")
+        assert "Nothing needs attention." in await visitor.main("/")
+        await clock.advance(80)
+        text = await visitor.main("/")
+        assert "shop 1 run of mail: 1 min 20 s, and not at an end. 99 % of them take 5" in text
 
     clock.run(main())
 

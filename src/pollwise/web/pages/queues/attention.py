@@ -15,6 +15,8 @@ from pollwise.web.texts import age, counted, one_line
 
 if TYPE_CHECKING:
     from pollwise.web.controllers import ControllerSource
+    from pollwise.web.pages.fleet.source import FleetSource, ShownFleet
+    from pollwise.web.pages.outbox.source import OutboxSource, ShownOutbox
 
 #: How many kinds or workers a line names.
 NAMED_MAX = 3
@@ -110,6 +112,44 @@ async def controller_concerns(controller: ControllerSource | None) -> list[Conce
     text = f"{counted(jobs, 'job')} that no agent can take: {_named(kinds)}."
     why = one_line(stuck[0].waiting_for, 120)
     return [Concern("red", "Controller", text, "controller", {}, more=f"{why.capitalize()}.")]
+
+
+def outbox_concerns(source: OutboxSource, shown: ShownOutbox) -> Iterator[Concern]:
+    """What needs attention in an outbox: blocked keys, dead records, and nobody who relays."""
+    where, parts, stats = f"Outbox {source.title}", {"slug": source.slug}, shown.stats
+    if stats is None:
+        text, more = "The store does not answer.", shown.error or ""
+        yield Concern("red", where, text, "outbox", parts, more=more)
+        return
+    if stats.keys_blocked:
+        text = f"{counted(stats.keys_blocked, 'blocked key')}: a dead record stands first."
+        more = f"{counted(stats.behind, 'record')} behind." if stats.behind else ""
+        yield Concern("red", where, text, "outbox", parts, more=more)
+    elif stats.dead:
+        text = f"{counted(stats.dead, 'dead record')}: retry or drop."
+        yield Concern("red", where, text, "outbox", parts, {"state": "dead"}, anchor="records")
+    if not shown.relays and stats.ready:
+        text = f"No relay is running, with {counted(stats.ready, 'record')} to handle."
+        yield Concern("red", where, text, "outbox", parts)
+
+
+def fleet_concerns(source: FleetSource, shown: ShownFleet) -> Iterator[Concern]:
+    """What needs attention in a fleet: targets that are down or dead, and nobody who polls."""
+    where, parts, counts = f"Fleet {source.title}", {"slug": source.slug}, shown.counts
+    if counts is None:
+        text, more = "The store does not answer.", shown.error or ""
+        yield Concern("red", where, text, "fleet", parts, more=more)
+        return
+    states = counts.states
+    if states["open"]:
+        text = f"{counted(states['open'], 'broken target')}: polls keep failing."
+        yield Concern("red", where, text, "fleet", parts, {"state": "open"}, anchor="targets")
+    if states["dead"]:
+        text = f"{counted(states['dead'], 'dead target')}: failed for long, and polled rarely."
+        yield Concern("red", where, text, "fleet", parts, {"state": "dead"}, anchor="targets")
+    if shown.nodes is not None and not shown.nodes and counts.total:
+        text = f"No node polls its {counted(counts.total, 'target')}."
+        yield Concern("red", where, text, "fleet", parts)
 
 
 def _slow_runs(

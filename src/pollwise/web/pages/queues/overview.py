@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Any
 
 from pollwise.web.live import wants_events
+from pollwise.web.pages.fleet.source import FleetSource
+from pollwise.web.pages.outbox.source import OutboxSource
 from pollwise.web.pages.queues.attention import (
     controller_concerns,
+    fleet_concerns,
+    outbox_concerns,
     queue_concerns,
     sorted_concerns,
 )
@@ -32,16 +37,21 @@ class OverviewPage(View):
     def __init__(self, web: Any) -> None:
         super().__init__(web)
         self._turn = 0
-        self._markers: dict[str, Hashable] = {}
+        self._markers: dict[tuple[str, str], Hashable] = {}
         self._figures = FigureMemory()
 
     async def marker(self, visit: Visit) -> Hashable:
-        """Asks one queue, each in its turn: while all are idle, many cost no more than one."""
-        queues = list(self.web.sources.queues.values())
-        if queues:
-            self._turn = (self._turn + 1) % len(queues)
-            source = queues[self._turn]
-            self._markers[source.slug] = await source.marker()
+        """Asks one source, each in its turn: while all are idle, many cost no more than one."""
+        of = self.web.sources
+        asks: list[tuple[tuple[str, str], Callable[[], Awaitable[Hashable]]]] = [
+            *((("queue", slug), source.marker) for slug, source in of.queues.items()),
+            *((("outbox", slug), partial(_marker, box)) for slug, box in of.outboxes.items()),
+            *((("fleet", slug), partial(_marker, fleet)) for slug, fleet in of.fleets.items()),
+        ]
+        if asks:
+            self._turn = (self._turn + 1) % len(asks)
+            name, ask = asks[self._turn]
+            self._markers[name] = await ask()
         return tuple(self._markers.items())
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
@@ -60,11 +70,21 @@ class OverviewPage(View):
             for concern in queue_concerns(source, each, points, now)
         ]
         concerns += await controller_concerns(self.web.sources.controller_source())
+        outboxes = list(self.web.sources.outboxes.values())
+        fleets = list(self.web.sources.fleets.values())
+        relayed = await asyncio.gather(*(outbox.snapshot() for outbox in outboxes))
+        watched = await asyncio.gather(*(fleet.snapshot() for fleet in fleets))
+        for outbox, records in zip(outboxes, relayed, strict=True):
+            concerns += outbox_concerns(outbox, records)
+        for fleet, targets in zip(fleets, watched, strict=True):
+            concerns += fleet_concerns(fleet, targets)
         return {
             "queues": [
                 (source, each, numbers, pace_of(each.workers))
                 for source, each, numbers in zip(queues, shown, figures, strict=True)
             ],
+            "outboxes": list(zip(outboxes, relayed, strict=True)),
+            "fleets": list(zip(fleets, watched, strict=True)),
             "totals": totals(shown),
             "total": total_figures(figures),
             "charts_of_one": charts_of(past[0], "1h", now) if len(queues) == 1 and past[0] else [],
@@ -72,6 +92,10 @@ class OverviewPage(View):
             "concerns_max": CONCERNS_MAX,
             "as_cards": len(queues) <= CARDS_MAX,
         }
+
+
+async def _marker(source: OutboxSource | FleetSource) -> Hashable:
+    return (await source.snapshot()).marker
 
 
 def totals(shown: list[ShownQueue]) -> dict[str, Any]:
