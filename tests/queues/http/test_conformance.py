@@ -44,7 +44,7 @@ class InsideBench(VirtualBench):
             await self._api.close()
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("store", [pytest.param("memory", marks=pytest.mark.soak), "sqlite"])
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_contract_in_virtual_time(check: Check, store: str, token: Path, tmp_path: Path) -> None:
     clock = VirtualClock()
