@@ -4,6 +4,7 @@ import ast
 import gc
 import inspect
 import logging
+import pickle
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError, dataclass, fields
@@ -212,6 +213,8 @@ def test_every_event_is_a_frozen_documented_value(kind: type[Event]) -> None:
     assert kind.__doc__
     assert not kind.__doc__.startswith(kind.__name__)  # a docstring of its own
     assert kind.level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
+    # A method of its own would be compiled whenever a worker starts.
+    assert not {"__repr__", "__eq__", "__hash__"} & set(vars(kind)), "decorate it with @event"
     names = [field.name for field in fields(kind)]
     assert names[0] == "source"
     values: dict[str, Any] = dict(zip(names, range(len(names)), strict=True))
@@ -224,3 +227,15 @@ def test_every_event_is_a_frozen_documented_value(kind: type[Event]) -> None:
 def test_actions_are_named_after_their_class() -> None:
     assert action_of(PollFailed) == "poll_failed"
     assert action_of(JobDone) == "job_done"
+
+
+def test_events_are_values() -> None:
+    again = JobDone("q", "w", "7", "mail", 1, 0.25)
+    assert again == DONE
+    assert hash(again) == hash(DONE)
+    assert again != JobDone("q", "w", "7", "mail", 2, 0.25)
+    assert JobStarted("q", "w", "7", "mail", 1, 0.25) != DONE
+    assert repr(FAILED) == (
+        "PollFailed(source='q', error='OSError: gone away', failures=2, delay=1.5)"
+    )
+    assert pickle.loads(pickle.dumps(DONE)) == DONE

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import ClassVar
 
-from pollwise.runtime.events.base import Event
+from pollwise.runtime.events.base import Event, event
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class WorkerRegistered(Event):
     """A worker registered with the controller."""
 
@@ -19,7 +18,7 @@ class WorkerRegistered(Event):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class WorkerGone(Event):
     """The controller removed a worker: it unregistered, or was silent for too long."""
 
@@ -30,7 +29,7 @@ class WorkerGone(Event):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class WorkerSilent(Event):
     """A worker sent nothing for the heartbeat timeout and counts as offline."""
 
@@ -41,7 +40,7 @@ class WorkerSilent(Event):
     silent: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PollAnswered(Event):
     """The controller answered a worker's poll: job, empty or too_soon."""
 
@@ -51,7 +50,7 @@ class PollAnswered(Event):
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PushChanged(Event):
     """A worker's WebSocket was opened or closed; `connections` are open now."""
 
@@ -59,14 +58,14 @@ class PushChanged(Event):
     connections: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class HintPushed(Event):
     """A hint was sent to a worker over its WebSocket."""
 
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobPut(Event):
     """A job was put at a controller."""
 
@@ -74,7 +73,7 @@ class JobPut(Event):
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class AgentJobEvent(Event):
     """Something that happened to a job that a worker runs for the controller."""
 
@@ -84,7 +83,7 @@ class AgentJobEvent(Event):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobDelivered(AgentJobEvent):
     """A job went to a worker, having `waited` since it was put or last given back."""
 
@@ -92,7 +91,7 @@ class JobDelivered(AgentJobEvent):
     again: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobReported(AgentJobEvent):
     """A worker reported how a job ended: done, failed, dead or cancelled."""
 
@@ -101,7 +100,7 @@ class JobReported(AgentJobEvent):
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobDied(AgentJobEvent):
     """A job is dead: its worker reported that its last attempt failed."""
 
@@ -110,14 +109,14 @@ class JobDied(AgentJobEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobLapsed(AgentJobEvent):
     """A worker was silent for too long: its job goes to another, unless it is given up."""
 
     level: ClassVar[int] = logging.WARNING
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobGivenUp(AgentJobEvent):
     """A job is dead: its workers were silent in all its attempts, or it cannot be decoded."""
 
@@ -126,7 +125,7 @@ class JobGivenUp(AgentJobEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class ControllerCounted(Event):
     """How many jobs, workers and held polls there are, counted because a sink asked."""
 
@@ -136,7 +135,7 @@ class ControllerCounted(Event):
     held: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RequestAnswered(Event):
     """The controller answered a request other than a poll."""
 

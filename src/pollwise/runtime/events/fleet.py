@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import ClassVar
 
-from pollwise.runtime.events.base import Event
+from pollwise.runtime.events.base import Event, event
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class FleetStarted(Event):
     """A fleet starts polling. `source` is the name of the fleet here and below."""
 
@@ -21,7 +20,7 @@ class FleetStarted(Event):
     budget: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class FleetStopped(Event):
     """A fleet stopped; `cancelled` polls were in progress and are repeated later."""
 
@@ -30,7 +29,7 @@ class FleetStopped(Event):
     cancelled: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class BudgetShort(Event):
     """Fixed intervals, rechecks and max_intervals need more polls a second than the budget."""
 
@@ -40,7 +39,7 @@ class BudgetShort(Event):
     budget: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class FleetOrdered(Event):
     """An order was carried out: retry, close-breaker, pause, resume or poll-now.
 
@@ -56,7 +55,7 @@ class FleetOrdered(Event):
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class FleetSettingsChanged(Event):
     """Polling settings were changed while the fleet ran; `by` is as for `FleetOrdered`.
 
@@ -69,7 +68,7 @@ class FleetSettingsChanged(Event):
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetEvent(Event):
     """An event of one target. `type` is its probe type."""
 
@@ -77,24 +76,24 @@ class TargetEvent(Event):
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetAdded(TargetEvent):
     """A target was added to a fleet."""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetRemoved(TargetEvent):
     """A target was removed from a fleet."""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetPolling(TargetEvent):
     """A poll of a target starts, `late` seconds after its due time."""
 
     late: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetPolled(TargetEvent):
     """A poll of a target ended: `changed`, `unchanged`, `failed`, or `dropped` without a result.
 
@@ -109,7 +108,7 @@ class TargetPolled(TargetEvent):
     due: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetChanged(TargetEvent):
     """A reading changed."""
 
@@ -118,7 +117,7 @@ class TargetChanged(TargetEvent):
     summary: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetFailed(TargetEvent):
     """A poll failed, the last of `failures` in a row; the next poll is after `delay`."""
 
@@ -129,7 +128,7 @@ class TargetFailed(TargetEvent):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetRecovered(TargetEvent):
     """A poll succeeded after `failures` failures in a row."""
 
@@ -138,14 +137,14 @@ class TargetRecovered(TargetEvent):
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetStateChanged(TargetEvent):
     """The state of a target changed: closed, confirming, backing off, open or dead."""
 
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetDead(TargetEvent):
     """A target is dead; it is polled again after `delay`."""
 
@@ -156,7 +155,7 @@ class TargetDead(TargetEvent):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class TargetStuck(TargetEvent):
     """A poll still runs after its cancellation at the deadline; its slot was replaced."""
 
@@ -165,7 +164,7 @@ class TargetStuck(TargetEvent):
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class ActionFailed(TargetEvent):
     """An action for a change raised or timed out; the target itself is fine."""
 

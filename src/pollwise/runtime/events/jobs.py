@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import ClassVar
 
-from pollwise.runtime.events.base import Event
+from pollwise.runtime.events.base import Event, event
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class WorkerStarted(Event):
     """A worker starts to poll."""
 
@@ -21,7 +20,7 @@ class WorkerStarted(Event):
     strategy: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class ConcurrencyChanged(Event):
     """An operator changed how many handlers a worker runs at a time."""
 
@@ -32,7 +31,7 @@ class ConcurrencyChanged(Event):
     after: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class WorkerStopping(Event):
     """A worker stopped claiming and finishes the jobs it holds."""
 
@@ -43,7 +42,7 @@ class WorkerStopping(Event):
     grace: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class WorkerStopped(Event):
     """A worker holds no jobs any more; it gave `given_back` jobs back to the queue."""
 
@@ -53,7 +52,7 @@ class WorkerStopped(Event):
     given_back: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobEvent(Event):
     """Something that happened to one job."""
 
@@ -63,21 +62,21 @@ class JobEvent(Event):
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobStarted(JobEvent):
     """A handler begins, `waited` seconds after the job was due."""
 
     waited: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobDone(JobEvent):
     """A handler returned."""
 
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobRetried(JobEvent):
     """A handler failed; its job runs again after `delay`."""
 
@@ -89,14 +88,14 @@ class JobRetried(JobEvent):
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobSnoozed(JobEvent):
     """A handler asked to run its job again after `delay`; the attempt does not count."""
 
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobDead(JobEvent):
     """A job went to the dead letters."""
 
@@ -106,14 +105,14 @@ class JobDead(JobEvent):
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobCancelled(JobEvent):
     """A job that somebody cancelled has ended: its handler was stopped, or did not begin."""
 
     level: ClassVar[int] = logging.INFO
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobGivenBack(JobEvent):
     """A job was given back unfinished: its worker stops, or the breaker of its kind opened."""
 
@@ -122,7 +121,7 @@ class JobGivenBack(JobEvent):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobUnhandled(JobEvent):
     """A store that cannot select kinds delivered a job without a handler; it was given back."""
 
@@ -131,7 +130,7 @@ class JobUnhandled(JobEvent):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobLocked(Event):
     """A worker has no key or codec for the payload of a job, and gave it back for `delay` seconds.
 
@@ -147,7 +146,7 @@ class JobLocked(Event):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class KindUnhandled(Event):
     """Jobs of a kind that this worker has no handler for have been ready for over a minute.
 
@@ -164,7 +163,7 @@ class KindUnhandled(Event):
     key: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class JobLost(JobEvent):
     """A lease expired while its worker ran the job, which may now run elsewhere.
 

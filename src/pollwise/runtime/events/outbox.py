@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
-from pollwise.runtime.events.base import Event
+from pollwise.runtime.events.base import Event, event
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RelayEvent(Event):
     """An event of a relay. The source is "outbox:" and the outbox's name."""
 
@@ -18,7 +18,7 @@ class RelayEvent(Event):
     relay: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RelayStarted(RelayEvent):
     """A relay begins to poll an outbox; `instance` is its name with a random suffix."""
 
@@ -28,7 +28,7 @@ class RelayStarted(RelayEvent):
     instance: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RelayStopping(RelayEvent):
     """A relay claims no more keys and finishes those it holds."""
 
@@ -36,14 +36,14 @@ class RelayStopping(RelayEvent):
     grace: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RelayStopped(RelayEvent):
     """A relay has stopped; it gave `given_back` unfinished keys back."""
 
     given_back: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RelayStandsBy(RelayEvent):
     """A newer relay has handlers that this relay lacks; this one claims nothing while it lives."""
 
@@ -54,12 +54,12 @@ class RelayStandsBy(RelayEvent):
     instance: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RelayResumed(RelayEvent):
     """The newer relay is gone, and this one claims again."""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class HandlersDiffer(RelayEvent):
     """A live older relay has handlers that this relay lacks: were they removed on purpose?"""
 
@@ -69,7 +69,7 @@ class HandlersDiffer(RelayEvent):
     missing: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PatternUnmatched(RelayEvent):
     """At the start of a relay, this pattern matches none of the records in the outbox."""
 
@@ -80,7 +80,7 @@ class PatternUnmatched(RelayEvent):
     kinds: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordEvent(RelayEvent):
     """An event of one record."""
 
@@ -93,7 +93,7 @@ class RecordEvent(RelayEvent):
     lane: str = field(default="", kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordHandled(RecordEvent):
     """All handlers of a record are done, `lag` seconds after it was put."""
 
@@ -103,7 +103,7 @@ class RecordHandled(RecordEvent):
     handlers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordRetried(RecordEvent):
     """A handler failed and is retried after `delay`; the key waits for it."""
 
@@ -116,7 +116,7 @@ class RecordRetried(RecordEvent):
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordSnoozed(RecordEvent):
     """A handler asked to be called again after `delay`; this uses no attempt."""
 
@@ -124,7 +124,7 @@ class RecordSnoozed(RecordEvent):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordFellBack(RecordEvent):
     """A handler gave up, and its fallback handled the record."""
 
@@ -135,7 +135,7 @@ class RecordFellBack(RecordEvent):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordUnhandled(RecordEvent):
     """No handler matches a record; it is retried after `delay`. Emitted once per kind."""
 
@@ -144,7 +144,7 @@ class RecordUnhandled(RecordEvent):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordLocked(RecordEvent):
     """A relay has no key or codec for the payload of a record; it tries again after `delay`.
 
@@ -157,7 +157,7 @@ class RecordLocked(RecordEvent):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RecordDead(RecordEvent):
     """A handler gave up on a record, and no other handler has attempts left."""
 
@@ -170,7 +170,7 @@ class RecordDead(RecordEvent):
     gave_up: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class KeyBlocked(RelayEvent):
     """The records behind a dead one wait until an operator retries or drops it."""
 
@@ -181,7 +181,7 @@ class KeyBlocked(RelayEvent):
     lane: str = field(default="", kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class KeyGivenBack(RelayEvent):
     """A relay gave a key back with `records` unfinished records."""
 
@@ -191,7 +191,7 @@ class KeyGivenBack(RelayEvent):
     lane: str = field(default="", kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class KeyLost(RelayEvent):
     """A relay lost the lease of a key; another relay handles the records of this claim again."""
 
@@ -202,7 +202,7 @@ class KeyLost(RelayEvent):
     lane: str = field(default="", kw_only=True)
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class OutboxMeasured(RelayEvent):
     """The records in an outbox by state, and its live relays; once a minute, if anyone listens.
 

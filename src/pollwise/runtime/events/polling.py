@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import ClassVar
 
-from pollwise.runtime.events.base import Event
+from pollwise.runtime.events.base import Event, event
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PollFinished(Event):
     """A poll returned. Empty polls are counted by metrics, but neither logged nor traced."""
 
@@ -23,7 +22,7 @@ class PollFinished(Event):
     average: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PollFailed(Event):
     """A poll raised. The next follows after `delay`, set by the retry and not by the pacer."""
 
@@ -34,7 +33,7 @@ class PollFailed(Event):
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PollRecovered(Event):
     """A poll succeeded after `failures` failures in a row."""
 
@@ -43,7 +42,7 @@ class PollRecovered(Event):
     failures: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PaceChanged(Event):
     """A pacer changed course: back-off, speed-up, reset, class or decay."""
 
@@ -52,7 +51,7 @@ class PaceChanged(Event):
     after: float | str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class BreakerChanged(Event):
     """The breaker of a kind, or of an outbox's handler, opened, went half-open or closed."""
 
@@ -62,7 +61,7 @@ class BreakerChanged(Event):
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class ChoreFailed(Event):
     """A recurring chore (lease renewal, retention) raised; it runs again at its next turn."""
 
@@ -72,7 +71,7 @@ class ChoreFailed(Event):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class ThreadsAbandoned(Event):
     """The number of threads whose handlers timed out and still run; each occupies a place."""
 
@@ -80,7 +79,7 @@ class ThreadsAbandoned(Event):
     places: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PlacesTaken(Event):
     """Threads of handlers that timed out occupy all places: nothing runs until one returns."""
 
@@ -89,7 +88,7 @@ class PlacesTaken(Event):
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class PlacesFree(Event):
     """A thread returned after all places were taken: work goes on. `threads` still occupy one."""
 
@@ -98,7 +97,7 @@ class PlacesFree(Event):
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class LoopBlocked(Event):
     """A handler blocks the event loop: no lease is renewed, and jobs may run again elsewhere.
 
@@ -113,7 +112,7 @@ class LoopBlocked(Event):
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class LoopResumed(Event):
     """The event loop runs again, after about `seconds` in which a handler blocked it."""
 
@@ -123,7 +122,7 @@ class LoopResumed(Event):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class RunRecycled(Event):
     """A worker or a relay stops, because its process should be replaced by a fresh one."""
 
@@ -132,7 +131,7 @@ class RunRecycled(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class HandlerStuck(Event):
     """A handler did not end within `after` seconds after a stop cancelled it.
 
@@ -145,7 +144,7 @@ class HandlerStuck(Event):
     after: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class HintsProven(Event):
     """A check of the hint channel came back after `took`: pauses may use the long interval."""
 
@@ -154,7 +153,7 @@ class HintsProven(Event):
     took: float
 
 
-@dataclass(frozen=True, slots=True)
+@event
 class HintsLost(Event):
     """Hints no longer arrive; until they do, pauses use the strategy's own intervals."""
 
