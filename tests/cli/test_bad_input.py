@@ -158,8 +158,8 @@ def test_only_a_put_makes_a_database(words: list[str], folder: Path) -> None:
         (["queue", "list", URL, "--state", "redy"], ("state = 'redy'", "ready, delayed")),
         (["queue", "list", URL, "--limit", "0"], ("limit = 0 must be from 1 to 1000",)),
         (["queue", "list", URL, "--state", "dead", "--limit", "5000"], ("limit = 5000",)),
-        (["queue", "retry", URL], ("give job ids or --all",)),
-        (["queue", "drop", URL, "1", "--all"], ("give job ids or --all",)),
+        (["queue", "retry", URL], ("give job ids, --all or a filter",)),
+        (["queue", "drop", URL, "1", "--all"], ("give job ids, --all or a filter",)),
     ],
 )
 def test_a_query_that_makes_no_sense(words: list[str], says: tuple[str, ...], folder: Path) -> None:

@@ -301,6 +301,38 @@ def test_cancel_ends_what_waits_and_asks_the_worker_of_what_runs() -> None:
     assert "dead; it had ended" in pollwise("queue", "cancel", url, dead).out
 
 
+def test_filters_narrow_lists_and_actions() -> None:
+    bury("Timeout after 3 s", "ValueError: no", "timeout", kind="mail")
+    good("queue", "put", URL, "other", "--key", "k")
+    good("queue", "put", URL, "other")
+
+    def ids(*words: str) -> list[str]:
+        return sorted(fact["id"] for fact in good("queue", "list", URL, *words, "--json").json())
+
+    assert ids("--error", "TIMEOUT") == ["1", "3"]
+    assert ids("--key", "k") == ["4"]
+    assert ids("--older-than", "1h") == []
+    assert ids("--newer-than", "1h", "--state", "dead") == ["1", "2", "3"]
+    text = good("queue", "list", URL, "--error", "timeout", "--limit", "1").out
+    after = text.splitlines()[-1].removeprefix("more may follow: --after ")
+    rest = good("queue", "list", URL, "--error", "timeout", "--after", after).out
+    assert len(rest.splitlines()) == 2
+
+    asked = pollwise("queue", "retry", URL, "--error", "timeout")
+    assert asked.code != 0
+    assert "add --yes" in asked.err
+    retried = good("queue", "retry", URL, "--error", "timeout", "--yes", "--json").json()
+    assert retried == {"retried": 2}
+    assert good("queue", "drop", URL, "--kind", "mail", "--yes").out == "dropped 1 job(s)\n"
+    assert good("queue", "cancel", URL, "--kind", "other", "--yes").out == "cancelled 2 job(s)\n"
+    assert ids() == ["1", "3"]
+    for words in (["drop", URL, "1", "--kind", "a"], ["cancel", URL], ["retry", URL, "--all", "1"]):
+        refused = pollwise("queue", *words)
+        assert refused.code != 0
+        assert "give job ids" in refused.err
+    assert pollwise("queue", "drop", URL, "--state", "ready", "--yes").code != 0
+
+
 def test_result_prints_json_and_tells_failures_apart() -> None:
     async def work() -> None:
         async with SqliteQueue("jobs.db") as queue:

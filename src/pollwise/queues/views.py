@@ -24,7 +24,7 @@ LISTED_AT_ONCE = 500
 #: A state with more jobs than this is counted up to it, in stores that would have to scan for more.
 COUNTED_MAX = 10_000
 #: How many jobs that are not ready, in all states together, are read to count them by kind.
-KINDS_EXAMINED_MAX = 20_000
+KINDS_EXAMINED_MAX = 10_000
 #: The maximum number of queue names that `names` returns.
 NAMES_MAX = 1_000
 #: The maximum length of a cursor, and of the text that a filter looks for in errors, in characters.

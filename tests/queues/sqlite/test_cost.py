@@ -149,6 +149,9 @@ async def view_costs(queue: SqliteQueue) -> dict[str, int]:
         calls[f"{chosen}"] = partial(queue.page, chosen)
         after = (await queue.page(chosen)).next
         calls[f"{chosen}, next"] = partial(queue.page, replace(chosen, after=after))
+    calls["drop"] = partial(queue.drop, JobFilter("dead", limit=5))
+    calls["retry"] = partial(queue.retry, JobFilter("dead", limit=5))
+    calls["cancel"] = partial(queue.cancel, JobFilter(limit=5))
     for name, call in calls.items():
         with meter.reading(queue._store.connect()):
             await call()

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, cast
+from dataclasses import replace
+from typing import Annotated
 
 import typer
 
 from pollwise.cli.options import Json
 from pollwise.cli.output import fail, moment, print_json, print_table, say, visible
+from pollwise.cli.queue.bulk import (
+    ErrorText,
+    Key,
+    Kinds,
+    NewerThan,
+    OlderThan,
+    StateOf,
+    Yes,
+    act_on_all,
+    filter_of,
+)
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.show import facts_of
 from pollwise.cli.queue.text import encoded, shortened
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
-from pollwise.runtime.jobs import ENDED, STATES, State
+from pollwise.queues.views import JobFilter
+from pollwise.runtime.jobs import ENDED, JobInfo, State
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
-After = Annotated[str | None, typer.Option(help="Continue after this job id.")]
-Kinds = Annotated[
-    list[str] | None, typer.Option("--kind", help="Only jobs of this kind; may be repeated.")
-]
-Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all.")]
+After = Annotated[str | None, typer.Option(help="Continue there, as the page before says.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all, or a filter.")]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
 #: What `queue cancel` says about a job, by its state.
 CANCELLED = {
@@ -32,8 +42,12 @@ CANCELLED = {
 
 def list_jobs(
     url: Url,
-    state: Annotated[str | None, typer.Option(help=f"One of {', '.join(STATES)}.")] = None,
+    state: StateOf = None,
     kind: Kinds = None,
+    key: Key = None,
+    error: ErrorText = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
     worker: Annotated[
         str | None, typer.Option(help="Only jobs that this worker holds or has ended.")
     ] = None,
@@ -44,19 +58,16 @@ def list_jobs(
 ) -> None:
     """List jobs in the order they were put.
 
-    Example: pollwise queue list sqlite:///jobs.db --state leased --worker box-1 --newest
+    With --key, --error, --older-than or --newer-than, in the order that the store can read best:
+    those that run, then those that wait, then those that ended, the newest first. Such a list looks
+    at a limited number of jobs at a time, and says how to search on.
+
+    Example: pollwise queue list sqlite:///jobs.db --state dead --error timeout
     """
-    page = with_queue(
-        url,
-        lambda q: q.jobs(
-            cast("Any", state),
-            kind=kind or None,
-            worker=worker,
-            newest=newest,
-            limit=limit,
-            after=after,
-        ),
+    chosen = filter_of(
+        state, kind, key, error, older_than, newer_than, worker=worker, limit=limit, after=after
     )
+    page, more = with_queue(url, lambda queue: _page(queue, chosen, newest))
     if as_json:
         print_json([facts_of(info) for info in page])
         return
@@ -79,55 +90,151 @@ def list_jobs(
         narrow=("id", "state", "attempt", time),
         cut="error or payload",
     )
-    if len(page) == limit:
-        say(f"more may follow: --after {page[-1].job.id}")
+    if more is not None:
+        say(f"more may follow: --after {more}")
+
+
+async def _page(queue: Queue, chosen: JobFilter, newest: bool) -> tuple[list[JobInfo], str | None]:
+    """A page, and where the next one begins."""
+    plain = JobFilter(chosen.state, chosen.kinds, chosen.worker, chosen.limit, chosen.after)
+    if chosen != plain:
+        if newest:
+            raise ConfigError(
+                "--newest does not go with --key, --error, --older-than and --newer-than; leave it "
+                "out"
+            )
+        found = await queue.page(chosen)
+        return found.jobs, found.next
+    page = await queue.jobs(
+        chosen.state,
+        kind=chosen.kinds,
+        worker=chosen.worker,
+        newest=newest,
+        limit=chosen.limit,
+        after=chosen.after,
+    )
+    return page, page[-1].job.id if len(page) == chosen.limit else None
 
 
 def cancel(
     url: Url,
-    ids: Annotated[list[str], typer.Argument(help="Job ids.")],
+    ids: Annotated[list[str] | None, typer.Argument(help="Job ids; or a filter.")] = None,
+    state: StateOf = None,
+    kind: Kinds = None,
+    key: Key = None,
+    error: ErrorText = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Cancel jobs. One that waits ends at once; one that runs is stopped by its worker.
 
     A job that waits is then deleted, unless the URL says how long to keep it, as in ?keep=7d.
-    Exits with 1 if a job had ended or does not exist.
+    Exits with 1 if a job had ended or does not exist. With a filter instead of ids, all jobs that
+    match and have not ended; it asks first.
 
     Example: pollwise queue cancel sqlite:///jobs.db 17 18
     """
+    chosen = filter_of(state, kind, key, error, older_than, newer_than, live=True)
+    if ids is None or not ids:
+        _check_given(chosen, JobFilter(live=True), "job ids or a filter, such as --kind")
+        options = {"yes": yes, "as_json": as_json}
+        with_queue(url, lambda q: act_on_all(q, q.cancel, chosen, "cancelled", **options))
+        return
+    _only_ids(chosen, JobFilter(live=True))
     states = with_queue(url, lambda queue: queue.cancel(ids))
     if as_json:
         print_json(states)
     else:
-        for job_id, state in states.items():
-            say(visible(job_id), "  ", CANCELLED.get(state, f"{state}; it had ended"))
+        for job_id, now in states.items():
+            say(visible(job_id), "  ", CANCELLED.get(now, f"{now}; it had ended"))
     others = [job_id for job_id in dict.fromkeys(ids) if states.get(job_id) not in CANCELLED]
     if others:
         fail(f"not cancelled, because they had ended or do not exist: {', '.join(others)}")
         raise typer.Exit(1)
 
 
-def retry(url: Url, ids: Ids = None, everything: All = False, as_json: Json = False) -> None:
+def retry(
+    url: Url,
+    ids: Ids = None,
+    everything: All = False,
+    state: StateOf = None,
+    kind: Kinds = None,
+    key: Key = None,
+    error: ErrorText = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
     """Run dead jobs again, with fresh attempts; by id, also done and cancelled ones.
 
-    Example: pollwise queue retry sqlite:///jobs.db 17 18
+    With a filter instead of ids, all dead jobs that match, or those of another --state that have
+    ended; it asks first.
+
+    Example: pollwise queue retry sqlite:///jobs.db --error timeout --newer-than 1d
     """
+    chosen = filter_of(state, kind, key, error, older_than, newer_than)
+    if chosen != JobFilter():
+        _no_ids(ids, everything)
+        options = {"yes": yes, "as_json": as_json}
+        dead = replace(chosen, state=chosen.state or "dead")
+        with_queue(url, lambda q: act_on_all(q, q.retry, dead, "retried", **options))
+        return
     wanted = _chosen(ids, everything)
     _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.retry, ENDED)), as_json)
 
 
-def drop(url: Url, ids: Ids = None, everything: All = False, as_json: Json = False) -> None:
+def drop(
+    url: Url,
+    ids: Ids = None,
+    everything: All = False,
+    state: StateOf = None,
+    kind: Kinds = None,
+    key: Key = None,
+    error: ErrorText = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
     """Delete dead jobs permanently.
 
-    Example: pollwise queue drop sqlite:///jobs.db --all
+    With a filter instead of ids, all dead jobs that match, or those of another --state that have
+    ended; it asks first.
+
+    Example: pollwise queue drop sqlite:///jobs.db --state done --older-than 7d
     """
+    chosen = filter_of(state, kind, key, error, older_than, newer_than)
+    if chosen != JobFilter():
+        _no_ids(ids, everything)
+        options = {"yes": yes, "as_json": as_json}
+        dead = replace(chosen, state=chosen.state or "dead")
+        with_queue(url, lambda q: act_on_all(q, q.drop, dead, "dropped", **options))
+        return
     wanted = _chosen(ids, everything)
     _report("dropped", *with_queue(url, lambda q: _each(q, wanted, q.drop, ("dead",))), as_json)
 
 
+def _no_ids(ids: list[str] | None, everything: bool) -> None:
+    if ids or everything:
+        raise ConfigError("give job ids, --all or a filter, and only one of them")
+
+
+def _only_ids(chosen: JobFilter, empty: JobFilter) -> None:
+    if chosen != empty:
+        raise ConfigError("give job ids or a filter, and not both")
+
+
+def _check_given(chosen: JobFilter, empty: JobFilter, what: str) -> None:
+    if chosen == empty:
+        raise ConfigError(f"give {what}")
+
+
 def _chosen(ids: list[str] | None, everything: bool) -> list[str] | None:
     if bool(ids) == everything:
-        raise ConfigError("give job ids or --all, and not both")
+        raise ConfigError("give job ids, --all or a filter, and only one of them")
     return None if everything else ids
 
 

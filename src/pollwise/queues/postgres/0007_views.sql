@@ -97,7 +97,7 @@ END
 $$;
 
 -- Counts by kind and state, and whether there may be more. p_ready: how many of each kind that is
--- ready are counted; with more than five kinds fewer of each. p_most: how many jobs that are not ready
+-- ready are counted; with more than three kinds fewer of each. p_most: how many jobs that are not ready
 -- are read, in all states together; states with few jobs are read wholly.
 CREATE FUNCTION {schema}.counts_by_kind(
     p_queue text, p_ready integer, p_most integer, p_now double precision
@@ -120,7 +120,7 @@ DECLARE
 BEGIN
     SELECT array_agg(f.kind), array_agg(f.since) INTO v_kinds, v_firsts
     FROM {schema}.first_ready(p_queue, 1000) AS f;
-    v_each := greatest(p_ready / greatest(coalesce(cardinality(v_kinds), 0) / 5, 1), 100);
+    v_each := greatest(p_ready / greatest(coalesce(cardinality(v_kinds), 0) / 2, 1), 100);
     RETURN QUERY
         SELECT k.kind, 0, least(c.count, v_each), v_now - k.since, c.count > v_each
         FROM unnest(v_kinds, v_firsts) AS k (kind, since)

@@ -25,7 +25,7 @@ from pollwise.storage.sqlite.file import FileConnection, snapshot
 #: After this many seconds a page stops to examine jobs: large payloads make them slow to read.
 PAGE_TIME = 0.02
 #: How many jobs are examined between two looks at the clock.
-STEP = 500
+STEP = 200
 #: How many pairs of a kind and a priority, and how many overdue jobs, are examined for the oldest.
 FIRSTS_MAX = 1_000
 _SEQ_MAX = 2**63 - 1
@@ -96,7 +96,7 @@ class SqlitePages:
         capped: set[State] = set()
         with snapshot(self._connect()):
             firsts = self._rows(self._sql["firsts"], most=FIRSTS_MAX)
-            each_most = max(COUNTED_MAX // max(len(firsts) // 5, 1), 100)
+            each_most = max(COUNTED_MAX // max(len(firsts) // 2, 1), 100)
             for kind, first in firsts:
                 [(count,)] = self._rows(self._sql["count_kind"], kind=kind, most=each_most + 1)
                 rows.append((kind, 0, min(count, each_most), max(now - first, 0.0)))

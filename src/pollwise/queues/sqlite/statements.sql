@@ -443,7 +443,7 @@ SELECT seq FROM pollwise_jobs WHERE queue = :queue AND state >= 4 AND state = 4 
 
 -- name: ended_ids
 SELECT seq FROM pollwise_jobs
-WHERE queue = :queue AND state >= 4 AND seq IN (SELECT value FROM json_each(:batch))
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue AND +state >= 4
 ORDER BY seq;
 
 -- name: retry
@@ -460,10 +460,14 @@ UPDATE pollwise_jobs SET
     worker = NULL, claimed_at = NULL, progress = NULL, result = NULL, expires_at = NULL
 WHERE seq = :seq;
 
+-- name: drop_dead
+DELETE FROM pollwise_jobs WHERE queue = :queue AND state >= 4 AND state = 4 RETURNING seq;
+
 -- name: drop
+-- By number: the + keeps the planner from the index of all ended jobs.
 DELETE FROM pollwise_jobs
-WHERE queue = :queue AND state >= 4 AND state IN (SELECT value FROM json_each(:states))
-  AND (:batch IS NULL OR seq IN (SELECT value FROM json_each(:batch)))
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue
+  AND +state IN (SELECT value FROM json_each(:states))
 RETURNING seq;
 
 -- name: prune

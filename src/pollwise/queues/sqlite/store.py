@@ -327,6 +327,8 @@ class SqliteStore(SqliteFile):
     def drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         codes = json.dumps([_CODES[state] for state in states])
         with transaction(self.connect()):
+            if ids is None:
+                return len(self._rows("drop_dead"))
             return len(self._rows("drop", batch=_id_batch(ids), states=codes))
 
     def prune(self, now: float, keep: float | None) -> int:
