@@ -15,6 +15,7 @@ from pollwise.queues.views import JobFilter
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY
 from pollwise.runtime.jobs import NAME_LENGTH_MAX
 from pollwise.runtime.rollups import HistoryPoint, series
+from pollwise.web.charts import Series
 from pollwise.web.live import wants_events
 from pollwise.web.pages.job.page import source_of
 from pollwise.web.pages.queues.attention import PROVING
@@ -159,9 +160,11 @@ class WorkersPage(WorkersView):
         pages = max((len(matching) + PAGE - 1) // PAGE, 1)
         page = min(whole(visit.query.get("page", ""), 1), pages)
         queues = [summed_up(source, snapshot) for source, snapshot in found]
+        agents = self.web.sources.controller_source()
         queues.sort(key=lambda each: (each.error is None, -each.count))
         return {
             "queues": queues[:QUEUES_SHOWN],
+            "of_agents": None if agents is None else agents.shown,
             "more_queues": max(len(queues) - QUEUES_SHOWN, 0),
             "total": sum(each.count for each in queues),
             "total_busy": sum(each.busy for each in queues),
@@ -189,7 +192,13 @@ class OneWorkerPage(WorkersView):
         self._histories: dict[tuple[str, str], Remembered[list[HistoryPoint]]] = {}
 
     async def marker(self, visit: Visit) -> Hashable:
-        return await source_of(visit).marker()
+        source = source_of(visit)
+        if not source.queue.capabilities.views:
+            return await source.marker()
+        try:
+            return tuple(await runs_of(source, visit.path["name"]))
+        except (PollwiseError, OSError) as error:
+            return str(error)
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source, name = source_of(visit), visit.path["name"]
@@ -211,13 +220,19 @@ class OneWorkerPage(WorkersView):
                 f"There is no worker {name[:80]} of the queue {source.title}, and it left no jobs."
             )
         now = self.web.sources.clock.epoch()
+        minutes = series(points, 60.0, now - CHARTED, now) if points else []
         return {
             "source": source,
             "name": name,
             "error": error,
             "instances": self.shown_workers([(source, info) for info in infos]),
             "pause": snapshot.paused.get(None),
-            "points": series(points, 60.0, now - CHARTED, now) if points else [],
+            "points": minutes,
+            "times": [each.at for each in minutes],
+            "ended": [
+                Series("done", [each.done for each in minutes], "green"),
+                Series("failed", [each.failed for each in minutes], "red"),
+            ],
             "keeps_history": source.queue.capabilities.history,
             "running": sorted(running, key=lambda run: run.since)[:PAGE],
             "running_max": PAGE,
