@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -19,6 +20,7 @@ from pollwise.web.app import Web, application
 from pollwise.web.comparisons import ComparisonRun
 from pollwise.web.pages.lab import form as lab_form
 from pollwise.web.pages.lab import page as lab_page
+from pollwise.web.rendering import HERE
 from pollwise.web.sources import Sources
 from tests.web.viewers import Somebody, browsing
 
@@ -92,8 +94,13 @@ def test_a_comparison_ends_in_a_report_with_a_table_and_charts() -> None:
         assert run.facts["headline"] in page
         assert "now, as measured" in page
         assert "1,800 polls an hour by 2.0 workers on average, 10 % of them" in page
+        assert "The replay has no hints, so its jobs wait longer than yours" in page
         assert page.count('<svg viewBox="0 0 940') == 3
         assert "adaptive 100ms to 5s" in page
+        sheet = (HERE / "static" / "app.css").read_text()
+        used = set(re.findall(r"\b[sf]-[a-z_]+", page.partition("Cost against waiting")[2]))
+        assert used > {"s-adaptive", "f-area", "f-none"}
+        assert [each for each in sorted(used) if f".{each}" not in sheet] == []
         assert "Bursts within a minute are smoothed" in page
         report = await http.get(f"{where}/report.html")
         assert report.headers["content-disposition"].startswith("attachment")

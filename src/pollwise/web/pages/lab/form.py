@@ -44,8 +44,8 @@ HOW_REBUILT = (
     "are smoothed, and a retry counts as another arrival."
 )
 HOW_REPLAYED = (
-    "The replay has one poller and no hints. Several workers poll side by side: together they poll "
-    "more often and find jobs sooner."
+    "The replay has one poller and no hints. Workers that poll side by side poll more often and "
+    "find jobs sooner together, and hints wake them at once."
 )
 
 
