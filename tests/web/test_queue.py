@@ -12,6 +12,7 @@ import pytest
 
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from pollwise.runtime.rollups import Histogram, HistoryPoint
 from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRow, encoded
@@ -198,6 +199,41 @@ def test_shows_kinds_workers_and_progress() -> None:
         assert '<progress value="0.4" max="1"' in html
 
     with_page(work)
+
+
+class Sealed(MemoryQueue):
+    """A queue in a store that shows dead jobs only, as SQS does."""
+
+    capabilities = replace(
+        MemoryQueue.capabilities,
+        views=False, pause=False, presence=False, history=False, cancel=False,
+    )  # fmt: skip
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        raise self._no_views("count jobs by kind")
+
+
+def test_a_store_without_views_shows_counts_and_dead_jobs() -> None:
+    async def main() -> None:
+        queue = Sealed("sealed")
+        visitor = Visitor(queue)
+        [dead] = await die(queue, NewJob("mail", 1))
+        await queue.put(NewJob("mail", 2))
+        for path in ("/queues/sealed", "/queues/sealed?state=ready", "/"):
+            text = await visitor.main(path)
+            assert "does not answer" not in text
+        html = await visitor.get("/queues/sealed?state=ready&kind=other")
+        assert rows(html) == [dead]
+        text = await visitor.main("/queues/sealed")
+        assert "This store shows a job only to the worker that claims it." in text
+        assert "Ready 1" in text
+        assert "Pause the queue" not in text
+        assert "This store keeps no records of its workers." in text
+        assert (await visitor.post("/queues/sealed", "pause")).status_code == 303
+        await visitor.post("/queues/sealed", "retry", [dead])
+        assert (await queue.stats()).ready == 2
+
+    asyncio.run(main())
 
 
 class Reader(WebAccess):

@@ -20,7 +20,7 @@ from pollwise.errors import PollwiseError, StoreError
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import STATES, JobInfo
 from pollwise.runtime.rollups import HistoryPoint
@@ -42,6 +42,8 @@ DISCOVER_EVERY = 30.0
 #: that stays open while nothing happens reads the rest only after IDLE_REMEMBERED.
 COUNTS_REMEMBERED = 1.0
 REST_REMEMBERED = 10.0
+#: Answers of a store that bills each call are reused this many times as long.
+BILLED_TIMES = 30.0
 IDLE_REMEMBERED = 60.0
 NEVER = float("inf")
 #: How much history the overview reads, in seconds, and the ranges that charts show: their length
@@ -89,6 +91,11 @@ class Remembered(Generic[T]):
             raise
         finally:
             self._at = self._clock.now()
+
+    @property
+    def old(self) -> bool:
+        """True if a page that stays open should ask again, even if nothing seems to change."""
+        return self.age >= max(IDLE_REMEMBERED / 2, self._ttl)
 
     @property
     def age(self) -> float:
@@ -146,15 +153,14 @@ class QueueSource:
         self.place = queue.url  # without secrets
         self._clock = clock
         can = queue.capabilities
-        self._stats = Remembered(queue.stats, clock, COUNTS_REMEMBERED)
-        self._paused = Remembered(queue.paused if can.pause else _nothing, clock, REST_REMEMBERED)
-        self._workers = Remembered(
-            queue.workers if can.presence else _nobody, clock, REST_REMEMBERED
-        )
-        self._kinds = Remembered(
-            queue.stats_by_kind if can.views else _nothing, clock, REST_REMEMBERED
-        )
-        self._leased = Remembered(self._read_leased, clock, REST_REMEMBERED)
+        times = BILLED_TIMES if queue.gather else 1.0  # only stores that bill each call gather
+        rest = REST_REMEMBERED * times
+        self._stats = Remembered(queue.stats, clock, COUNTS_REMEMBERED * times)
+        self._paused = Remembered(queue.paused if can.pause else _nothing, clock, rest)
+        self._workers = Remembered(queue.workers if can.presence else _nobody, clock, rest)
+        self._kinds = Remembered(queue.stats_by_kind if can.views else _nothing, clock, rest)
+        self._leased = Remembered(self._read_leased, clock, rest)
+        self._dead = Remembered(self._read_dead, clock, IDLE_REMEMBERED)
         self._lately = Remembered(lambda: self._read_history(LATELY), clock, REST_REMEMBERED * 2)
         self._ranges = {
             name: Remembered(partial(self._read_history, span), clock, step / 3)
@@ -172,7 +178,7 @@ class QueueSource:
         It counts the jobs; every second time it reads another part again instead, if one is old.
         """
         try:
-            old = [part for part in self._parts if IDLE_REMEMBERED / 2 <= part.age < NEVER]
+            old = [part for part in self._parts if part.old and part.age < NEVER]
             self._counts_next = not self._counts_next or not old
             if not self._counts_next:
                 await max(old, key=lambda part: part.age).get(0.0)
@@ -204,6 +210,13 @@ class QueueSource:
             return ShownQueue(error=str(error) or type(error).__name__)
         return ShownQueue(stats, paused, tuple(workers), kinds, tuple(leased))
 
+    async def dead(self) -> JobPage:
+        """Some dead jobs, of a store that cannot list others; such a store may bill the call."""
+        return await self._dead.get()
+
+    async def _read_dead(self) -> JobPage:
+        return await self.queue.page(JobFilter("dead", limit=LEASES_EXAMINED))
+
     async def lately(self, *, live: bool = False) -> Sequence[HistoryPoint]:
         """The history of the last hours; nothing if the store keeps none, or does not answer."""
         return await self._past(self._lately, live)
@@ -227,7 +240,9 @@ class QueueSource:
 
     def forget(self) -> None:
         """An action changed the queue: the next page reads it again."""
-        for part in (self._stats, *self._parts[:-1]):
+        self._stats.forget()
+        self._dead.forget()
+        for part in self._parts[:-1]:  # history is not changed by actions
             part.forget()
 
     async def _read_leased(self) -> Sequence[JobInfo]:

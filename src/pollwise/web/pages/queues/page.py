@@ -55,6 +55,7 @@ class QueuePage(View):
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source = self._source(visit)
+        can = source.queue.capabilities
         shown = await source.snapshot(live=wants_events(visit.request))
         found, wrong = JobPage([], None, 0), ""
         try:
@@ -62,11 +63,13 @@ class QueuePage(View):
         except ConfigError as error:
             search, wrong = JobSearch(), f"This filter cannot be used: {error}."
         else:
-            if not source.queue.capabilities.views:
+            if not can.views:
                 search = JobSearch(state="dead")
             if shown.stats is not None:
                 try:
-                    found = await source.queue.page(search.filter())
+                    found = await (
+                        source.queue.page(search.filter()) if can.views else source.dead()
+                    )
                 except (PollwiseError, OSError) as error:
                     wrong = str(error)
         now = self.web.sources.clock.epoch()
@@ -76,7 +79,7 @@ class QueuePage(View):
         figures = figures_of(source, lately, shown.workers, now)
         return {
             "source": source,
-            "can": source.queue.capabilities,
+            "can": can,
             "shown": shown,
             "concerns": sorted_concerns(list(queue_concerns(source, shown, lately, now))),
             "search": search,
