@@ -160,7 +160,7 @@ def _handler(kind: str, takes: float, rng: Random, clock: Clock) -> Callable[[Jo
             if steps > 1:
                 await job.progress(step / steps, f"page {step + 1} of {steps}")
             await clock.sleep(rng.expovariate(steps / takes))
-        if kind == "charge_card" and rng.random() < 0.004:
+        if kind == "charge_card" and rng.random() < 0.01:
             raise CardDeclined("the bank declined the card: insufficient funds")
         if kind == "ship" and rng.random() < 0.03:
             raise ConnectionError("carrier.example answered 503: maintenance until 15:00")
