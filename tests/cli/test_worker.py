@@ -127,10 +127,10 @@ def test_a_warning_of_the_users_code_says_where(ran: Ran, folder: Path) -> None:
 
 
 def test_modules_are_found_from_the_current_folder(ran: Ran, folder: Path) -> None:
-    package = folder / "app" / "work"
+    package = folder / "mailroom" / "work"
     package.mkdir(parents=True)
     (package / "jobs.py").write_text(SHOP)
-    good("worker", "app.work.jobs:worker")
+    good("worker", "mailroom.work.jobs:worker")
     assert ran.worker.kinds == ("greet",)
 
 
