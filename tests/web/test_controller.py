@@ -183,7 +183,11 @@ def test_a_store_without_the_state_of_a_controller_is_a_notice(tmp_path: Path) -
                 assert page.status_code == 200
                 assert 'class="notice bad"' in page.text
             async with browsing(application(Web(without, Somebody()))) as http:
-                assert (await http.get("/controller")).status_code == 404
+                missing = await http.get("/controller")
+                assert missing.status_code == 404
+                assert ">Controller<" not in missing.text  # in the navigation
+                without.add_queue(queue)  # found later
+                assert ">Controller<" in (await http.get("/")).text
             await with_agents.close()
 
     asyncio.run(run())

@@ -107,7 +107,7 @@ class Pages:
             "menu": [
                 (view.name, view.menu)
                 for view in self._web.views
-                if view.menu and viewer is not None and viewer.may(view.scope)
+                if view.in_menu() and viewer is not None and viewer.may(view.scope)
             ],
             "routes": {view.name for view in self._web.views},
             "asset": lambda name: f"{root}/static/{name}?{self._assets[name]}",

@@ -328,6 +328,7 @@ class Sources:
                 store.looked_at = self.clock.now()
                 with suppress(PollwiseError, OSError):  # its queues show the error
                     await store.look(self)
+        self.controller_source()  # notes which of the queues is for agents
 
     def add_queue(self, queue: Queue) -> QueueSource:
         """Show a queue."""

@@ -132,6 +132,10 @@ class View:
         """False if this web interface has nothing for the page, such as no fleet."""
         return True
 
+    def in_menu(self) -> bool:
+        """False to leave a page out of the navigation for now."""
+        return bool(self.menu)
+
     def routes(self) -> list[Route]:
         methods = ["GET", "POST"] if self.actions else ["GET"]
         return [Route(self.path, self._answer, methods=methods, name=self.name)]

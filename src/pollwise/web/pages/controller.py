@@ -24,7 +24,11 @@ class ControllerView(View):
     """A page about the controller of this web interface."""
 
     def shown(self) -> bool:
-        return self.web.sources.controller_source() is not None
+        """A queue of agents may also be found later, in the store of another queue."""
+        return bool(self.web.sources.controller or self.web.sources.queues)
+
+    def in_menu(self) -> bool:
+        return bool(self.menu) and self.web.sources.controller_source() is not None
 
     @property
     def source(self) -> ControllerSource:

@@ -36,6 +36,8 @@ from pollwise.web.view import Acted, NotShown, Refused, View, Visit
 #: The largest uploaded file, and the largest form around it, in bytes.
 UPLOAD_MAX = 16 * 1024**2
 FORM_MAX = 64 * 1024
+#: How long an upload may take, in seconds.
+UPLOAD_WITHIN = 120.0
 
 
 class LabView(View):
@@ -99,6 +101,8 @@ class LabPage(LabView):
 
         Starlette remembers a form that was read, so the check sees the same.
         """
+        visit.viewer.must_have("operate")  # before a large file is read
+        self.web.access.check_writable()
         try:
             request = await _read_form(visit.request)
         except HTTPException as error:
@@ -260,5 +264,9 @@ async def _read_form(request: Request) -> Request:
         return message
 
     bounded = Request(request.scope, receive)
-    await bounded.form(max_files=1, max_fields=50, max_part_size=FORM_MAX)
+    try:
+        async with asyncio.timeout(UPLOAD_WITHIN):
+            await bounded.form(max_files=1, max_fields=50, max_part_size=FORM_MAX)
+    except TimeoutError:
+        raise HTTPException(408, "The form did not arrive in time.") from None
     return bounded
