@@ -212,8 +212,8 @@ def test_a_tally_by_minute() -> None:
         loop.failed = 1
         tally.found(clock.now(), ["mail", "mail"], [0.5, 1.5])
         tally.polled(loop, 5.0)
-        tally.ended(clock.now(), "mail", 0.1, well=True)
-        tally.ended(clock.now(), "mail", 0.3, well=False)
+        tally.done(clock.now(), "mail", 0.1)
+        tally.failed(clock.now(), "mail", 0.3)
         tally.died("mail")
         [polls, mail] = rows_of(tally)[start]
         assert (polls.polls, polls.failed_polls, polls.interval_low) == (2, 1, 5.0)
@@ -223,7 +223,7 @@ def test_a_tally_by_minute() -> None:
         assert mail.durations.count == 2
         tally.written()
         await clock.advance(60)
-        tally.ended(clock.now(), "mail", 0.1, well=True)
+        tally.done(clock.now(), "mail", 0.1)
         assert [len(each) for each in rows_of(tally).values()] == [2, 2], "both: it was not over"
         tally.written()
         assert list(rows_of(tally)) == [start + 60]
@@ -235,14 +235,14 @@ def test_a_tally_that_cannot_be_written_stays_bounded() -> None:
     async def main(clock: VirtualClock) -> None:
         tally = Tally("w", clock)
         for n in range(200):
-            tally.ended(clock.now(), f"kind {n}", 0.1, well=True)
+            tally.done(clock.now(), f"kind {n}", 0.1)
             await clock.advance(60)
         rows = tally.rows()
         assert len(rows) <= ROWS_PER_WRITE_MAX
         whole = [point for row in rows for point in points_of(row)]
         assert sum(each.done for each in whole) == 200
         for n in range(2 * KINDS_COUNTED_MAX):
-            tally.ended(clock.now(), f"another {n}", 0.1, well=True)
+            tally.done(clock.now(), f"another {n}", 0.1)
         last = points_of(tally.rows()[-1])
         assert {each.kind: each.done for each in last}[OTHER_KINDS] >= KINDS_COUNTED_MAX
 
@@ -252,11 +252,11 @@ def test_a_tally_that_cannot_be_written_stays_bounded() -> None:
 def test_what_happens_during_a_write_is_not_lost() -> None:
     async def main(clock: VirtualClock) -> None:
         tally = Tally("w", clock)
-        tally.ended(clock.now(), "mail", 0.1, well=True)
+        tally.done(clock.now(), "mail", 0.1)
         tally.rows()
-        tally.ended(clock.now(), "mail", 0.1, well=True)
+        tally.done(clock.now(), "mail", 0.1)
         await clock.advance(61)
-        tally.ended(clock.now(), "mail", 0.1, well=True)
+        tally.done(clock.now(), "mail", 0.1)
         tally.written()
         done = [point.done for row in tally.rows() for point in points_of(row) if point.kind]
         assert done == [2, 1]
@@ -281,7 +281,7 @@ def test_a_clock_that_is_set_back_does_not_replace_what_was_written() -> None:
         kept: dict[int, HistoryRow] = {}
         for back in (0.0, 0.0, 300.0, 0.0, 0.0, 300.0, 0.0):
             clock.back += back
-            tally.ended(clock.now(), "mail", 0.1, well=True)
+            tally.done(clock.now(), "mail", 0.1)
             kept |= {row.at: row for row in tally.rows()}
             tally.written()
             await clock.advance(60)

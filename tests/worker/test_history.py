@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from pollwise.core.breaker import Breaker
@@ -18,6 +17,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import Reject, SchemaError, Snooze, StoreUnavailable
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import NewNote, NoteWritten
+from pollwise.queues.postgres.queue import TABLES
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import VirtualClock
@@ -26,6 +26,8 @@ from pollwise.runtime.jobs import Job, NewJob
 from pollwise.runtime.rollups import by_kind, merged, series
 from pollwise.runtime.rollups.keeping import FOLD_ROWS
 from pollwise.runtime.rollups.rows import BY_MINUTE, BY_WORKER, HistoryRange, HistoryRow
+from pollwise.storage.postgres import schema
+from pollwise.storage.sql import migrations
 from pollwise.worker import Worker
 from tests.support.kit import Seen, make_queue, options, until_empty, virtually, working
 from tests.support.servers import Postgres
@@ -227,24 +229,24 @@ def test_folding_a_long_history_takes_bounded_steps() -> None:
     virtually(main)
 
 
-def test_a_database_that_is_not_migrated_yet(postgres: Postgres) -> None:
+def test_a_database_that_is_not_migrated_yet(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker runs on tables without the history, and says once that it keeps none."""
     url = postgres.create_database("no_history")
+    before = tuple(each for each in migrations(TABLES.package) if each[0] < 6)
 
     async def main() -> None:
-        async with open_queue(url) as queue:
-            await queue.migrate()
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("DROP FUNCTION pollwise.replace_history")
-            connection.execute("DROP TABLE pollwise.history")
-            connection.execute("DELETE FROM pollwise.migrations WHERE version = 6")
+        with monkeypatch.context() as patched:
+            patched.setattr(schema, "migrations", lambda _: before)
+            async with open_queue(url) as queue:
+                assert await queue.migrate() == [number for number, _ in before]
         async with open_queue(url) as queue:
             seen = Seen()
             worker = Worker(queue, name="w", events=seen.events)
 
             @worker.handle("job")
             async def handle(job: Job) -> None:
-                assert [each.name for each in await queue.workers()] in ([], ["w"])
                 worker.stop()
 
             await queue.put(NewJob("job"))
@@ -252,7 +254,7 @@ def test_a_database_that_is_not_migrated_yet(postgres: Postgres) -> None:
             assert [event.chore for event in seen.of(ChoreFailed)] == ["history"]
             with pytest.raises(SchemaError, match="pollwise queue migrate"):
                 await queue.history()
-            assert await queue.migrate() == [6]
+            assert 6 in await queue.migrate()
             assert await queue.history() == []
 
     asyncio.run(main())

@@ -138,7 +138,7 @@ class Handling:
         if not all(state.ended in ("done", "fell back") for state in states):
             return self._unfinished(record, lane, states, handlers)
         now = self._clock.now()
-        self._tally.ended(now, record.kind, now - began, well=True)
+        self._tally.done(now, record.kind, now - began)
         if self._events.wants(RecordHandled):
             lag = max(self._now() - record.created_at, 0.0)
             done = _ended(handlers, states, "done")
@@ -198,7 +198,7 @@ class Handling:
                     raise
                 if not isinstance(error, Snooze):
                     now = self._clock.now()
-                    self._tally.ended(now, record.kind, now - began, well=False)
+                    self._tally.failed(now, record.kind, now - began)
                 self._failed(work, error)
             else:
                 self._breakers.succeeded(handler.name, work.trial)

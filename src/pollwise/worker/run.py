@@ -146,6 +146,7 @@ class WorkerRun:
             queue, name, tuple(handlers), options, self._executor, self._breakers, clock, events
         )
         self._tally = self._presence.tally
+        self._executor.on_run = self._ran
         self._hinted = 0  # polls that a hint started
         self._given_back = 0
         self._blocked: dict[str, str] = {}  # by job, how it blocked the event loop when it was lost
@@ -309,9 +310,8 @@ class WorkerRun:
             return self.cancelled(held)  # it saw that somebody asked for it, and returned
         end = self._results.settlement(held.claim, value)
         self._breakers.succeeded(job.kind, held.trial)
-        took = self._took(held, well=True)
         if self._events.wants(JobDone):
-            self._emit(JobDone, job, took)
+            self._emit(JobDone, job, self._clock.now() - (held.began or 0.0))
         if end is not None:
             return end
         held.may_wait = job.key is None
@@ -327,7 +327,9 @@ class WorkerRun:
             return Settlement.give_back(held.claim, error.delay)
         if isinstance(error, Cancelled):
             return self.cancelled(held, error)
-        took = self._took(held, well=False)
+        now = self._clock.now()
+        took = now - (held.began or 0.0)
+        self._tally.failed(now, job.kind, took)
         if isinstance(error, Reject):
             self._breakers.inconclusive(job.kind, held.trial)
             return self._dead(held.claim, text_of(error, bare=True))
@@ -390,12 +392,10 @@ class WorkerRun:
         self._emit(JobUnhandled, job, delay)
         return Settlement.give_back(claim, delay)
 
-    def _took(self, held: HeldJob, *, well: bool) -> float:
-        """How long a run took that has ended now, well or with an error."""
-        now = self._clock.now()
-        took = now - (held.began or 0.0)
-        self._tally.ended(now, held.claim.job.kind, took, well=well)
-        return took
+    def _ran(self, held: HeldJob, now: float, took: float) -> None:
+        """Count a run that returned; unless it was cancelled, it was done."""
+        if held.settlement is not None and held.settlement.action == "done":
+            self._tally.done(now, held.claim.job.kind, took)
 
     def _note_breaker(self, kind: str, state: str) -> None:
         self._events.emit(BreakerChanged(self.source, kind, state))

@@ -65,8 +65,8 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without version 6, the history.
-TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6,))
+#: Workers run without versions 6 and 7, the history and the views.
+TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7))
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024

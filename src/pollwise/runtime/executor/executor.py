@@ -114,6 +114,9 @@ class Executor(Generic[H, C]):
         self._held_poll: asyncio.Timeout | None = None
         self._stuck: asyncio.Task[None] | None = None
         self.stopping = False
+        #: Called for each run that returned a settlement: with its work, the time, and how long it
+        #: took.
+        self.on_run: Callable[[H, float, float], None] | None = None
         self.polls: PollLoop[C] = PollLoop(
             work.claim,
             options.polling,
@@ -275,9 +278,11 @@ class Executor(Generic[H, C]):
             settlement = await self._work.handle(held)
         except BaseException as error:  # SystemExit of a handler, too, concerns only its work
             raised = error
-        took = self._clock.now() - began
-        self.ahead.ran(took)
+        now = self._clock.now()
+        self.ahead.ran(now - began)
         self._leave(held, settlement, raised)
+        if settlement is not None and self.on_run is not None:
+            self.on_run(held, now, now - began)
 
     def _leave(self, held: H, settlement: Any, raised: BaseException | None) -> None:
         """A handler ended: free its slot, and settle its work if the lease is still ours."""

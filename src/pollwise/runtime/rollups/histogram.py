@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import log2
 
 #: Each bucket is 2^(1/4) times as wide as the one before: a quantile is exact to 19 %.
 BUCKETS_PER_OCTAVE = 4
@@ -15,12 +16,15 @@ LEAST = 2.0**LEAST_POWER
 BUCKETS = (21 - LEAST_POWER) * BUCKETS_PER_OCTAVE + 2
 
 
+#: The bucket of a duration is `int(log2(duration) * BUCKETS_PER_OCTAVE + BUCKET_OF_A_SECOND)`.
+BUCKET_OF_A_SECOND = 1.0 - LEAST_POWER * BUCKETS_PER_OCTAVE
+
+
 def bucket_of(duration: float) -> int:
     """The bucket of a duration in seconds."""
     if not duration >= LEAST:  # also what is not a number
         return 0
-    octaves = math.log2(duration) - LEAST_POWER
-    return min(int(octaves * BUCKETS_PER_OCTAVE) + 1, BUCKETS - 1)
+    return min(int(log2(duration) * BUCKETS_PER_OCTAVE + BUCKET_OF_A_SECOND), BUCKETS - 1)
 
 
 def bounds_of(bucket: int) -> tuple[float, float]:

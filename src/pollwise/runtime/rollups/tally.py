@@ -1,6 +1,6 @@
 """What a running worker or relay counts, minute by minute, until it is written to the store.
 
-Counting costs about a microsecond a job. The minute that is not over yet is written too, and
+Counting costs less than a microsecond a job. The minute that is not over yet is written too, and
 written again when it is over: rows are replaced, so a write that is repeated counts once, and a
 process that is killed loses what it did since its last write.
 """
@@ -8,11 +8,21 @@ process that is killed loses what it did since its last write.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
+from math import log2
 
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.loop import Counts
-from pollwise.runtime.rollups.histogram import Histogram, bucket_of
+from pollwise.runtime.rollups.histogram import (
+    BUCKET_OF_A_SECOND,
+    BUCKETS,
+    BUCKETS_PER_OCTAVE,
+    LEAST,
+    Histogram,
+    bounds_of,
+    bucket_of,
+)
 from pollwise.runtime.rollups.points import MINUTE, OTHER_KINDS, HistoryPoint, by_kind
 from pollwise.runtime.rollups.rows import (
     BY_WORKER,
@@ -25,6 +35,10 @@ from pollwise.runtime.rollups.rows import (
 #: How many kinds are counted apart in a minute, to bound the memory; a row names fewer.
 KINDS_COUNTED_MAX = 4 * KINDS_PER_ROW_MAX
 
+_STEPS, _SECOND = BUCKETS_PER_OCTAVE, BUCKET_OF_A_SECOND
+#: Durations above it are in the last bucket, in seconds.
+MOST, _ = bounds_of(BUCKETS - 1)
+
 
 class KindTally:
     """What happened to the jobs of one kind in one minute."""
@@ -33,8 +47,8 @@ class KindTally:
 
     def __init__(self) -> None:
         self.done = self.failed = self.dead = self.found = 0
-        self.waits: dict[int, int] = {}
-        self.durations: dict[int, int] = {}
+        self.waits: defaultdict[int, int] = defaultdict(int)
+        self.durations: defaultdict[int, int] = defaultdict(int)
         self.waited = self.taken = 0.0
 
     def point(self, at: float, kind: str) -> HistoryPoint:
@@ -108,31 +122,41 @@ class Tally:
         """Jobs of these kinds were claimed, after these waits; None if that is unknown."""
         if now >= self._over:
             self._turn()
+        known = self._now.kinds
         for kind, wait in zip(kinds, waits, strict=True):
-            tally = self._now.kinds.get(kind) or self._kind(kind)
+            tally = known.get(kind) or self._kind(kind)
             tally.found += 1
             if wait is None:
                 continue
             tally.waited += wait
-            bucket = bucket_of(wait)
-            tally.waits[bucket] = tally.waits.get(bucket, 0) + 1
+            # `bucket_of` without a call, because this is done for each job.
+            tally.waits[
+                int(log2(wait) * _STEPS + _SECOND) if LEAST < wait < MOST else bucket_of(wait)
+            ] += 1
 
-    def ended(self, now: float, kind: str, took: float, *, well: bool) -> None:
-        """A run ended, well or with an error."""
+    def done(self, now: float, kind: str, took: float) -> None:
+        """A run ended well; took: in seconds."""
         if now >= self._over:
             self._turn()
         tally = self._now.kinds.get(kind) or self._kind(kind)
-        if well:
-            tally.done += 1
-        else:
-            tally.failed += 1
+        tally.done += 1
         tally.taken += took
-        bucket = bucket_of(took)
-        tally.durations[bucket] = tally.durations.get(bucket, 0) + 1
+        tally.durations[
+            int(log2(took) * _STEPS + _SECOND) if LEAST < took < MOST else bucket_of(took)
+        ] += 1
+
+    def failed(self, now: float, kind: str, took: float) -> None:
+        """A run ended with an error."""
+        if now >= self._over:
+            self._turn()
+        tally = self._kind(kind)
+        tally.failed += 1
+        tally.taken += took
+        tally.durations[bucket_of(took)] += 1
 
     def died(self, kind: str) -> None:
         """A job died."""
-        (self._now.kinds.get(kind) or self._kind(kind)).dead += 1
+        self._kind(kind).dead += 1
 
     def polled(self, counts: Counts, interval: float) -> None:
         """A poll ended; `counts` is what the loop has counted, `interval` the pause it has set."""
