@@ -16,6 +16,7 @@ from pollwise.runtime.payloads.encryption import AesGcm
 from pollwise.runtime.payloads.keys import Key, Keys
 from pollwise.web.app import Web, application
 from pollwise.web.pages.job.life import life_of
+from pollwise.web.redaction import RedactionRules
 from pollwise.web.sources import Sources
 from tests.web.queue_site import HOSTILE, QueueSite, on_site
 from tests.web.viewers import Somebody, browsing
@@ -83,6 +84,19 @@ async def test_a_result_is_shown_without_secrets(site: QueueSite) -> None:
     page = await site.get(AT + job_id)
     assert "sent : 3" in text_of(page)
     assert "hunter2" not in page
+
+
+@on_site
+async def test_rules_of_the_web_interface_decide_what_is_hidden(site: QueueSite) -> None:
+    job_id = await site.put(payload={"iban": "DE02", "password": "shown"}, headers={"iban": "DE03"})
+    web = Web(Sources(), site.access, rules=RedactionRules(["payload.iban"]))
+    web.sources.queues["default"] = site.source
+    async with browsing(application(web)) as http:
+        for path in (job_id, f"{job_id}/raw/payload"):
+            page = (await http.get(AT + path)).text
+            assert "DE02" not in page
+            assert "shown" in page
+        assert "DE03" in (await http.get(AT + job_id)).text
 
 
 @on_site

@@ -47,7 +47,7 @@ class FleetTargetPage(View):
         except (PollwiseError, OSError) as error:
             return {**values, "error": str(error)}
         snapshot = await source.snapshot()
-        facts = redacted(row.state.facts)
+        facts = redacted(row.state.facts, self.web.rules)
         return {
             **values,
             "row": row,

@@ -269,7 +269,7 @@ def shown_log(files: JobFiles) -> str:
 
 def redacted_part(web: Web, value: Any, what: str) -> Any:
     """What a job carries, without the secrets in it."""
-    return redacted(value, name=what)
+    return redacted(value, web.rules, what)
 
 
 def payload_of(info: JobInfo) -> tuple[Any, str]:

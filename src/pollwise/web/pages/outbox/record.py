@@ -54,7 +54,7 @@ class RecordPage(View):
                 "deleted when they are done, unless the outbox keeps them."
             )
         record = found[0].record
-        payload = None if record.sealed is not None else redacted(record.payload)
+        payload = None if record.sealed is not None else redacted(record.payload, self.web.rules)
         text, cut = ("", False) if record.sealed is not None else raw(payload)
         return {
             "source": source,
@@ -64,7 +64,7 @@ class RecordPage(View):
             "payload": None if record.sealed is not None else tree(payload, "payload"),
             "raw": text,
             "cut": cut,
-            "headers": redacted(dict(record.headers)),
+            "headers": redacted(dict(record.headers), self.web.rules),
             "error": None,
         }
 
