@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from html import unescape
 
 from pollwise.controller import Controller
 from pollwise.controller.attempts import Attempt
 from pollwise.errors import StoreUnavailable
+from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.presence import WorkerInfo
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, Progress, Settlement
 from pollwise.runtime.payloads.encryption import AesGcm
@@ -225,6 +227,25 @@ async def test_large_payloads_are_cut_on_the_page_and_whole_in_the_download(
     assert answer.headers["content-disposition"].startswith("attachment")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.json()["list"][-1] == 89_999
+
+
+class DeadJobsOnly(MemoryQueue):
+    """As SQS: it lists dead jobs only, and shows none by its id."""
+
+    capabilities = replace(MemoryQueue.capabilities, views=False)
+
+    async def _find(self, job_id: str) -> JobInfo | None:
+        raise self._no_views("show one job")
+
+
+@on_site
+async def test_a_store_that_lists_dead_jobs_only_shows_these(site: QueueSite) -> None:
+    site.source.queue = site.queue = DeadJobsOnly()
+    job_id = await site.put(payload={"to": "ada"})
+    assert "shows no other jobs" in await site.get(AT + job_id, 404)
+    await site.end(Settlement.dead, "boom")
+    assert "boom" in await site.get(AT + job_id)
+    assert "ada" in await site.get(f"{AT}{job_id}/raw/payload")
 
 
 @on_site

@@ -13,10 +13,12 @@ from pollwise.runtime.jobs import JobInfo
 from pollwise.web.downloads import Download, saved
 from pollwise.web.pages.job.page import (
     controller_of,
+    job_of,
     payload_of,
     redacted_part,
     result_of,
     source_of,
+    why_missing,
 )
 from pollwise.web.redaction import redacted_text
 from pollwise.web.view import NotShown, Visit
@@ -133,7 +135,8 @@ async def _again(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
 
 
 async def _found(visit: Visit) -> JobInfo:
-    info = await source_of(visit).queue.get(visit.path["id"])
+    source, job_id = source_of(visit), visit.path["id"]
+    info = await job_of(source, job_id)
     if info is None:
-        raise NotShown(f"There is no job {visit.path['id'][:80]}.")
+        raise NotShown(why_missing(source, job_id))
     return info

@@ -32,6 +32,8 @@ JOBS_REMEMBERED = 200
 DRAWN_REMEMBERED = 32
 #: For how long a job is remembered, in seconds.
 JOB_REMEMBERED = 1.0
+#: How many dead jobs are searched for one, in a store that shows no others.
+DEAD_SEARCHED = 100
 #: Headers that belong to one put, not to the job.
 TRACE = frozenset({TRACEPARENT, TRACESTATE, "baggage"})
 
@@ -68,6 +70,8 @@ class OneJobPage(View):
 
     async def marker(self, visit: Visit) -> Hashable:
         source = source_of(visit)
+        if not source.queue.capabilities.views:
+            return "asked for only when the page is opened or redrawn"
         try:
             info = await self._job(source, visit.path["id"]).get()
             if info is None:
@@ -86,10 +90,7 @@ class OneJobPage(View):
         try:
             info = await self._job(source, job_id).get()
             if info is None:
-                raise NotShown(
-                    f"There is no job {job_id[:80]} in the queue {source.title}. It may have "
-                    "ended and not been kept, or it was dropped."
-                )
+                raise NotShown(why_missing(source, job_id))
             return {**context, **await self._shown_job(visit, source, info)}
         except (PollwiseError, OSError) as error:
             return {**context, "error": str(error)}
@@ -174,7 +175,7 @@ class OneJobPage(View):
                 self._jobs.pop(next(iter(self._jobs)))
 
             async def read() -> JobInfo | None:
-                return await source.queue.get(job_id)
+                return await job_of(source, job_id)
 
             self._jobs[known] = Remembered(read, self.web.sources.clock, JOB_REMEMBERED)
         return self._jobs[known]
@@ -216,7 +217,7 @@ class OneJobPage(View):
         return f"Job {job_id} runs again, with fresh attempts."
 
     async def _put_again(self, visit: Visit, source: QueueSource, job_id: str) -> Acted:
-        info = await source.queue.get(job_id)
+        info = await job_of(source, job_id)
         if info is None:
             raise Refused(f"There is no job {job_id} any more.")
         if why := why_not_again(info):
@@ -240,6 +241,28 @@ def source_of(visit: Visit) -> QueueSource:
     if source is None:
         raise NotShown(f"There is no queue {visit.path['slug'][:80]} here.")
     return source
+
+
+def why_missing(source: QueueSource, job_id: str) -> str:
+    """Why a job is not shown."""
+    if not source.queue.capabilities.views:
+        return (
+            f"Job {job_id[:80]} is not among the first {DEAD_SEARCHED} dead jobs of the queue "
+            f"{source.title}. Its store shows no other jobs."
+        )
+    return (
+        f"There is no job {job_id[:80]} in the queue {source.title}. It may have ended and not "
+        "been kept, or it was dropped."
+    )
+
+
+async def job_of(source: QueueSource, job_id: str) -> JobInfo | None:
+    """A job by its id. In a store that shows dead jobs only, some of these are searched for it."""
+    queue = source.queue
+    if queue.capabilities.views:
+        return await queue.get(job_id)
+    dead = await queue.jobs("dead", limit=DEAD_SEARCHED)
+    return next((info for info in dead if info.job.id == job_id), None)
 
 
 def controller_of(visit: Visit, source: QueueSource) -> ControllerSource | None:
