@@ -14,7 +14,7 @@ from pollwise.errors import ConfigError
 from pollwise.queues.views import COUNTED_MAX, CURSOR_REFUSED, JobFilter, Stats, from_cursor
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
-from pollwise.runtime.jobs import ENDED, STATES, Claim, Job, JobFailure, JobInfo, Progress, State
+from pollwise.runtime.jobs import ENDED, STATES, Claim, Job, JobFailure, JobInfo, Progress
 from pollwise.storage.ids import number_of
 
 #: A prune examines jobs again that ended up to this many seconds before the last one's limit: they
@@ -126,21 +126,6 @@ def stats_from(rows: Iterable[Sequence[Any]], oldest_age: float | None) -> Stats
             capped.add(state)
             counts[state] = min(counts[state], COUNTED_MAX)
     return Stats.of(counts, oldest_age, capped)
-
-
-def stats_of_kinds(
-    rows: Iterable[tuple[str, int, int, float | None]], capped: Iterable[State]
-) -> dict[str, Stats]:
-    """From rows of a kind, a state, a number of jobs, and the age of the oldest ready one."""
-    counts: dict[str, dict[State, int]] = {}
-    ages: dict[str, float] = {}
-    lower = frozenset(capped)
-    for kind, code, count, age in rows:
-        of_kind = counts.setdefault(kind, dict.fromkeys(STATES, 0))
-        of_kind[STATES[code]] += count
-        if code == 0 and age is not None:
-            ages[kind] = max(ages.get(kind, 0.0), age)
-    return {kind: Stats.of(each, ages.get(kind), lower) for kind, each in counts.items()}
 
 
 def encoded_progress(progress: Progress | None, now: float) -> str | None:

@@ -170,6 +170,21 @@ class BulkDone:
         return self.next is not None
 
 
+def stats_of_kinds(
+    rows: Iterable[tuple[str, int, int, float | None]], capped: Iterable[State]
+) -> dict[str, Stats]:
+    """From rows of a kind, a state, a number of jobs, and the age of the oldest ready one."""
+    counts: dict[str, dict[State, int]] = {}
+    ages: dict[str, float] = {}
+    lower = frozenset(capped)
+    for kind, code, count, age in rows:
+        of_kind = counts.setdefault(kind, dict.fromkeys(STATES, 0))
+        of_kind[STATES[code]] += count
+        if code == 0 and age is not None:
+            ages[kind] = max(ages.get(kind, 0.0), age)
+    return {kind: Stats.of(each, ages.get(kind), lower) for kind, each in counts.items()}
+
+
 async def page_of_list(
     list_jobs: Callable[[JobFilter, bool], Awaitable[list[JobInfo]]], chosen: JobFilter, now: float
 ) -> JobPage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pollwise.queues.record import info_from, sources_of, stats_from, stats_of_kinds
+from pollwise.queues.record import info_from, sources_of, stats_from
 from pollwise.queues.views import (
     COUNTED_MAX,
     EXAMINED_MAX,
@@ -14,6 +14,7 @@ from pollwise.queues.views import (
     JobPage,
     Stats,
     lowered,
+    stats_of_kinds,
     to_cursor,
 )
 from pollwise.runtime.jobs import STATES, JobInfo, State

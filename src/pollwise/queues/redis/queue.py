@@ -17,7 +17,7 @@ from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -143,6 +143,9 @@ class RedisQueue(Queue):
 
     async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         return await self._store.list_jobs(chosen, newest, self.clock.imposed())
+
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        return await self._store.page(chosen, self.clock.imposed())
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._store.retry(ids, self.clock.imposed())

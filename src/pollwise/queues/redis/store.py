@@ -53,7 +53,14 @@ from pollwise.queues.redis.layout import (
 from pollwise.queues.redis.notes import RedisNotes, time_text
 from pollwise.queues.unique import check_twin, first_places
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import (
+    KINDS_EXAMINED_MAX,
+    LISTED_AT_ONCE,
+    JobFilter,
+    JobPage,
+    Stats,
+    stats_of_kinds,
+)
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
@@ -88,8 +95,8 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_PUT_BYTES = 64 * 1024 * 1024
 #: The maximum number of pages of 1,024 numbers that one script reads.
 MOST_PAGES = 8
-#: The same for a count by kind, which looks at every job.
-MOST_PAGES_COUNTED = 1
+#: How many scripts a page of jobs runs at most.
+SCRIPTS_OF_A_PAGE = 10
 #: How often a put compares its jobs with those that have their uniques, if these keep changing.
 TWIN_LOOKS_MAX = 10
 
@@ -265,20 +272,14 @@ class RedisStore:
         return Stats.of(dict(zip(STATES, counts, strict=True)), float(age) if age else None)
 
     async def stats_by_kind(self, now: float | None) -> dict[str, Stats]:
-        counts: dict[str, dict[State, int]] = {}
-        first: dict[str, float] = {}  # when the oldest ready job of a kind fell due
-        time = 0.0
-        numbers: _Numbers | None = _ALL
-        while numbers:
-            found, time, numbers = await self._page("count", JobFilter(), numbers, now)
-            for kind_bytes, code, count, run_at in _in_fours(found):
-                kind, state = kind_bytes.decode(), STATES[code]
-                of_kind = counts.setdefault(kind, dict.fromkeys(STATES, 0))
-                of_kind[state] += count
-                if state == "ready":
-                    first[kind] = min(first.get(kind, float(run_at)), float(run_at))
-        ages = {kind: max(time - run_at, 0.0) for kind, run_at in first.items()}
-        return {k: Stats.of(of_kind, ages.get(k)) for k, of_kind in counts.items()}
+        answer = await self._run("stats", time_text(now), KINDS_EXAMINED_MAX)
+        time, incomplete = float(answer[0]), answer[1].decode()
+        capped: set[State] = {STATES[int(code)] for code in incomplete}
+        rows = [
+            (kind.decode(), code, count, max(time - float(run_at), 0.0))
+            for kind, code, count, run_at in _in_fours(answer[2:])
+        ]
+        return stats_of_kinds(rows, capped)
 
     async def get(self, job_id: str, now: float | None) -> JobInfo | None:
         for info, _ in await self._views(JobFilter(limit=1), _only(job_id), now):
@@ -302,35 +303,49 @@ class RedisStore:
             numbers = _beyond(place_after(chosen.after), _ALL, newest)
         return [info for info, _ in await self._views(chosen, numbers, now, newest)]
 
+    async def page(self, chosen: JobFilter, now: float | None) -> JobPage:
+        """The newest put first; the cursor is the number of the last job that was examined."""
+        found: list[JobInfo] = []
+        examined = 0
+        numbers = _ALL
+        if chosen.after is not None:
+            numbers = _beyond(place_after(chosen.after), _ALL, True)
+        for _ in range(SCRIPTS_OF_A_PAGE):
+            blob, time, left = await self._page(chosen, numbers, now, LISTED_AT_ONCE, True)
+            part = [info for info, _ in views_in(blob, self._queue, time)]
+            for info in part:
+                examined += 1
+                if chosen.matches(info, time):
+                    if len(found) == chosen.limit:
+                        return JobPage(found, found[-1].job.id, examined)
+                    found.append(info)
+            if len(part) == LISTED_AT_ONCE:
+                left = _beyond(number_of(part[-1].job.id), numbers, True)
+            if left is None:
+                return JobPage(found, None, examined)
+            numbers = left
+        full = len(found) == chosen.limit
+        return JobPage(found, found[-1].job.id if full else str(numbers[1] + 1), examined)
+
     async def _views(
-        self,
-        chosen: JobFilter,
-        numbers: _Numbers | None,
-        now: float | None,
-        newest: bool = False,
+        self, chosen: JobFilter, among: _Numbers, now: float | None, newest: bool = False
     ) -> list[tuple[JobInfo, int]]:
         """The chosen jobs among these numbers, each with its token."""
         found: list[tuple[JobInfo, int]] = []
+        numbers: _Numbers | None = among
         while numbers and len(found) < chosen.limit:
             left = chosen.limit - len(found)
-            blob, time, numbers = await self._page("show", chosen, numbers, now, left, newest)
+            blob, time, numbers = await self._page(chosen, numbers, now, left, newest)
             found += views_in(blob, self._queue, time)
         return found
 
     async def _page(
-        self,
-        what: str,
-        chosen: JobFilter,
-        numbers: _Numbers,
-        now: float | None,
-        limit: int = 0,
-        newest: bool = False,
+        self, chosen: JobFilter, numbers: _Numbers, now: float | None, limit: int, newest: bool
     ) -> tuple[Any, float, _Numbers | None]:
         """The answer of page.lua, the time, and the numbers that it has not read, if any."""
         state = "" if chosen.state is None else STATES.index(chosen.state)
-        pages = MOST_PAGES_COUNTED if what == "count" else MOST_PAGES
         answer, time, last = await self._run(
-            "page", time_text(now), what, *numbers, int(newest), limit, pages, MOST_BYTES,
+            "page", time_text(now), *numbers, int(newest), limit, MOST_PAGES, MOST_BYTES,
             state, chosen.worker or "", *(chosen.kinds or ()),
         )  # fmt: skip
         left = _beyond(int(last), numbers, newest) if last else None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pollwise.queues.record import info_from, shares, sources_of, stats_from, stats_of_kinds
+from pollwise.queues.record import info_from, shares, sources_of, stats_from
 from pollwise.queues.views import (
     COUNTED_MAX,
     EXAMINED_MAX,
@@ -17,6 +17,7 @@ from pollwise.queues.views import (
     JobPage,
     Stats,
     lowered,
+    stats_of_kinds,
     to_cursor,
 )
 from pollwise.runtime.jobs import STATES, TRACEBACK_FOLLOWS, JobInfo, State

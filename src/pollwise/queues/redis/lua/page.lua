@@ -1,15 +1,15 @@
--- A page of jobs in put order or the newest first, or a count of all by kind and state.
--- ARGV: now, what ("show" or "count"), the first and the last number, whether the newest come first,
--- how many, the maximum number of pages to read at once, maximum bytes, a state or '', a worker or
--- ''; then the kinds, unless all are meant.
--- Returns the answer; the time; and the number to continue after, or '' at the end. The answer to
--- "show" is the number, size and bytes of each job, and the size and bytes of each part that it has;
--- to "count" a list of kind, state, count and the earliest run_at.
-local now, what, newest = clock(ARGV[1]), ARGV[2], ARGV[5] == '1'
-local first, last, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6])
-local most_pages, most_bytes = tonumber(ARGV[7]), tonumber(ARGV[8])
-local state, worker, kinds = tonumber(ARGV[9]), ARGV[10], nil
-for at = 11, #ARGV do
+-- A page of jobs in put order or the newest first.
+-- ARGV: now, the first and the last number, whether the newest come first, how many, the maximum
+-- number of pages to read at once, maximum bytes, a state or '', a worker or ''; then the kinds,
+-- unless all are meant.
+-- Returns the answer; the time; and the number to continue after, or '' at the end, or if there are
+-- enough. The answer is the number, size and bytes of each job, and the size and bytes of each part
+-- that it has.
+local now, newest = clock(ARGV[1]), ARGV[4] == '1'
+local first, last, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local most_pages, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7])
+local state, worker, kinds = tonumber(ARGV[8]), ARGV[9], nil
+for at = 10, #ARGV do
   kinds = kinds or {}
   kinds[ARGV[at]] = true
 end
@@ -61,23 +61,6 @@ local function show(ids)
   end
 end
 
-local counts = {}
-
-local function tally(ids)
-  local found = fetch(KEY.jobs, ids)
-  for n, id in ipairs(ids) do
-    if found[n] then
-      local job = names(read(id, found[n]))
-      local shown, by_state = state_of(job), counts[job.kind] or {}
-      local entry = by_state[shown] or {count = 0, first = job.run_at}
-      entry.count, entry.first = entry.count + 1, math.min(entry.first, job.run_at)
-      counts[job.kind], by_state[shown] = by_state, entry
-    end
-  end
-end
-
-local visit = what == 'count' and tally or show
-
 local function sort(numbers)
   table.sort(numbers, newest and function(a, b) return a > b end or nil)
 end
@@ -88,7 +71,7 @@ local function through_dead()
     if newest then command, from, to = 'ZREVRANGEBYSCORE', last, first end
     local ids = call(command, KEY.dead, name_of(from), name_of(to), 'LIMIT', 0, PAGE)
     if #ids == 0 then return '' end
-    local stopped = visit(ids)
+    local stopped = show(ids)
     if stopped then return stopped end
     local read_up_to = tonumber(ids[#ids])
     if newest then last = read_up_to - 1 else first = read_up_to + 1 end
@@ -107,7 +90,7 @@ local function through_pages()
     if n > most_pages then return name_of(newest and (page + 1) * PAGE or page * PAGE - 1) end
     local ids, from, to = {}, math.max(page * PAGE, first), math.min((page + 1) * PAGE - 1, last)
     for step = 0, to - from do ids[#ids + 1] = name_of(newest and to - step or from + step) end
-    local stopped = visit(ids)
+    local stopped = show(ids)
     if stopped then return stopped end
   end
   return ''
@@ -122,7 +105,7 @@ local function through_set(key)
   end
   sort(numbers)
   for n, number in ipairs(numbers) do ids[n] = name_of(number) end
-  return visit(ids) or ''
+  return show(ids) or ''
 end
 
 local set, go_on = SETS[state], nil
@@ -133,15 +116,4 @@ elseif set and call('ZCARD', KEY[set]) <= most_pages * PAGE then
 else
   go_on = through_pages()
 end
-if what == 'count' then
-  for kind, by_state in pairs(counts) do
-    for code, entry in pairs(by_state) do
-      for _, part in ipairs({kind, code, entry.count, format('%.17g', entry.first)}) do
-        answer[#answer + 1] = part
-      end
-    end
-  end
-else
-  answer = table.concat(answer)
-end
-return {answer, format('%.17g', now), go_on}
+return {table.concat(answer), format('%.17g', now), go_on}

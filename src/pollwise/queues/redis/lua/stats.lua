@@ -1,32 +1,75 @@
+-- ARGV: now; then, to count by kind, how many jobs that are not ready to read at most.
 -- Returns ready, delayed, blocked, leased, dead, done, cancelled, and the age of the oldest ready job
--- or ''.
--- Overdue jobs count as ready.
-local now = clock(ARGV[1])
-local ready, oldest = 0, nil
+-- or ''. By kind: the time, a string of the states (as digits) of which not all were read, and for
+-- each kind and state: kind, state, count and the earliest run_at. Overdue jobs count as ready.
+local now, most = clock(ARGV[1]), tonumber(ARGV[2])
+-- How many overdue jobs are read to find the oldest.
+local OVERDUE_READ = 1000
+local ready, oldest, tally = 0, nil, {}
 
 local function older(run_at) if not oldest or run_at < oldest then oldest = run_at end end
 
+local function count(kind, state, number, run_at)
+  local of_kind = tally[kind] or {}
+  local entry = of_kind[state] or {count = 0, first = run_at}
+  entry.count, entry.first = entry.count + number, math.min(entry.first, run_at)
+  tally[kind], of_kind[state] = of_kind, entry
+end
+
 for _, kind in ipairs(call('SMEMBERS', KEY.kinds)) do
   local key = KEY.ready .. kind
-  ready = ready + call('ZCARD', key)
+  local number, before = call('ZCARD', key), oldest
+  ready, oldest = ready + number, nil
   -- The first of each priority is its oldest.
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
   while first[1] do
     older((unpack_bytes('>d', first[1])))
     first = call('ZRANGEBYSCORE', key, '(' .. first[2], '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   end
+  if oldest and most then count(kind, STATE.ready, number, oldest) end
+  if before then older(before) end
 end
+
+if most then
+  local incomplete, left = '', most
+  for n, name in ipairs({'delayed', 'leased', 'blocked', 'dead', 'done', 'cancelled'}) do
+    local size, share = call('ZCARD', KEY[name]), math.floor(left / (7 - n))
+    local ids = call(name == 'dead' and 'ZREVRANGE' or 'ZRANGE', KEY[name], 0, share - 1)
+    if share == 0 then ids = {} end
+    if name == 'blocked' then
+      for at, member in ipairs(ids) do ids[at] = name_of(unpack_bytes('>I8', member, #member - 7)) end
+    end
+    left = left - #ids
+    if size > #ids then incomplete = incomplete .. STATE[name] end
+    for _, job in ipairs(load(ids)) do
+      if job then
+        local over = (name == 'delayed' or name == 'leased') and job.since <= now
+        count(names(job).kind, over and STATE.ready or job.state, 1, job.run_at)
+      end
+    end
+  end
+  local answer = {format('%.17g', now), incomplete}
+  for kind, of_kind in pairs(tally) do
+    for state, entry in pairs(of_kind) do
+      for _, part in ipairs({kind, state, entry.count, format('%.17g', entry.first)}) do
+        answer[#answer + 1] = part
+      end
+    end
+  end
+  return answer
+end
+
 local counts = {}
 for _, key in ipairs({KEY.delayed, KEY.leased}) do
   local over = call('ZCOUNT', key, '-inf', now)
   counts[key] = call('ZCARD', key) - over
   ready = ready + over
-  local at = 0
-  while at < over do
-    for _, job in ipairs(load(call('ZRANGE', key, at, math.min(at + 999, over - 1)))) do
+  -- Delayed ones are sorted by time.
+  local read = math.min(over, key == KEY.delayed and 1 or OVERDUE_READ)
+  if read > 0 then
+    for _, job in ipairs(load(call('ZRANGE', key, 0, read - 1))) do
       if job then older(job.run_at) end
     end
-    at = key == KEY.delayed and over or at + 1000  -- delayed ones are sorted by time
   end
 end
 return {
