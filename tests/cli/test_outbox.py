@@ -119,7 +119,7 @@ def test_stats(url: str, shop: list[str]) -> None:
     assert facts.pop("oldest_age") >= 0
     assert facts == {
         "ready": 3, "leased": 0, "waiting": 0, "dead": 2, "done": 0, "keys_blocked": 1, "behind": 2,
-        "delayed": 0, "lanes": {},
+        "delayed": 0, "lanes": {}, "capped": [],
     }  # fmt: skip
     text = good("outbox", "stats", url).out
     assert "1 key(s) blocked, 2 record(s) behind them" in text

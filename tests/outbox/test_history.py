@@ -105,7 +105,9 @@ def test_an_outbox_that_is_not_migrated_yet(tmp_path: Path) -> None:
             await store.migrate()
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("DROP TABLE pollwise_outbox_history")
-            connection.execute("DELETE FROM pollwise_outbox_schema WHERE version = 3")
+            connection.execute("DROP INDEX pollwise_outbox_dead")
+            connection.execute("DROP INDEX pollwise_outbox_keys_blocked")
+            connection.execute("DELETE FROM pollwise_outbox_schema WHERE version >= 3")
         async with SqliteOutboxStore(path, clock=bench.clock, watch=0) as store:
             outbox = bench.outbox(store)
             outbox.handle("*")(bench.recorder("publish"))
@@ -116,7 +118,7 @@ def test_an_outbox_that_is_not_migrated_yet(tmp_path: Path) -> None:
             assert [event.chore for event in bench.events(ChoreFailed)] == ["history"]
             with pytest.raises(SchemaError):
                 await store.history()
-            assert await store.migrate() == [3]
+            assert await store.migrate() == [3, 4]
             assert await store.history() == []
 
     bench.run(main())

@@ -16,7 +16,7 @@ from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events
-from tests.web.viewers import Everybody
+from tests.web.viewers import Everybody, Somebody
 from tests.web.visiting import HOSTILE, Visitor
 
 NOW = 1_700_000_000.0
@@ -116,7 +116,7 @@ def test_orders_wait_in_the_store_and_are_audited(run: Callable[..., None]) -> N
     async def main(visitor: Visitor, store: SqliteFleetStore) -> None:
         await store.save([target("a", "dead"), target("b", "dead"), target("c")])
         await visitor.post("/fleets/pages/targets/a", "poll-now")
-        assert await store.pending() == [("a", "poll-now", "web: local")]
+        assert await store.pending() == [("a", "poll-now", "web: test")]
         assert "poll now…" in await visitor.main("/fleets/pages/targets/a")
         assert "poll now…" in await visitor.main("/fleets/pages")
         await visitor.post("/fleets/pages/targets/none", "pause")
@@ -128,10 +128,10 @@ def test_orders_wait_in_the_store_and_are_audited(run: Callable[..., None]) -> N
         ]  # fmt: skip
         assert "poll now…" not in await visitor.main("/fleets/pages/targets/a")
         actions = [(entry.who, entry.action) for entry in await store.list_audit(10)]
-        assert actions == [("web: local", "target.retry"), ("web: local", "target.poll-now")]
+        assert actions == [("web: test", "target.retry"), ("web: test", "target.poll-now")]
         assert (await visitor.post("/fleets/pages", "explode")).status_code == 400
 
-    run(main)
+    run(main, Somebody())
 
 
 def test_everything_shown_is_escaped(run: Callable[..., None]) -> None:
@@ -153,8 +153,8 @@ def test_everything_shown_is_escaped(run: Callable[..., None]) -> None:
 
 
 def test_a_viewer_who_may_only_read_gets_no_buttons(run: Callable[..., None]) -> None:
-    class ReadOnly(Everybody):
-        read_only = True
+    access = Everybody()
+    access.read_only = True
 
     async def main(visitor: Visitor, store: SqliteFleetStore) -> None:
         await store.save([target("a", "dead")])
@@ -163,7 +163,7 @@ def test_a_viewer_who_may_only_read_gets_no_buttons(run: Callable[..., None]) ->
             assert (await visitor.post(path, "retry", name="a")).status_code == 403
         assert await store.pending() == []
 
-    run(main, ReadOnly())
+    run(main, access)
 
 
 def test_a_fleet_of_this_process_carries_orders_out_at_once() -> None:

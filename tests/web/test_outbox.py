@@ -73,7 +73,7 @@ def test_blocked_keys_come_first_with_their_reason(run: Callable[[Main], None]) 
         assert "order-2" not in page
         assert "relay-1" in page
         assert "publish order.*" in page
-        behind = await visitor.main("/outboxes/shop?tab=all&key=order-0")
+        behind = await visitor.main("/outboxes/shop?state=all&key=order-0")
         assert "order.paid" in behind
         assert "record 1 of its key: broker refused" in behind
 
@@ -103,7 +103,7 @@ def test_all_of_a_filter_are_retried(run: Callable[[Main], None]) -> None:
         await bury(store, 6, "Timeout: slow")
         await bury(store, 6, "ValueError: wrong")
         assert (await store.stats()).dead == 12
-        page = await visitor.main("/outboxes/shop?tab=dead&error=timeout&kind=a")
+        page = await visitor.main("/outboxes/shop?state=dead&error=timeout&kind=a")
         assert page.count("Timeout: slow") == 3
         assert "ValueError" not in page
         await visitor.post("/outboxes/shop", "retry", all="yes", kind="a", error="timeout")
@@ -165,28 +165,28 @@ def test_everything_shown_is_escaped(run: Callable[[Main], None]) -> None:
         await bury(store, 1, HOSTILE)
         await store.put([NewRecord(HOSTILE, HOSTILE)])
         await store.claim(HOSTILE, 1, 1, "30s")
-        for path in ("", "?tab=all", "?tab=dead", "?tab=leased", "/records/1", "/records/4"):
+        for path in ("", "?state=all", "?state=dead", "?state=leased", "/records/1", "/records/4"):
             assert "&lt;script&gt;" in await visitor.get(f"/outboxes/shop{path}")
-        for name in ("tab", "kind", "key", "error", "after"):
-            await visitor.get(f"/outboxes/shop?tab=dead&{name}=%3Cscript%3Ealert(1)%3C/script%3E")
+        for name in ("state", "kind", "key", "error", "after"):
+            await visitor.get(f"/outboxes/shop?state=dead&{name}=%3Cscript%3Ealert(1)%3C/script%3E")
 
     run(main)
 
 
 def test_a_viewer_who_may_only_read_gets_no_buttons(run: Callable[..., None]) -> None:
-    class ReadOnly(Everybody):
-        read_only = True
+    access = Everybody()
+    access.read_only = True
 
     async def main(visitor: Visitor, store: OutboxStore) -> None:
         await fill(store)
         await bury(store)
-        for path in ("/outboxes/shop", "/outboxes/shop?tab=dead", "/outboxes/shop/records/1"):
+        for path in ("/outboxes/shop", "/outboxes/shop?state=dead", "/outboxes/shop/records/1"):
             html = await visitor.get(path)
             assert 'name="action"' not in html
             assert (await visitor.post(path, "retry", ["1"])).status_code == 403
         assert (await store.stats()).dead == 3
 
-    run(main, ReadOnly())
+    run(main, access)
 
 
 def test_a_store_that_does_not_answer_is_said(tmp_path: Path) -> None:

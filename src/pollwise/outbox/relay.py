@@ -33,6 +33,7 @@ from pollwise.outbox.progress import (
 )
 from pollwise.outbox.records import KeyAction, KeyClaim, KeySettlement
 from pollwise.outbox.stores.base import MAX_PER_KEY, OutboxStore
+from pollwise.outbox.stores.viewed import MEASURED_MAX
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     ChoreFailed,
@@ -354,7 +355,7 @@ class Relay:
             return
         self._next_measure = now + MEASURE_EVERY
         try:
-            stats = await self._outbox.stats()
+            stats = await self._outbox.stats(MEASURED_MAX)
         except Exception as error:
             self._chore_failed("measure", error)
             return

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pollwise.errors import ConfigError
 from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord, OutboxStats
 from pollwise.outbox.stores.base import RELAY_LIVE, OutboxStore
 from tests.outbox.stores.benches import STORES, StoreBench, bench_of
@@ -507,5 +508,81 @@ def test_a_store_does_as_the_model_does(
         for _ in range(120):
             await twins.step(bench.clock)
         await twins.look()
+
+    bench.run(main())
+
+
+# Pages
+
+
+async def paged(store: OutboxStore, **asked: Any) -> list[str]:
+    """The ids on all pages."""
+    found: list[str] = []
+    after = None
+    while True:
+        page = await store.page(**asked, limit=3, after=after)
+        assert len(page.records) <= 3
+        found += [info.record.id for info in page.records]
+        after = page.next
+        if after is None:
+            return found
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_pages_have_what_the_list_has(bench: StoreBench, lanes: bool) -> None:
+    async def main() -> None:
+        store = await bench.store(keep="1d")
+        keys = ("a", None, "b", "a", "c", "a", None, "d", "e", "f", "b")
+        await store.put(NewRecord(f"kind-{n % 2}", n, key) for n, key in enumerate(keys))
+        await store.put([NewRecord("kind-0", n, delay=60.0 - n) for n in range(5)])
+        ends = []
+        for place, each in enumerate(await store.claim("r", 6, 1, "30s")):
+            if place < 3:
+                error = "Bad: lost" if place else "Timeout"
+                ends.append(KeySettlement(each, 0, "dead", error=error))
+            elif lanes and place == 3:
+                ends.append(KeySettlement(each, 1, lanes=({"mail": "", "log": ""},)))
+            elif place == 4:
+                ends.append(KeySettlement(each, 0, "retry", delay=20.0, error="Bad"))
+            elif place == 5:
+                ends.append(KeySettlement(each, 1))
+        for end in ends:
+            assert await store.settle([end]) == []
+        for state in (None, "ready", "leased", "waiting", "dead", "done", "delayed"):
+            for kind in (None, "kind-0"):
+                for key in (None, "a") if state is not None else (None,):
+                    asked: dict[str, Any] = {"state": state, "kind": kind, "key": key}
+                    listed = [info.record.id for info in await store.records(**asked)]
+                    found = await paged(store, **asked)
+                    assert sorted(found) == sorted(listed), asked
+                    if state in (None, "dead"):
+                        assert found == listed
+        dead = [info.record.id for info in await store.records("dead")]
+        assert await paged(store, state="dead", error="bAD") == dead[1:]
+        behind = await paged(store, key="a")
+        assert behind == [info.record.id for info in await store.records(key="a")]
+        with pytest.raises(ConfigError, match="after = 'x"):
+            await store.page(after="x!")
+
+    bench.run(main())
+
+
+def test_the_work_of_a_page_is_bounded(bench: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pollwise.outbox.stores import viewed, walks
+
+    for module in (viewed, walks):
+        monkeypatch.setattr(module, "EXAMINED_MAX", 8)
+    monkeypatch.setattr(walks, "LISTED_AT_ONCE", 4)
+
+    async def main() -> None:
+        store = await bench.store()
+        if type(store).__name__.startswith("Memory"):
+            return  # it reads its list
+        await store.put(NewRecord("rare" if n == 11 else "common", n, "k") for n in range(12))
+        first = await store.page("ready", kind="rare")
+        assert (first.records, first.examined) == ([], 8)
+        second = await store.page("ready", kind="rare", after=first.next)
+        assert [info.record.payload for info in second.records] == [11]
+        assert second.next is None
 
     bench.run(main())

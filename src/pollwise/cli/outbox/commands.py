@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,7 @@ from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
 from pollwise.outbox import export as measuring
+from pollwise.outbox.stores.viewed import MEASURED_MAX
 from pollwise.runtime.events import Events
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.settings import Settings, load
@@ -147,16 +148,26 @@ def stats(url: Url, as_json: Json = False) -> None:
 
     Example: pollwise outbox stats sqlite:///shop.db
     """
-    counts = asdict(with_store(url, lambda store: store.stats()))
+    counts = asdict(with_store(url, lambda store: store.stats(MEASURED_MAX)))
+    for each in (counts, *counts["lanes"].values()):
+        each["capped"] = sorted(each["capped"])  # what has at least that many
     if as_json:
         print_json(counts)
         return
     age = counts.pop("oldest_age")
     blocked, behind = counts.pop("keys_blocked"), counts.pop("behind")
-    lanes = counts.pop("lanes")
+    lanes, every = counts.pop("lanes"), {**counts}
+
+    def shown(of: dict[str, Any], state: str) -> str:
+        return f"{of[state]}+" if state in of["capped"] else str(of[state])
+
     print_table(
         ("state", "records", *(f"lane {lane}" if lane else "no lane yet" for lane in lanes)),
-        [(state, count, *(of[state] for of in lanes.values())) for state, count in counts.items()],
+        [
+            (state, *(shown(of, state) for of in (every, *lanes.values())))
+            for state in counts
+            if state != "capped"
+        ],
     )
     say(f"oldest record: {'none' if age is None else 'put ' + short(age) + ' ago'}")
     if blocked:

@@ -279,7 +279,7 @@ class MemoryOutboxStore(OutboxStore):
     async def forget_lanes(self, besides: Collection[str]) -> None:
         self._lanes &= {*besides, *(row.lane for row in self._rows.values())}
 
-    async def _stats(self, lane: str) -> OutboxStats:
+    async def _stats(self, lane: str, most: int) -> OutboxStats:
         now = self.clock.epoch()
         counts: dict[str, Any] = dict.fromkeys(RECORD_STATES, 0)
         rows = [r for r in self._rows.values() if r.lane == lane and r.state != "in lanes"]
@@ -319,7 +319,6 @@ class MemoryOutboxStore(OutboxStore):
         key: str | None,
         limit: int,
         after: str | None,
-        record: int | None = None,
     ) -> list[RecordInfo]:
         now = self.clock.epoch()
         place = place_after(after)
@@ -329,7 +328,6 @@ class MemoryOutboxStore(OutboxStore):
             if (
                 row.seq > place
                 and row.state != "in lanes"
-                and record in (None, row.origin or row.seq)
                 and state in (None, info.state)
                 and kind in (None, row.new.kind)
                 and key in (None, row.new.key)
@@ -338,6 +336,10 @@ class MemoryOutboxStore(OutboxStore):
                 if len(page) == limit:
                     break
         return page
+
+    async def _rows_of(self, record: int) -> list[RecordInfo]:
+        every = await self._records(None, None, None, len(self._rows), None)
+        return [info for info in every if info.record.id == str(record)]
 
     def _info(self, row: _StoredRecord, now: float) -> RecordInfo:
         state, since, relay = self._state_of(row, now), row.since, None

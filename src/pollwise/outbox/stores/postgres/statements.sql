@@ -142,27 +142,54 @@ WHERE outbox = $1 AND seen_at > {schema}.outbox_now($3::double precision) - $2::
 ORDER BY started_at, relay COLLATE "C"
 
 -- name: stats
--- Leased and waiting: the first records of keys; what is overdue counts as ready.
-WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($2::double precision) AS now)
+-- Leased and waiting: the first records of keys; what is overdue counts as ready. Counts up to $3 each, and
+-- examines $4 keys for what is behind blocked ones and for the oldest record. The orders are those of indexes:
+-- a plan that reads a whole table would have to sort it.
+WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($2::double precision) AS now), held AS MATERIALIZED (
+    SELECT state FROM {schema}.outbox_keys
+    WHERE outbox = $1 AND state < 4 AND due > (SELECT now FROM clock)
+    ORDER BY due LIMIT $3::integer
+), blocked AS MATERIALIZED (
+    SELECT line FROM {schema}.outbox_keys WHERE outbox = $1 AND state = 4
+    ORDER BY line LIMIT $3::integer
+), examined AS MATERIALIZED (
+    (SELECT line FROM {schema}.outbox_keys
+     WHERE outbox = $1 AND state < 4 ORDER BY due LIMIT $4::integer)
+    UNION ALL (SELECT line FROM blocked LIMIT $4::integer)
+)
 SELECT
-    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state < 2),
-    (SELECT count(*) FROM {schema}.outbox_keys
-     WHERE outbox = $1 AND state < 4 AND due > now AND state = 3),
-    (SELECT count(*) FROM {schema}.outbox_keys
-     WHERE outbox = $1 AND state < 4 AND due > now AND state = 2),
-    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state = 2),
-    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state = 3),
-    (SELECT count(*) FROM {schema}.outbox_keys WHERE outbox = $1 AND state = 4),
-    (SELECT count(*) FROM {schema}.outbox_keys AS k
-     JOIN {schema}.outbox_records AS r ON r.line = k.line AND r.state < 2
-     WHERE k.outbox = $1 AND k.state = 4),
-    now - (SELECT min(created_at) FROM {schema}.outbox_records WHERE outbox = $1 AND state < 2),
-    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state = 5)
+    (SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.outbox_records
+        WHERE line >= $1 || chr(31) AND line < $1 || chr(32) AND state < 2
+        ORDER BY line, seq + 0 LIMIT $3::integer) AS r),
+    (SELECT count(*) FROM held WHERE state = 3),
+    (SELECT count(*) FROM held WHERE state = 2),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.outbox_records
+        WHERE outbox = $1 AND state = 2 ORDER BY seq + 0 LIMIT $3::integer) AS r),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.outbox_records
+        WHERE outbox = $1 AND state = 3 ORDER BY since LIMIT $3::integer) AS r),
+    (SELECT count(*) FROM blocked),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM (SELECT line FROM blocked LIMIT $4::integer) AS k
+        JOIN {schema}.outbox_records AS r ON r.line = k.line AND r.state < 2 LIMIT $3::integer) AS r),
+    now - least(
+        (SELECT created_at FROM {schema}.outbox_records
+         WHERE outbox = $1 AND state = 0 ORDER BY seq + 0 LIMIT 1),
+        (SELECT min((
+             SELECT r.created_at FROM {schema}.outbox_records AS r
+             WHERE r.line = examined.line AND r.state < 2 ORDER BY r.seq + 0 LIMIT 1)) FROM examined)),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.outbox_records
+        WHERE outbox = $1 AND state = 5 ORDER BY since LIMIT $3::integer) AS r)
 FROM clock
 
 -- name: blocked
 SELECT r.key, coalesce(r.origin, k.first), r.kind, r.error, r.since,
-       (SELECT count(*) FROM {schema}.outbox_records AS b WHERE b.line = k.line AND b.state < 2)
+       (SELECT count(*) FROM (
+            SELECT 1 FROM {schema}.outbox_records AS b
+            WHERE b.line = k.line AND b.state < 2 LIMIT $4::integer) AS b)
 FROM {schema}.outbox_keys AS k
 JOIN {schema}.outbox_records AS r ON r.seq = k.first
 WHERE k.outbox = $1 AND k.state = 4 AND k.line > $1 || chr(31) || $2
@@ -195,12 +222,38 @@ FROM (
     WHERE (r.outbox = $1 OR r.outbox = ANY (ARRAY(
                SELECT $1 || chr(30) || l.lane FROM {schema}.outbox_lanes AS l WHERE l.outbox = $1)))
       AND r.seq > $2::bigint AND r.state <> 4
-      AND ($8::bigint IS NULL OR r.seq = $8::bigint OR r.origin = $8::bigint)
 ) AS records
 WHERE ($3::integer IS NULL OR shown = $3::integer)
   AND ($4::text IS NULL OR kind = $4::text)
   AND ($5::text IS NULL OR key = $5::text)
 ORDER BY seq LIMIT $6::integer
+
+-- name: at
+-- As list, for the rows $2.
+SELECT coalesce(origin, seq), kind, payload, key, headers, created_at,
+       shown, CASE WHEN shown IN (1, 2) THEN due ELSE since END, error, progress,
+       CASE WHEN shown = 1 THEN relay END, seq, substr(outbox, length($1) + 2),
+       CASE WHEN shown = 0 THEN key_state END,
+       CASE WHEN shown = 0 AND key IS NOT NULL THEN coalesce((
+           SELECT concat_ws(chr(10), coalesce(d.origin, d.seq), d.error)
+           FROM {schema}.outbox_records AS d WHERE d.seq = first AND key_state = 4
+       ), (
+           SELECT concat_ws(chr(10), coalesce(b.origin, b.seq), b.error)
+           FROM {schema}.outbox_records AS b
+           WHERE b.line = records.line AND b.state < 2 AND b.seq + 0 < records.seq
+           ORDER BY b.seq + 0 LIMIT 1
+       )) END
+FROM (
+    SELECT r.*, k.due, k.relay, k.state AS key_state, k.first,
+           CASE WHEN r.state = 5 THEN 5 WHEN r.state >= 2 THEN r.state + 1
+                WHEN k.first <> r.seq OR k.due <= {schema}.outbox_now($3::double precision) THEN 0
+                WHEN k.state = 3 THEN 1 WHEN k.state = 2 THEN 2 ELSE 0 END AS shown
+    FROM {schema}.outbox_records AS r
+    LEFT JOIN {schema}.outbox_keys AS k ON k.line = r.line
+    WHERE (r.outbox = $1 OR r.outbox = ANY (ARRAY(
+               SELECT $1 || chr(30) || l.lane FROM {schema}.outbox_lanes AS l WHERE l.outbox = $1)))
+      AND r.seq = ANY ($2::bigint[]) AND r.state <> 4
+) AS records
 
 -- name: list_dead
 -- By the index of dead records.
@@ -213,6 +266,73 @@ WHERE (outbox = $1 OR outbox = ANY (ARRAY(
   AND ($3::text IS NULL OR kind = $3::text)
   AND ($4::text IS NULL OR key = $4::text)
 ORDER BY seq + 0 LIMIT $5::integer
+
+-- name: rows_of
+-- The rows of a record: itself and its copies.
+SELECT seq FROM {schema}.outbox_records WHERE seq = $1::bigint
+UNION ALL
+SELECT seq FROM {schema}.outbox_records WHERE origin = $1::bigint AND origin IS NOT NULL
+
+-- Pages: each statement walks at most $2 rows of an index, after the place ($7, $6). It returns the two parts
+-- of each row's place, its seq, and whether it matches the kind $3, the key $4 and the text $5 in its error.
+-- $8 is the time, and $9 the state of keys.
+
+-- name: walk_dead
+SELECT 0.0::double precision, seq, seq, ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR key = $4::text)
+       AND ($5::text IS NULL OR strpos(lower(coalesce(error, '')), lower($5::text)) > 0)
+FROM {schema}.outbox_records
+WHERE outbox = $1 AND state = 2 AND seq + 0 > $6::bigint ORDER BY seq + 0 LIMIT $2::integer
+
+-- name: walk_delayed
+SELECT since, seq, seq, ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR key = $4::text)
+       AND ($5::text IS NULL OR strpos(lower(coalesce(error, '')), lower($5::text)) > 0)
+FROM {schema}.outbox_records
+WHERE outbox = $1 AND state = 5 AND since >= $7::double precision
+  AND (since > $7::double precision OR seq > $6::bigint)
+ORDER BY since, seq LIMIT $2::integer
+
+-- name: walk_done
+-- The newest first.
+SELECT -since, -seq, seq, ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR key = $4::text)
+       AND ($5::text IS NULL OR strpos(lower(coalesce(error, '')), lower($5::text)) > 0)
+FROM {schema}.outbox_records
+WHERE outbox = $1 AND state = 3 AND since <= -($7::double precision)
+  AND (since < -($7::double precision) OR seq < -($6::bigint))
+ORDER BY since DESC, seq DESC LIMIT $2::integer
+
+-- name: walk_live
+-- Records without a key come first, then by key. The first part of a place is a 0, or a 1 and the key.
+SELECT CASE WHEN key IS NULL THEN '0' || seq ELSE '1' || key END, seq, seq, ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR key = $4::text)
+       AND ($5::text IS NULL OR strpos(lower(coalesce(error, '')), lower($5::text)) > 0)
+FROM {schema}.outbox_records
+WHERE (line, seq + 0) > ($1 || chr(31) || $7::text, $6::bigint) AND line < $1 || chr(32) AND state < 2
+ORDER BY line, seq + 0 LIMIT $2::integer
+
+-- name: walk_key
+SELECT 0.0::double precision, seq, seq, ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR key = $4::text)
+       AND ($5::text IS NULL OR strpos(lower(coalesce(error, '')), lower($5::text)) > 0)
+FROM {schema}.outbox_records
+WHERE line = $1 || chr(31) || $4::text AND state < 2 AND seq + 0 > $6::bigint
+ORDER BY seq + 0 LIMIT $2::integer
+
+-- name: walk_held
+-- The first records of the keys that are leased or wait for a retry, by the time when that ends.
+SELECT k.due, r.seq, r.seq, k.state = $9::integer AND ($3::text IS NULL OR r.kind = $3::text) AND ($4::text IS NULL OR r.key = $4::text)
+       AND ($5::text IS NULL OR strpos(lower(coalesce(r.error, '')), lower($5::text)) > 0)
+FROM (
+    SELECT due, first, state FROM {schema}.outbox_keys
+    WHERE outbox = $1 AND state < 4 AND due >= $7::double precision
+      AND due > {schema}.outbox_now($8::double precision)
+    ORDER BY due LIMIT $2::integer
+) AS k JOIN {schema}.outbox_records AS r ON r.seq = k.first
+WHERE k.due > $7::double precision OR r.seq > $6::bigint
+ORDER BY 1, 2
+
+-- name: walk_all
+-- $1 is a list: the outbox and its lanes.
+SELECT 0.0::double precision, seq, seq, outbox = ANY ($1::text[]) AND state <> 4 AND ($3::text IS NULL OR kind = $3::text) AND ($4::text IS NULL OR key = $4::text)
+       AND ($5::text IS NULL OR strpos(lower(coalesce(error, '')), lower($5::text)) > 0)
+FROM {schema}.outbox_records WHERE seq > $6::bigint ORDER BY seq LIMIT $2::integer
 
 -- name: fates
 -- The state of claims whose settlement is in doubt: the tokens of their keys, and which of their

@@ -36,8 +36,11 @@ from pollwise.outbox.records import (
     why_waiting,
 )
 from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
+from pollwise.outbox.stores.viewed import KEYS_EXAMINED, capped_stats
+from pollwise.outbox.stores.walks import RecordWalk, WalkedOutbox, WalkedRow
 from pollwise.outbox.writers.common import OutboxTarget, batch_of, check_twins, ids_of
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
+from pollwise.queues.views import COUNTED_MAX
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.ids import number_of, place_after
@@ -65,9 +68,11 @@ TABLES = TableSet(
 _ALONE = "\x01"
 #: The state of a key that waits for an open transaction.
 _DELAYED = 1
+#: The states of keys whose first record is in one of these states.
+_KEY_STATES = {"waiting": 2, "leased": 3}
 
 
-class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStore):
+class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutbox, OutboxStore):
     """Records in a Postgres database, in a schema that `await store.migrate()` creates.
 
     conninfo: the libpq connection string of the database that holds the user's data.
@@ -307,24 +312,20 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
     async def forget_lanes(self, besides: Collection[str]) -> None:
         await self.database.rows("forget_lanes", [text(self.name), texts(besides)])
 
-    async def _stats(self, lane: str) -> OutboxStats:
-        params = [text(outbox_of(self.name, lane)), self.database.now()]
+    async def _stats(self, lane: str, most: int) -> OutboxStats:
+        of_lane, keys = text(outbox_of(self.name, lane)), KEYS_EXAMINED
+        params = [of_lane, self.database.now(), number(most + 1), number(keys)]
         [row] = await self.database.rows("stats", params, safe=True)
         live, leased, waiting, dead, done, blocked, behind, age, delayed = row
-        return OutboxStats(
-            ready=max(live - leased - waiting, 0),
-            leased=leased,
-            waiting=waiting,
-            dead=dead,
-            done=done,
-            keys_blocked=blocked,
-            behind=behind,
-            oldest_age=None if age is None else max(age, 0.0),
-            delayed=delayed,
-        )
+        counts = {
+            "leased": leased, "waiting": waiting, "dead": dead, "done": done, "delayed": delayed,
+            "keys_blocked": blocked, "behind": most + 1 if blocked > keys else behind,
+        }  # fmt: skip
+        return capped_stats(live, most, counts, None if age is None else max(age, 0.0))
 
     async def _blocked(self, lane: str, limit: int, after: str | None) -> list[BlockedKey]:
-        params = [text(outbox_of(self.name, lane)), text(after or ""), number(limit)]
+        of_lane = text(outbox_of(self.name, lane))
+        params = [of_lane, text(after or ""), number(limit), number(COUNTED_MAX)]
         return [
             BlockedKey(key, str(seq), kind, error, since, behind, lane)
             for key, seq, kind, error, since, behind in await self.database.rows(
@@ -339,7 +340,6 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
         key: str | None,
         limit: int,
         after: str | None,
-        record: int | None = None,
     ) -> list[RecordInfo]:
         name, place = text(self.name), number(place_after(after))
         chosen = [text(kind), text(key), number(limit)]
@@ -347,11 +347,34 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
             rows = await self.database.rows("list_dead", [name, place, *chosen], safe=True)
         else:
             code = None if state is None else number(RECORD_STATES.index(state))
-            one = None if record is None else number(record)
             rows = await self.database.rows(
-                "list", [name, place, code, *chosen, self.database.now(), one], safe=True
+                "list", [name, place, code, *chosen, self.database.now()], safe=True
             )
         return [self._info(*row) for row in rows]
+
+    async def _rows_of(self, record: int) -> list[RecordInfo]:
+        rows = await self.database.rows("rows_of", [number(record)], safe=True)
+        return await self._at([seq for (seq,) in rows])
+
+    async def _at(self, seqs: Sequence[int]) -> list[RecordInfo]:
+        params = [text(self.name), numbers(seqs), self.database.now()]
+        return [self._info(*row) for row in await self.database.rows("at", params, safe=True)]
+
+    async def _walk(self, walk: RecordWalk) -> list[WalkedRow]:
+        whose = text(outbox_of(self.name, walk.lane))
+        if walk.name == "all":
+            lanes = ("", *await self._read_lanes())
+            whose = texts([outbox_of(self.name, lane) for lane in lanes])
+        asked = [text(walk.kind), text(walk.key), text(walk.error)]
+        begins = text(_line_after(walk.a)) if isinstance(walk.a, str) else number(walk.a)
+        params = [whose, number(walk.most), *asked, number(walk.b)]
+        if walk.name not in ("all", "dead", "key"):  # they have places of one number
+            params.append(begins)
+        if walk.name == "held":
+            key_state = _KEY_STATES[walk.state or "leased"]
+            params += [self.database.now(), number(key_state)]
+        rows = await self.database.rows(f"walk_{walk.name}", params, safe=True)
+        return [WalkedRow(*row) for row in rows]
 
     def _info(
         self,
@@ -423,6 +446,11 @@ def channel_of(schema: str, outbox: str) -> str:
     """The channel where its relays listen; the same as the SQL function `outbox_channel`."""
     digest = hashlib.sha256(f"{quoted(schema)}.{outbox}".encode()).hexdigest()
     return f"pollwise_outbox_{digest[:16]}"
+
+
+def _line_after(place: str) -> str:
+    """The line of a place in the walk over live records, without the outbox."""
+    return _ALONE + place[1:] if place.startswith("0") else place[1:]
 
 
 def _relay_of(name: str, handlers: str, started: float, seen: float, newer: bool) -> RelayInfo:

@@ -25,12 +25,16 @@ from pollwise.outbox.records import (
     RecordFilter,
     RecordInfo,
     RecordState,
+    outbox_of,
     stored_record,
     why_waiting,
 )
 from pollwise.outbox.stores.base import CLAIM_BYTES
 from pollwise.outbox.stores.sqlite.relays import RelayCalls
+from pollwise.outbox.stores.viewed import KEYS_EXAMINED, capped_stats
+from pollwise.outbox.stores.walks import RecordWalk, WalkedRow
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
+from pollwise.queues.views import COUNTED_MAX
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sql import needed_version
 from pollwise.storage.sqlite.file import (
@@ -45,8 +49,8 @@ from pollwise.storage.sqlite.history import SqliteHistory
 #: time that the write lock is held.
 ROWS_MAX = 2000
 
-#: Versions that relays run without: the history.
-OPTIONAL = (3,)
+#: Versions that relays run without: the history, and indexes for views.
+OPTIONAL = (3, 4)
 
 #: Part of a key that is not UTF-8 as it was read, and why its record is dead.
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
@@ -312,26 +316,24 @@ class SqliteCalls(RelayCalls):
 
     # For operators
 
-    def stats(self, now: float, lane: str) -> OutboxStats:
+    def stats(self, now: float, lane: str, most: int) -> OutboxStats:
         with self._in_lane(lane), snapshot(self.connect()):
-            [(live, dead, done, delayed)] = self._rows("counts")
-            [(leased, waiting, blocked, behind)] = self._rows("key_counts", now=now)
-            [(oldest,)] = self._rows("oldest")
-        return OutboxStats(
-            ready=live - leased - waiting,
-            leased=leased,
-            waiting=waiting,
-            dead=dead,
-            done=done,
-            keys_blocked=blocked,
-            behind=behind,
-            oldest_age=None if oldest is None else max(now - _time(oldest), 0.0),
-            delayed=delayed,
-        )
+            one_more, keys = most + 1, KEYS_EXAMINED
+            [(live, dead, done, delayed)] = self._rows("counts", most=one_more)
+            [(leased, waiting, blocked, behind)] = self._rows(
+                "key_counts", now=now, most=one_more, keys=keys
+            )
+            [(oldest,)] = self._rows("oldest", keys=keys)
+        counts = {
+            "leased": leased, "waiting": waiting, "dead": dead, "done": done, "delayed": delayed,
+            "keys_blocked": blocked, "behind": one_more if blocked > keys else behind,
+        }  # fmt: skip
+        age = None if oldest is None else max(now - _time(oldest), 0.0)
+        return capped_stats(live, most, counts, age)
 
     def blocked(self, lane: str, limit: int, after: str | None) -> list[BlockedKey]:
         with self._in_lane(lane):
-            rows = self._rows("blocked", limit=limit, after=after or "")
+            rows = self._rows("blocked", limit=limit, after=after or "", most=COUNTED_MAX)
         return [
             BlockedKey(key, str(seq), kind, error, _time(since), behind, lane)
             for key, seq, kind, error, since, behind in rows
@@ -345,7 +347,6 @@ class SqliteCalls(RelayCalls):
         key: str | None,
         limit: int,
         after: str | None,
-        record: int | None = None,
     ) -> list[RecordInfo]:
         rows = self._rows(
             "list_dead" if state == "dead" else "list",
@@ -355,8 +356,27 @@ class SqliteCalls(RelayCalls):
             key=key,
             limit=limit,
             after=place_after(after),
-            one=record,
         )
+        return self._infos(rows)
+
+    def rows_of(self, now: float, record: int) -> list[RecordInfo]:
+        return self.at(now, [seq for (seq,) in self._rows("rows_of", one=record)])
+
+    def at(self, now: float, seqs: Sequence[int]) -> list[RecordInfo]:
+        return self._infos(self._rows("at", now=now, seqs=json.dumps(list(seqs))))
+
+    def walk(self, now: float, walk: RecordWalk) -> list[WalkedRow]:
+        held = None if walk.state not in ("leased", "waiting") else _CODES[walk.state]
+        asked = {"kind": walk.kind, "key": walk.key, "error": walk.error, "most": walk.most}
+        names: dict[str, Any] = {"now": now, "a": walk.a, "b": walk.b, "held": held}
+        if walk.name == "all":
+            lanes = [outbox_of(self._outbox, lane) for lane in ("", *self.lanes())]
+            names["names"] = json.dumps(lanes)
+        with self._in_lane(walk.lane):
+            rows = self._rows(f"walk_{walk.name}", **asked, **names)
+        return [WalkedRow(a, b, seq, bool(fits)) for a, b, seq, fits in rows]
+
+    def _infos(self, rows: list[tuple[Any, ...]]) -> list[RecordInfo]:
         heads = {row[-1] for row in rows if row[-1] is not None}
         errors = {head: self._rows("error_of", seq=head)[0] for head in heads}
         return [self._info(row, *errors.get(row[-1], (None, None))) for row in rows]

@@ -227,27 +227,36 @@ WHERE seq IN (
 RETURNING seq;
 
 -- name: counts
--- Records: live, dead, done, delayed.
+-- Records: live, dead, done, delayed; each up to :most.
 SELECT
-    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state < 2),
-    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 2),
-    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 3),
-    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state = 5);
+    (SELECT count(*) FROM (
+        SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state < 2 LIMIT :most)),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state = 2 LIMIT :most)),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 3 LIMIT :most)),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state = 5 LIMIT :most));
 
 -- name: key_counts
--- Keys: leased, waiting, blocked; and how many records wait behind the blocked ones.
+-- Keys: leased and waiting, together up to :most, and blocked; and how many records wait behind the
+-- first :keys blocked ones.
 SELECT
-    count(*) FILTER (WHERE k.state = 1 AND k.due > :now),
-    count(*) FILTER (WHERE k.state = 2 AND k.due > :now),
-    count(*) FILTER (WHERE k.state = 3),
-    coalesce(sum(CASE WHEN k.state = 3 THEN (
-        SELECT count(*) FROM pollwise_outbox AS r
-        WHERE r.outbox = :outbox AND r."key" = k."key" AND r.state < 2
-    ) END), 0)
-FROM pollwise_outbox_keys AS k WHERE k.outbox = :outbox;
+    coalesce(sum(state = 1), 0), coalesce(sum(state = 2), 0),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM pollwise_outbox_keys WHERE outbox = :outbox AND state = 3 LIMIT :most)),
+    (SELECT count(*) FROM (
+        SELECT 1 FROM (
+            SELECT "key" FROM pollwise_outbox_keys WHERE outbox = :outbox AND state = 3 LIMIT :keys
+        ) AS blocked CROSS JOIN pollwise_outbox AS r
+        WHERE r.outbox = :outbox AND r."key" = blocked."key" AND r.state < 2 LIMIT :most))
+FROM (
+    SELECT state FROM pollwise_outbox_keys WHERE outbox = :outbox AND due > :now LIMIT :most
+);
 
 -- name: oldest
--- When the oldest live record was put: it is the first new one, or the first of a key with a row.
+-- When the oldest live record was put: it is the first new one, or the first of a key with a row. Of
+-- these, the first :keys that are due, and as many blocked ones, are examined.
 SELECT min(created_at) FROM pollwise_outbox WHERE seq IN (
     SELECT min(seq) FROM pollwise_outbox WHERE outbox = :outbox AND state = 0
     UNION ALL
@@ -255,13 +264,25 @@ SELECT min(created_at) FROM pollwise_outbox WHERE seq IN (
         SELECT min(r.seq) FROM pollwise_outbox AS r
         WHERE r.outbox = :outbox AND r."key" = k."key" AND r.state < 2
     ) END
-    FROM pollwise_outbox_keys AS k WHERE k.outbox = :outbox
+    FROM (
+        SELECT * FROM (
+            SELECT "key", record FROM pollwise_outbox_keys
+            WHERE outbox = :outbox AND due IS NOT NULL ORDER BY due LIMIT :keys
+        )
+        UNION ALL
+        SELECT * FROM (
+            SELECT "key", record FROM pollwise_outbox_keys
+            WHERE outbox = :outbox AND state = 3 LIMIT :keys
+        )
+    ) AS k
 ) AND state < 2;
 
 -- name: blocked
 SELECT k."key", coalesce(r.origin, r.seq), r.kind, r.error, coalesce(r.since, r.created_at), (
-    SELECT count(*) FROM pollwise_outbox AS b
-    WHERE b.outbox = :outbox AND b."key" = k."key" AND b.state < 2
+    SELECT count(*) FROM (
+        SELECT 1 FROM pollwise_outbox AS b
+        WHERE b.outbox = :outbox AND b."key" = k."key" AND b.state < 2 LIMIT :most
+    )
 )
 FROM pollwise_outbox_keys AS k JOIN pollwise_outbox AS r ON r.seq = k.dead
 WHERE k.outbox = :outbox AND k."key" > :after AND k.state = 3
@@ -295,12 +316,41 @@ FROM (
     WHERE (r.outbox = :outbox OR r.outbox IN (
         SELECT :outbox || char(30) || lane FROM pollwise_outbox_lanes WHERE outbox = :outbox
     )) AND r.seq > :after AND r.state <> 4
-      AND (:one IS NULL OR r.seq = :one OR r.origin = :one)
 ) AS records
 WHERE (:state IS NULL OR shown = :state)
   AND (:kind IS NULL OR kind = :kind)
   AND (:key IS NULL OR "key" = :key)
 ORDER BY seq LIMIT :limit;
+
+-- name: at
+-- As list, for the rows of :seqs, a JSON list.
+SELECT coalesce(seq_of, seq), kind, payload, "key", headers, created_at, shown, due, since, error, progress,
+       relay, seq, substr(outbox, length(:outbox) + 2),
+       CASE WHEN shown = 0 AND "key" IS NOT NULL THEN coalesce(dead, (
+           SELECT min(b.seq) FROM pollwise_outbox AS b
+           WHERE b.outbox = records.outbox AND b."key" = records."key" AND b.state < 2
+             AND b.seq < records.seq
+       )) END
+FROM (
+    SELECT r.seq, r.origin AS seq_of, r.outbox, r.kind, r.payload, r."key", r.headers, r.created_at,
+           CASE
+               WHEN r.state = 5 THEN 5
+               WHEN r.state >= 2 THEN r.state + 1
+               WHEN k.state IN (1, 2) AND k.due > :now AND (k.record > 0 OR NOT EXISTS (
+                   SELECT 1 FROM pollwise_outbox AS b
+                   WHERE b.outbox = r.outbox AND b."key" = r."key" AND b.state < 2 AND b.seq < r.seq
+               )) THEN k.state
+               ELSE 0
+           END AS shown,
+           k.due, coalesce(r.since, r.created_at) AS since, r.error, r.progress, k.relay, k.dead
+    FROM pollwise_outbox AS r LEFT JOIN pollwise_outbox_keys AS k
+        ON k.outbox = r.outbox AND k."key" = coalesce(r."key", '')
+       AND k.record = CASE WHEN r."key" IS NULL THEN r.seq ELSE 0 END
+    WHERE (r.outbox = :outbox OR r.outbox IN (
+        SELECT :outbox || char(30) || lane FROM pollwise_outbox_lanes WHERE outbox = :outbox
+    )) AND r.state <> 4
+      AND r.seq IN (SELECT value FROM json_each(:seqs))
+) AS records;
 
 -- name: error_of
 SELECT coalesce(origin, seq), error FROM pollwise_outbox WHERE seq = :seq;
@@ -357,3 +407,76 @@ WHERE outbox = :outbox AND state = 1
 SELECT relay, handlers, started_at, seen_at FROM pollwise_outbox_relays
 WHERE outbox = :outbox AND relay <> :relay AND seen_at > :gone
 ORDER BY started_at, relay;
+
+-- name: rows_of
+-- The rows of a record: itself and its copies.
+SELECT seq FROM pollwise_outbox WHERE seq = :one
+UNION ALL
+SELECT seq FROM pollwise_outbox WHERE origin = :one;
+
+-- Pages: each statement walks at most :most rows of an index, from a place on. It returns the two parts of
+-- each row's place, its seq, and whether it matches.
+
+-- name: walk_dead
+SELECT 0.0, seq, seq, (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(error, '')), lower(:error)) > 0)
+FROM pollwise_outbox
+WHERE outbox = :outbox AND state = 2 AND seq > :b ORDER BY seq LIMIT :most;
+
+-- name: walk_delayed
+SELECT since, seq, seq, (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(error, '')), lower(:error)) > 0)
+FROM pollwise_outbox INDEXED BY pollwise_outbox_delayed
+WHERE outbox = :outbox AND state = 5 AND since >= :a AND (since > :a OR seq > :b)
+ORDER BY since, seq LIMIT :most;
+
+-- name: walk_done
+-- The newest first.
+SELECT -since, -seq, seq, (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(error, '')), lower(:error)) > 0)
+FROM pollwise_outbox INDEXED BY pollwise_outbox_ended
+WHERE outbox = :outbox AND state >= 2 AND state = 3 AND since <= -:a AND (since < -:a OR seq < -:b)
+ORDER BY since DESC, seq DESC LIMIT :most;
+
+-- name: walk_live
+-- Records without a key, then by key.
+SELECT * FROM (
+    SELECT '' AS a, seq AS b, seq, (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(error, '')), lower(:error)) > 0)
+    FROM pollwise_outbox INDEXED BY pollwise_outbox_live
+    WHERE :a = '' AND outbox = :outbox AND state < 2 AND "key" IS NULL AND seq > :b
+    ORDER BY seq LIMIT :most
+) UNION ALL SELECT * FROM (
+    SELECT "key", seq, seq, (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(error, '')), lower(:error)) > 0)
+    FROM pollwise_outbox INDEXED BY pollwise_outbox_live
+    WHERE outbox = :outbox AND state < 2 AND "key" >= :a AND ("key" > :a OR seq > :b)
+    ORDER BY "key", seq LIMIT :most
+)
+ORDER BY 1, 2 LIMIT :most;
+
+-- name: walk_key
+SELECT 0.0, seq, seq, (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(error, '')), lower(:error)) > 0)
+FROM pollwise_outbox INDEXED BY pollwise_outbox_live
+WHERE outbox = :outbox AND "key" = :key AND state < 2 AND seq > :b ORDER BY seq LIMIT :most;
+
+-- name: walk_held
+-- The first records of the keys that are leased or wait for a retry (:held), by the time when that ends.
+SELECT held.due, r.seq, r.seq, held.state = :held AND (:kind IS NULL OR r.kind = :kind) AND (:key IS NULL OR r."key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(r.error, '')), lower(:error)) > 0)
+FROM (
+    SELECT "key", record, due, state FROM pollwise_outbox_keys
+    WHERE outbox = :outbox AND due > :now AND due >= :a ORDER BY due LIMIT :most
+) AS held JOIN pollwise_outbox AS r ON r.seq = CASE WHEN held.record > 0 THEN held.record ELSE (
+    SELECT min(f.seq) FROM pollwise_outbox AS f
+    WHERE f.outbox = :outbox AND f."key" = held."key" AND f.state < 2
+) END
+WHERE held.due > :a OR r.seq > :b
+ORDER BY 1, 2;
+
+-- name: walk_all
+-- :names is a JSON list of the outbox and its lanes.
+SELECT 0.0, seq, seq, outbox IN (SELECT value FROM json_each(:names)) AND state <> 4 AND (:kind IS NULL OR kind = :kind) AND (:key IS NULL OR "key" = :key)
+       AND (:error IS NULL OR instr(lower(coalesce(error, '')), lower(:error)) > 0)
+FROM pollwise_outbox WHERE seq > :b ORDER BY seq LIMIT :most;

@@ -15,6 +15,7 @@ from pollwise.errors import ConfigError
 from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord
 from pollwise.outbox.stores.base import OnDead, OutboxStore
 from pollwise.outbox.stores.sqlite.calls import SqliteCalls
+from pollwise.outbox.stores.walks import WalkedOutbox
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
@@ -25,7 +26,7 @@ from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_no
 from pollwise.storage.sqlite.watched_database import WatchedDatabase
 
 
-class SqliteOutboxStore(OutboxStore):
+class SqliteOutboxStore(WalkedOutbox, OutboxStore):
     """Records in a SQLite file, in tables that `await store.migrate()` creates.
 
     path: the database, which also holds the user's data.
@@ -109,6 +110,9 @@ class SqliteOutboxStore(OutboxStore):
     _announce_handlers = in_thread_now(SqliteCalls.announce)
     _blocked = in_thread(SqliteCalls.blocked)
     _records = in_thread_now(SqliteCalls.records)
+    _rows_of = in_thread_now(SqliteCalls.rows_of)
+    _at = in_thread_now(SqliteCalls.at)
+    _walk = in_thread_now(SqliteCalls.walk)
     _release = in_thread_now(SqliteCalls.release)
     _replay = in_thread_now(SqliteCalls.replay)
     _replayable = in_thread(SqliteCalls.replayable)

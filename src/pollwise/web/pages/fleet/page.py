@@ -39,7 +39,9 @@ class TargetSearch:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> TargetSearch:
-        return cls(**{each.name: query.get(each.name, "")[:600] for each in fields(cls)})
+        given = {each.name: query.get(each.name, "")[:600] for each in fields(cls)}
+        given["state"] = WORDS.get(given["state"], given["state"])
+        return cls(**given)
 
     @property
     def filtered(self) -> bool:

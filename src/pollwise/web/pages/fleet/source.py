@@ -21,8 +21,10 @@ from pollwise.fleet.stores.paging import TargetCounts, TargetFilter
 from pollwise.runtime.clock import Clock
 from pollwise.web.sources import REST_REMEMBERED, Remembered
 
-#: How long counts are reused, in seconds: at 100,000 targets they take tens of milliseconds.
+#: How long counts are reused, in seconds; and at least this many times as long as they took: they
+#: walk over all targets of the fleet.
 COUNTS_REMEMBERED = 2.0
+COUNTING_SHARE = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +64,15 @@ class FleetSource:
         self._fleet = fleet if isinstance(fleet, Fleet) else None
         self.store = fleet.store if isinstance(fleet, Fleet) else fleet
         self.place = "this process" if self.store is None else self.store.url  # without secrets
+        self._took = 0.0
         self._counts = Remembered(self._read_counts, clock, COUNTS_REMEMBERED)
         self._nodes = Remembered(self._read_nodes, clock, REST_REMEMBERED)
 
     async def snapshot(self) -> ShownFleet:
         """The counts and the nodes."""
         try:
-            counts, nodes = await asyncio.gather(self._counts.get(), self._nodes.get())
+            ttl = max(COUNTS_REMEMBERED, self._took * COUNTING_SHARE)
+            counts, nodes = await asyncio.gather(self._counts.get(ttl), self._nodes.get())
         except (PollwiseError, OSError) as error:
             return ShownFleet(error=str(error) or type(error).__name__)
         budget = None if self._fleet is None else self._fleet.options.budget
@@ -115,7 +119,10 @@ class FleetSource:
         self._counts.forget()
 
     async def _read_counts(self) -> TargetCounts:
-        return self._here().counts() if self.store is None else await self.store.counts()
+        began = self._clock.now()
+        counts = self._here().counts() if self.store is None else await self.store.counts()
+        self._took = self._clock.now() - began
+        return counts
 
     async def _read_nodes(self) -> tuple[tuple[FleetNode, ...] | None]:
         """In a tuple, because None is an answer too."""

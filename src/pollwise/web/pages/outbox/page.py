@@ -11,6 +11,9 @@ from pollwise.errors import PollwiseError
 from pollwise.outbox.records import OutboxStats, RecordState
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.web.pages.outbox.source import OutboxSource
+from pollwise.web.pages.queues.figures import charts_of
+from pollwise.web.pages.queues.page import SPANS
+from pollwise.web.sources import RANGES
 from pollwise.web.texts import compact, counted
 from pollwise.web.view import NotShown, Refused, View, Visit
 
@@ -39,17 +42,19 @@ TABS: tuple[tuple[str, str], ...] = (
 class RecordSearch:
     """What the address asks for."""
 
-    tab: str = ""
+    state: str = ""
     kind: str = ""
     key: str = ""
     error: str = ""
+    span: str = ""
     after: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> RecordSearch:
         given = {each.name: query.get(each.name, "")[:TEXT_MAX].strip() for each in fields(cls)}
-        if given["tab"] not in dict(TABS):
-            given["tab"] = ""
+        for name, known in (("state", dict(TABS)), ("span", RANGES)):
+            if given[name] not in known:
+                given[name] = ""
         return cls(**given)
 
     @property
@@ -83,11 +88,15 @@ class OutboxPage(View):
         search = RecordSearch.of(visit.query)
         shown = await source.snapshot()
         values: dict[str, Any] = {"source": source, "shown": shown, "search": search}
-        values |= {"blocked": [], "records": [], "next": None, "wrong": None, "tab": search.tab}
+        values |= {"blocked": [], "records": [], "next": None, "wrong": None, "tab": search.state}
         values |= {"counted_stat": counted_stat, "bulk_max": BULK_MAX}
         if shown.stats is None:
             return values
-        values["tab"] = tab = search.tab or first_tab(shown.stats)
+        now, span = self.web.sources.clock.epoch(), search.span or "1h"
+        past = await source.history(span)
+        charts = charts_of(past, span, now) if past else []
+        values |= {"span": span, "spans": SPANS, "charts_shown": charts}
+        values["tab"] = tab = search.state or first_tab(shown.stats)
         values["tabs"] = [(name, text, *count_of(shown.stats, name)) for name, text in TABS]
         try:
             if tab == "blocked":

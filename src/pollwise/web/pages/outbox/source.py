@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pollwise.errors import PollwiseError
 from pollwise.outbox.records import OutboxStats, RelayInfo
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.runtime.clock import Clock
-from pollwise.web.sources import COUNTS_REMEMBERED, REST_REMEMBERED, Remembered
+from pollwise.runtime.rollups import HistoryPoint
+from pollwise.web.sources import COUNTS_REMEMBERED, RANGES, REST_REMEMBERED, Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ class OutboxSource:
         self.place = store.url  # without secrets
         self._stats = Remembered(store.stats, clock, COUNTS_REMEMBERED)
         self._relays = Remembered(store.relays, clock, REST_REMEMBERED)
+        self._ranges: dict[str, Remembered[Sequence[HistoryPoint]]] = {
+            name: Remembered(partial(store.history, span), clock, step / 3)
+            for name, (span, step) in RANGES.items()
+        }
 
     async def snapshot(self) -> ShownOutbox:
         """The counts and the live relays."""
@@ -49,6 +55,13 @@ class OutboxSource:
         except (PollwiseError, OSError) as error:
             return ShownOutbox(error=str(error) or type(error).__name__)
         return ShownOutbox(stats, tuple(relays))
+
+    async def history(self, chosen: str) -> Sequence[HistoryPoint]:
+        """What relays did in one of RANGES; nothing if the store does not answer."""
+        try:
+            return await self._ranges[chosen].get()
+        except (PollwiseError, OSError):
+            return ()
 
     def forget(self) -> None:
         """An action changed the outbox: the next page reads it again."""
