@@ -16,7 +16,7 @@ from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import Note, PauseInfo, Topic
 from pollwise.queues.presence import RunningJob, WorkerInfo
 from pollwise.queues.sqlite.queue import SqliteQueue
-from pollwise.queues.views import Stats
+from pollwise.queues.views import Stats, summed
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.jobs import NewJob, Progress
 from tests.cli.console import Screen, good, pollwise
@@ -184,7 +184,7 @@ def snapshot(kinds: int, workers: int, pauses: int) -> top.QueueSnapshot:
     return top.QueueSnapshot(
         "jobs",
         time.time(),
-        top._sum(by_kind),
+        summed(by_kind.values()),
         by_kind,
         {f"kind {n}": PauseInfo("ann", "why " * 40, 1.0) for n in range(pauses)},
         [info(f"box-{n}-{'x' * 40}") for n in range(workers)],

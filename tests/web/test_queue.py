@@ -201,6 +201,27 @@ def test_shows_kinds_workers_and_progress() -> None:
     with_page(work)
 
 
+class Capped(MemoryQueue):
+    """A queue in a store that counts ready jobs up to a number."""
+
+    async def stats(self) -> Stats:
+        return replace(await super().stats(), ready=10_000, capped=frozenset({"ready"}))
+
+
+def test_says_that_there_may_be_more_than_was_counted() -> None:
+    async def main() -> None:
+        queue = Capped("many")
+        visitor = Visitor(queue)
+        await queue.put([NewJob("mail", i) for i in range(3)])
+        text = await visitor.main("/queues/many?state=ready")
+        assert "Ready 10k+ jobs" in text
+        assert "Ready 10,000+ Delayed 0" in text
+        assert "All ready jobs" in text, "nobody knows how many are cancelled"
+        assert "10k+" in await visitor.main("/")
+
+    asyncio.run(main())
+
+
 class Sealed(MemoryQueue):
     """A queue in a store that shows dead jobs only, as SQS does."""
 

@@ -72,6 +72,17 @@ class Stats:
         return {**asdict(self), "capped": [state for state in STATES if state in self.capped]}
 
 
+def summed(some: Iterable[Stats]) -> Stats:
+    """The counts of several kinds or queues together."""
+    every = list(some)
+    ages = [each.oldest_age for each in every if each.oldest_age is not None]
+    counts: dict[State, int] = {
+        state: sum(getattr(each, state) for each in every) for state in STATES
+    }
+    capped = {state for each in every for state in each.capped}
+    return Stats.of(counts, max(ages, default=None), capped)
+
+
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Which jobs a page shows or a bulk action takes, and which page; None means any.

@@ -9,6 +9,9 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from pollwise.queues.views import Stats
+from pollwise.runtime.jobs import State
+
 #: By state of what is shown (a job, a record, a target, an agent), its colour in `app.css`
 #: (`.tone-…`).
 TONES: Mapping[str, str] = {
@@ -137,6 +140,11 @@ def counted(count: int, what: str, capped: bool = False) -> str:
     return f"{count:,}{'+' if capped else ''} {what}{'' if count == 1 and not capped else 's'}"
 
 
+def jobs_in(stats: Stats, state: State) -> str:
+    """The number of jobs in a state in few characters; "+" if there may be more."""
+    return compact(getattr(stats, state)) + ("+" if state in stats.capped else "")
+
+
 def percent(value: float | None, digits: int = 1) -> str:
     """A fraction as a percentage.
 
@@ -159,6 +167,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "size": size,
     "when": when,
     "counted": counted,
+    "jobs_in": jobs_in,
     "dollars": dollars,
     "percent": percent,
     "one_line": one_line,

@@ -22,8 +22,8 @@ from pollwise.errors import StoreError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, handlers_of, unhandled
-from pollwise.queues.views import Stats
-from pollwise.runtime.jobs import STATES, JobInfo, State
+from pollwise.queues.views import Stats, summed
+from pollwise.runtime.jobs import STATES, JobInfo
 
 #: How often pauses and workers are read, in seconds: workers write their records once a minute.
 NOTES_EVERY = 5.0
@@ -133,7 +133,7 @@ class QueueWatcher:
         """The counts of all jobs and of each kind, in one call; no kinds if the store has none."""
         with suppress(Unsupported):
             kinds = await self._queue.stats_by_kind()
-            return _sum(kinds), kinds
+            return summed(kinds.values()), kinds
         return await self._queue.stats(), {}
 
 
@@ -242,15 +242,6 @@ def headline(snapshot: QueueSnapshot) -> Text:
         text.append(" · " if place else "")
         text.append(words, style)
     return text
-
-
-def _sum(kinds: dict[str, Stats]) -> Stats:
-    ages = [each.oldest_age for each in kinds.values() if each.oldest_age is not None]
-    counts: dict[State, int] = {
-        state: sum(getattr(each, state) for each in kinds.values()) for state in STATES
-    }
-    capped = {state for each in kinds.values() for state in each.capped}
-    return Stats.of(counts, max(ages, default=None), capped)
 
 
 def _waiting_first(kind: str, snapshot: QueueSnapshot) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
 from typing import Any
 
+from pollwise.queues.views import summed
 from pollwise.web.live import wants_events
 from pollwise.web.pages.fleet.source import FleetSource
 from pollwise.web.pages.outbox.source import OutboxSource
@@ -100,14 +101,9 @@ async def _marker(source: OutboxSource | FleetSource) -> Hashable:
 
 def totals(shown: list[ShownQueue]) -> dict[str, Any]:
     """The figures of all queues together."""
-    counts = [each.stats for each in shown if each.stats is not None]
     workers = [worker for each in shown for worker in each.workers]
-    ages = [each.oldest_age for each in counts if each.oldest_age is not None]
     return {
-        "ready": sum(each.ready for each in counts),
-        "leased": sum(each.leased for each in counts),
-        "dead": sum(each.dead for each in counts),
-        "oldest_age": max(ages, default=None),
+        "stats": summed(each.stats for each in shown if each.stats is not None),
         "workers": len(workers),
         "busy": sum(worker.busy for worker in workers),
         "concurrency": sum(worker.concurrency for worker in workers),
