@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import quote
 
@@ -32,7 +33,7 @@ from pollwise.web.access import (
     checked_life,
 )
 from pollwise.web.comparisons import Comparisons
-from pollwise.web.opening import Opened, default_state, open_state
+from pollwise.web.opening import Opened, default_state, open_state, trace_folder
 from pollwise.web.pages import VIEWS
 from pollwise.web.redaction import DEFAULT_RULES, RedactionRules
 from pollwise.web.rendering import HERE, THEME, Pages
@@ -149,6 +150,7 @@ def app(
     session: Duration = SESSION_LIFE,
     redact: Iterable[str] = DEFAULT_RULES,
     refresh: Duration = REFRESH,
+    traces: str | Path | None = None,
     clock: Clock | None = None,
 ) -> WebApp:
     """The web interface as an application to serve or to mount: `app.mount("/pollwise", web)`.
@@ -163,6 +165,7 @@ def app(
     read_only: nobody may change anything. session: how long somebody stays logged in.
     redact: rules for the names of values in payloads that are never shown.
     refresh: how often a live page looks for changes.
+    traces: a folder of trace files that the lab offers.
     """
     if authorise is None and password is None and state is None and controller is None:
         raise ConfigError(CLOSED)
@@ -174,6 +177,7 @@ def app(
         raise ConfigError(f"refresh = {every:g} s must be from {REFRESH_MIN:g} s to 1 h")
     secret = None if password is None else Password(password)
     opened = Opened(clock or Clock(), controller)
+    opened.sources.traces = None if traces is None else trace_folder(traces)
     for queue in queues:
         opened.queue(queue)
     for outbox in outboxes:

@@ -73,6 +73,7 @@ class ComparisonRun:
 
     progress: how many replays are done, of how many; None before the first.
     facts: as the lab's reports are made from, once it is done. error: why it failed.
+    report: what its page shows, once that was drawn.
     """
 
     id: str
@@ -82,6 +83,7 @@ class ComparisonRun:
     state: str = "running"
     progress: tuple[int, int] | None = None
     facts: Mapping[str, Any] | None = None
+    report: Mapping[str, Any] | None = None
     error: str = ""
     ended_at: float | None = None
     task: asyncio.Task[None] | None = field(default=None, repr=False)

@@ -127,3 +127,11 @@ def must_exist(path: Path, url: str) -> None:
             f"there is no database at {str(path.absolute())!r}; check the path in "
             f"{without_secrets(url)}"
         )
+
+
+def trace_folder(given: str | Path) -> Path:
+    """The folder of trace files for the lab; `ConfigError` if there is none."""
+    folder = Path(given)
+    if not folder.is_dir():
+        raise ConfigError(f"traces = {str(given)!r} is not a folder; correct the path")
+    return folder

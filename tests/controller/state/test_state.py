@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -144,6 +145,20 @@ def test_pages_of_workers(on_state: On) -> None:
         assert [row.id for row in await s.state.list_workers(live=True, live_s=150)] == ids[3:]
         assert [row.id for row in await s.state.list_workers(live=False, live_s=150)] == ids[:3]
         assert [row.id for row in await s.state.list_workers(drain=True)] == [ids[2]]
+
+    on_state(main)
+
+
+def test_live_capabilities_come_once_each_without_those_of_drained_workers(on_state: On) -> None:
+    async def main(s: Stand) -> None:
+        await s.worker("old", capabilities={"ram": 1})
+        await s.clock.advance(200)
+        for n in range(6):
+            await s.worker(f"w{n}", capabilities={"ram": 2 + n % 3}, drain=n % 3 == 2)
+        first = await s.state.live_capabilities(150, limit=1)
+        rest = await s.state.live_capabilities(150, limit=5, after=first[-1])
+        assert sorted(json.loads(text)["ram"] for text in (*first, *rest)) == [2, 3]
+        assert len(await s.state.live_capabilities(500, limit=5)) == 3
 
     on_state(main)
 

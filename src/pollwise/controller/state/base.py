@@ -156,6 +156,14 @@ class ControllerState(ABC):
         found = await self._rows("list_workers", **asked, limit=checked_limit(limit))
         return list(map(encoding.worker_of, found))
 
+    async def live_capabilities(self, live_s: float, *, limit: int, after: str = "") -> list[str]:
+        """The capabilities of workers that were seen lately and take jobs: JSON, each text once.
+
+        A page in the order of the texts; `after` is the last one of the page before.
+        """
+        asked = {"live_s": live_s, "drain": False, "after": after, "limit": checked_limit(limit)}
+        return [text for (text,) in await self._rows("live_capabilities", **asked)]
+
     async def seen(self, batch: Sequence[WorkerSeen]) -> list[str]:
         """Note when workers were last seen, in one statement; the ids that are not known.
 

@@ -42,6 +42,11 @@ WHERE id > coalesce(:after, '')
   AND drain = coalesce(:drain, drain)
 ORDER BY id LIMIT :limit;
 
+-- name: live_capabilities
+SELECT DISTINCT capabilities FROM {controller}_workers
+WHERE last_seen > {now} - :live_s AND drain = :drain AND capabilities > :after
+ORDER BY capabilities LIMIT :limit;
+
 -- name: count_workers
 SELECT count(*), count(*) FILTER (WHERE last_seen > {now} - :live_s) FROM {controller}_workers;
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,13 +61,11 @@ async def live_capabilities(state: ControllerState, live_s: float) -> list[Mappi
     live_s: a worker that was not seen for this many seconds is not live.
     """
     found: dict[str, Mapping[str, Any]] = {}
-    after: str | None = None
+    after = ""
     while True:
-        page = await state.list_workers(
-            live=True, live_s=live_s, drain=False, limit=PAGE_MAX, after=after
-        )
-        for row in page:
-            found.setdefault(matching.hash_of(row.capabilities), row.capabilities)
+        page = await state.live_capabilities(live_s, limit=PAGE_MAX, after=after)
+        for capabilities in map(json.loads, page):
+            found.setdefault(matching.hash_of(capabilities), capabilities)
         if len(page) < PAGE_MAX:
             return list(found.values())
-        after = page[-1].id
+        after = page[-1]

@@ -185,7 +185,9 @@ class LabRunPage(LabView):
         run = self.run_of(visit)
         if run.facts is None:
             return {"run": run, "facts": None}
-        return {"run": run, **await asyncio.to_thread(_report, run, run.facts)}
+        if run.report is None:
+            run.report = await asyncio.to_thread(_report, run, run.facts)
+        return {"run": run, **run.report}
 
     async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str | Acted:
         run = self.comparisons.get(str(visit.path["id"]))
