@@ -60,6 +60,7 @@
   function isLocal(element, name) {
     if (name === "open") return element.nodeName === "DETAILS";
     if (name === "data-changed") return true;
+    if (name === "hidden") return element.hasAttribute("data-with-script");
     if (name === "class") return element.matches(".hit[data-tip]");
     return name === "tabindex" && element.matches(".plot svg");
   }
