@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pollwise.queues.objects import views
+from pollwise.queues.views import Stats
+from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing import VirtualClock
 from pollwise.testing.conformance import CHECKS, Check, NotCapable, name_of, run
 from tests.queues.objects.stores import ObjectBench
@@ -16,3 +19,26 @@ def test_contract(check: Check) -> None:
         clock.run(run(check, ObjectBench(clock)))
     except NotCapable as reason:
         pytest.skip(str(reason))
+
+
+def test_counts_read_a_bounded_number_of_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that may have more jobs than were listed is marked."""
+    monkeypatch.setattr(views, "COUNTED_MAX", 1500)
+
+    async def main(clock: VirtualClock) -> None:
+        queue = await ObjectBench(clock).queue()
+        for _ in range(3):
+            await queue.put([NewJob("job", n) for n in range(10)])
+        assert await queue.stats() == Stats(30, 0, 0, 0, 0, 0, 0, 0.0)
+        claims = [each for _ in range(3) for each in await queue.claim("w", 10, 60)]
+        await queue.settle([Settlement.dead(claim, "broken") for claim in claims])
+        monkeypatch.setattr(views, "COUNTED_MAX", 20)
+        stats = await queue.stats()
+        assert stats.dead >= 20
+        assert stats.capped == {"dead"}
+        kinds = await queue.stats_by_kind()
+        assert kinds["job"].capped == {"dead"}
+        await queue.close()
+
+    clock = VirtualClock()
+    clock.run(main(clock))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -124,8 +125,14 @@ class Core:
             else:
                 return
 
-    async def listing(self, *folder: str) -> list[ListedObject]:
-        return [item async for page in self.pages(*folder) for item in page]
+    async def listing(self, *folder: str, most: float = math.inf) -> list[ListedObject]:
+        """The objects in a folder; no more requests are made when there are more than `most`."""
+        found: list[ListedObject] = []
+        async for page in self.pages(*folder):
+            found += page
+            if len(found) > most:
+                break
+        return found
 
     async def _tried(self, request: Callable[[], Awaitable[T]]) -> T:
         for tries_left in reversed(range(TRIES)):

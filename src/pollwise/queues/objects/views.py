@@ -30,7 +30,7 @@ from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.markers.unique import UniqueMarkers
 from pollwise.queues.objects.names import PutName, kept_for, place_after, read_id, tag_of
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import COUNTED_MAX, LIVE, JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
 
@@ -40,6 +40,8 @@ T = TypeVar("T")
 PRUNE_MAX, PRUNE_LOOK = 1000, 10_000
 #: How many puts are listed one by one, rather than all, to find out whether their jobs have ended.
 LISTED_ALONE = 8
+#: The folders of ended jobs, and the states of these.
+ENDED_FOLDERS = (("results", ENDED[1:]), ("ended", ENDED[1:]), ("dead", ENDED[:1]))
 #: The number of jobs of mixed puts whose kind is remembered.
 KINDS_MAX = 65536
 
@@ -76,19 +78,19 @@ class Views:
         self._kinds: dict[str, str] = {}  # of tags, and of the ids of jobs in mixed puts
 
     async def stats(self) -> Stats:
-        return self._counted(await self._counts())
+        return self._counted(*await self._counts())
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         """One request more for each kind, and for each ended job that was put together with others
         of another kind, priority or due time; the answers are remembered."""
-        counts = await self._counts()
+        counts, capped = await self._counts()
         kinds: dict[str, list[_JobCount]] = {}
         for each, kind in zip(counts, await self._kinds_of(counts), strict=True):
             if kind is not None:
                 kinds.setdefault(kind, []).append(each)
-        return {kind: self._counted(each) for kind, each in kinds.items()}
+        return {kind: self._counted(each, capped) for kind, each in kinds.items()}
 
-    def _counted(self, counts: Iterable[_JobCount]) -> Stats:
+    def _counted(self, counts: Iterable[_JobCount], capped: Iterable[State]) -> Stats:
         states = dict.fromkeys(STATES, 0)
         oldest: float | None = None
         for each in counts:
@@ -96,18 +98,30 @@ class Views:
             if each.job.state == "ready" and each.since is not None:
                 oldest = each.since if oldest is None else min(oldest, each.since)
         age = None if oldest is None else max(self._core.time.now() - oldest, 0.0)
-        return Stats.of(states, age)
+        return Stats.of(states, age, capped)
 
-    async def _counts(self) -> list[_JobCount]:
+    async def _counts(self) -> tuple[list[_JobCount], set[State]]:
+        """Jobs of up to COUNTED_MAX objects in each folder, and the states that may have more."""
         core = self._core
         counts = []
-        for root in await self._roots():
+        capped: set[State] = set()
+        items = await core.listing("live", most=COUNTED_MAX)
+        if len(items) > COUNTED_MAX:
+            capped |= set(LIVE)
+            last = items[-1].name.rpartition("/")[0]  # it may not be there as a whole
+            items = [item for item in items if item.name.rpartition("/")[0] != last]
+        for root in filter(_is_live, read_roots(items)):
             for unit in await core.units(root):
                 if not unit.ended:
                     job = _ListedJob(root.put, unit.start, self._state(unit), unit)
                     counts.append(_JobCount(job, unit.left, since_of(core, unit)))
-        ended = {job.put.id_of(job.index): job for job in await self._all_records()}
-        return counts + [_JobCount(job) for job in ended.values()]
+        ended: dict[str, _ListedJob] = {}
+        for folder, states in ENDED_FOLDERS:
+            items = await core.listing(folder, most=COUNTED_MAX)
+            ended |= {job.put.id_of(job.index): job for job in self._records_in(folder, items)}
+            if len(items) > COUNTED_MAX:
+                capped |= set(states)
+        return counts + [_JobCount(job) for job in ended.values()], capped
 
     async def _kinds_of(self, counts: list[_JobCount]) -> list[str | None]:
         """Two kinds with the same tag count as one of them, which is very unlikely."""
@@ -242,18 +256,20 @@ class Views:
 
     async def _all_records(self, state: State | None = None) -> list[_ListedJob]:
         """The ended jobs, or those that may be in this state; some twice."""
-        folders = (("results", ENDED[1:]), ("ended", ENDED[1:]), ("dead", ENDED[:1]))
         return [
             job
-            for folder, states in folders
+            for folder, states in ENDED_FOLDERS
             if state is None or state in states
             for job in await self._records(folder)
         ]
 
     async def _records(self, folder: str) -> list[_ListedJob]:
+        return self._records_in(folder, await self._core.listing(folder))
+
+    def _records_in(self, folder: str, items: Iterable[ListedObject]) -> list[_ListedJob]:
         found = []
         now = self._core.time.now() + TICK
-        for item in await self._core.listing(folder):
+        for item in items:
             if folder == "results" and item.written + kept_for(item.size) <= now:
                 continue
             _, _, job_id = item.name.rpartition("/")[2].partition(".")
