@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from pollwise.errors import StoreError
 from pollwise.fleet import Fleet
 from pollwise.outbox import NewRecord
@@ -13,11 +15,12 @@ from pollwise.outbox.records import KeySettlement
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import Note, Topic
-from pollwise.queues.views import Stats
+from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.rollups import Histogram, HistoryPoint
-from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRow, encoded
+from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRange, HistoryRow, encoded
 from pollwise.testing import VirtualClock
+from pollwise.web.live import _events
 from tests.web.test_queue import WORKER
 from tests.web.visiting import HOSTILE, Visitor
 
@@ -41,6 +44,14 @@ class Counting(MemoryQueue):
     async def stats_by_kind(self) -> dict[str, Stats]:
         Counting.asked += 1
         return await super().stats_by_kind()
+
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        Counting.asked += 1
+        return await super()._page(chosen)
+
+    async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
+        Counting.asked += 1
+        return await super()._read_history(ranges)
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         Counting.asked += 1
@@ -137,26 +148,25 @@ def test_many_queues_are_rows() -> None:
     asyncio.run(main())
 
 
-def test_an_idle_page_asks_the_store_once_per_refresh() -> None:
-    clock = VirtualClock()
+@pytest.mark.parametrize("path", ["/", "/queues/queue-0", "/queues/queue-0?span=24h"])
+def test_an_idle_page_asks_the_store_once_per_refresh(path: str) -> None:
+    clock = VirtualClock(1_700_000_000.0)
 
     async def main() -> None:
         queues = [Counting(f"queue-{i}", clock=clock) for i in range(5)]
         visitor = Visitor(*queues, clock=clock)
-        await visitor.get("/")
-        overview = visitor.web.views[0]
-        for source in visitor.sources.queues.values():
-            await source.marker()
-        markers = set()
+        await queues[0].put([NewJob("mail", i) for i in range(3)])
+        name = "overview" if path == "/" else "queue"
+        view = next(each for each in visitor.web.views if each.name == name)
+        stream = _events(view, visitor.visit(path, slug="queue-0"))
+        for _ in range(10):
+            await anext(stream)
         Counting.asked = 0
-        for _ in range(60):
-            await clock.advance(2.0)
-            markers.add(await overview.marker(None))  # type: ignore[arg-type]
-        assert Counting.asked <= 60
-        await queues[3].put(NewJob("mail", 1))
-        for _ in range(5):
-            await clock.advance(2.0)
-            markers.add(await overview.marker(None))  # type: ignore[arg-type]
-        assert len(markers) > 1
+        for _ in range(90):
+            await anext(stream)
+        assert 30 <= Counting.asked <= 90
+        await queues[0].put([NewJob("mail", i) for i in range(4)])
+        events = [await anext(stream) for _ in range(8)]
+        assert any("event: main" in event and "7" in event for event in events)
 
     clock.run(main())

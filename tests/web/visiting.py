@@ -8,12 +8,14 @@ from html import unescape
 from typing import Any
 
 import httpx
+from starlette.requests import Request
 
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
-from pollwise.web.access import WebAccess
+from pollwise.web.access import Viewer, WebAccess
 from pollwise.web.app import Web, application
 from pollwise.web.sources import Sources
+from pollwise.web.view import Visit
 from tests.web.viewers import Everybody
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x>"
@@ -38,6 +40,16 @@ class Visitor:
         assert "<script>alert" not in answer.text
         assert "<img src=x>" not in answer.text
         return answer.text
+
+    def visit(self, path: str, **parts: str) -> Visit:
+        """A request of a live page, as its script sends it."""
+        place, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": "GET", "path": place, "query_string": query.encode(),
+            "headers": [(b"accept", b"text/event-stream"), (b"host", b"test")],
+            "path_params": parts,
+        }  # fmt: skip
+        return Visit(self.web, Request(scope), Viewer("tester", "admin", "token"))
 
     async def main(self, path: str, status: int = 200) -> str:
         """The text of the page's contents, without tags."""

@@ -68,13 +68,22 @@ class Remembered(Generic[T]):
         self._at = float("-inf")
         self._value: T | None = None
         self._error: PollwiseError | OSError | None = None
+        self._wanted_at = float("-inf")
 
     async def get(self, ttl: float | None = None) -> T:
         """The answer, asked for again if it is older than `ttl`, or than its usual time."""
+        self._wanted_at = self._clock.now()
+        return await self._get(self._ttl if ttl is None else ttl)
+
+    async def refresh(self) -> None:
+        """Ask again, for those who will want the answer."""
+        await self._get(0.0)
+
+    async def _get(self, ttl: float) -> T:
         async with self._lock:
             if self._error is not None and self.age < ERROR_REMEMBERED:
                 raise self._error
-            if self._value is None or self.age >= (self._ttl if ttl is None else ttl):
+            if self._value is None or self.age >= ttl:
                 self._value = await self._ask()
             return self._value
 
@@ -94,8 +103,9 @@ class Remembered(Generic[T]):
 
     @property
     def old(self) -> bool:
-        """True if a page that stays open should ask again, even if nothing seems to change."""
-        return self.age >= max(IDLE_REMEMBERED / 2, self._ttl)
+        """True if a page that stays open wants it, and should ask again though nothing changed."""
+        wanted = self._clock.now() - self._wanted_at < IDLE_REMEMBERED
+        return wanted and max(IDLE_REMEMBERED / 2, self._ttl) <= self.age < NEVER
 
     @property
     def age(self) -> float:
@@ -113,6 +123,7 @@ class ShownQueue:
 
     kinds: the counts of each kind; empty if the store cannot count them.
     leased: some of the jobs that run, at most LEASES_EXAMINED.
+    unchanged: it is for a page that stays open, and the counts are those of the page before.
     """
 
     stats: Stats | None = None
@@ -120,6 +131,7 @@ class ShownQueue:
     workers: tuple[WorkerInfo, ...] = ()
     kinds: Mapping[str, Stats] = field(default_factory=dict)
     leased: tuple[JobInfo, ...] = ()
+    unchanged: bool = False
     error: str | None = None
 
     def abandoned(self, now: float) -> list[JobInfo]:
@@ -178,10 +190,10 @@ class QueueSource:
         It counts the jobs; every second time it reads another part again instead, if one is old.
         """
         try:
-            old = [part for part in self._parts if part.old and part.age < NEVER]
+            old = [part for part in (*self._parts, *self._ranges.values()) if part.old]
             self._counts_next = not self._counts_next or not old
             if not self._counts_next:
-                await max(old, key=lambda part: part.age).get(0.0)
+                await max(old, key=lambda part: part.age).refresh()
             stats = await self._stats.get(None if self._counts_next else NEVER)
             return _counts(stats), await self._shape()
         except (PollwiseError, OSError) as error:
@@ -195,20 +207,21 @@ class QueueSource:
     async def snapshot(self, *, live: bool = False) -> ShownQueue:
         """Counts, pauses, workers and kinds.
 
-        live: for a page that stays open; while nothing changes, only the counts are read again.
+        live: for a page that stays open and has asked for the marker: while the counts are the
+            same, the store is not asked.
         """
         try:
-            stats = await self._stats.get()
+            stats = await self._stats.get(NEVER if live else None)
             if _counts(stats) != self._counts_before:
                 self._counts_before, live = _counts(stats), False
-            ttl = IDLE_REMEMBERED if live else None
+            ttl = NEVER if live else None
             paused, workers, kinds = await asyncio.gather(
                 self._paused.get(ttl), self._workers.get(ttl), self._kinds.get(ttl)
             )
             leased = await self._leased.get(ttl) if stats.leased else ()
         except (PollwiseError, OSError) as error:
             return ShownQueue(error=str(error) or type(error).__name__)
-        return ShownQueue(stats, paused, tuple(workers), kinds, tuple(leased))
+        return ShownQueue(stats, paused, tuple(workers), kinds, tuple(leased), live)
 
     async def dead(self) -> JobPage:
         """Some dead jobs, of a store that cannot list others; such a store may bill the call."""
@@ -229,7 +242,7 @@ class QueueSource:
         self, part: Remembered[Sequence[HistoryPoint]], live: bool
     ) -> Sequence[HistoryPoint]:
         try:
-            return await part.get(IDLE_REMEMBERED if live else None)
+            return await part.get(NEVER if live else None)
         except (PollwiseError, OSError):
             return ()
 

@@ -53,13 +53,21 @@ class OverviewPage(View):
             self._turn = (self._turn + 1) % len(asks)
             name, ask = asks[self._turn]
             self._markers[name] = await ask()
-        return tuple(self._markers.items())
+        marker, state = tuple(self._markers.items()), visit.request.state
+        state.idle = marker == getattr(state, "marker", None)
+        state.marker = marker
+        return marker
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         queues = list(self.web.sources.queues.values())
-        live = wants_events(visit.request)
+        live = wants_events(visit.request) and getattr(visit.request.state, "idle", False)
         shown = await asyncio.gather(*(source.snapshot(live=live) for source in queues))
-        past = await asyncio.gather(*(source.lately(live=live) for source in queues))
+        past = await asyncio.gather(
+            *(
+                source.lately(live=each.unchanged)
+                for source, each in zip(queues, shown, strict=True)
+            )
+        )
         now = self.web.sources.clock.epoch()
         figures = [
             self._figures.of(source, points, each.workers, now)

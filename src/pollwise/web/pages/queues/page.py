@@ -34,6 +34,8 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
 }
 #: The ranges of the charts, in words.
 SPANS: Mapping[str, str] = {"1h": "1 hour", "24h": "24 hours", "7d": "7 days"}
+#: How often a page is rendered again while it shows jobs that run, in seconds.
+RUNNING_REDRAWN = 5.0
 #: The longest reason for a pause, in characters.
 WHY_MAX = 500
 
@@ -51,7 +53,10 @@ class QueuePage(View):
     }  # fmt: skip
 
     async def marker(self, visit: Visit) -> Hashable:
-        return await self._source(visit).marker()
+        """Changes with the counts; and every few seconds while the page shows jobs that run."""
+        marker = await self._source(visit).marker()
+        running = getattr(visit.request.state, "shows_running", False)
+        return marker, running and self.web.sources.clock.now() // RUNNING_REDRAWN
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source = self._source(visit)
@@ -67,15 +72,13 @@ class QueuePage(View):
                 search = JobSearch(state="dead")
             if shown.stats is not None:
                 try:
-                    found = await (
-                        source.queue.page(search.filter()) if can.views else source.dead()
-                    )
+                    found = await _found(visit, source, search, shown)
                 except (PollwiseError, OSError) as error:
                     wrong = str(error)
         now = self.web.sources.clock.epoch()
         span = search.span or "1h"
-        past = await source.history(span, live=wants_events(visit.request))
-        lately = past if span == "1h" else await source.history("1h", live=True)
+        past = await source.history(span, live=shown.unchanged)
+        lately = past if span == "1h" else await source.history("1h", live=shown.unchanged)
         figures = figures_of(source, lately, shown.workers, now)
         return {
             "source": source,
@@ -136,6 +139,23 @@ class QueuePage(View):
             return self.web.sources.queues[slug]
         except KeyError:
             raise NotShown(f"There is no queue {slug} here.") from None
+
+
+async def _found(
+    visit: Visit, source: QueueSource, search: JobSearch, shown: ShownQueue
+) -> JobPage:
+    """The page of jobs. A page that stays open reads it again when the counts changed, and while
+    it shows jobs that run."""
+    if not source.queue.capabilities.views:
+        return await source.dead()
+    state = visit.request.state
+    before: tuple[Hashable, JobPage] | None = getattr(state, "jobs", None)
+    if before is not None and before[0] == shown.marker and not state.shows_running:
+        return before[1]
+    found = await source.queue.page(search.filter())
+    state.jobs = shown.marker, found
+    state.shows_running = any(info.state == "leased" for info in found.jobs)
+    return found
 
 
 def tabs(stats: Stats | None, search: JobSearch) -> list[dict[str, Any]]:
