@@ -14,6 +14,7 @@ from pollwise.fleet.recent import RECENT_MAX, PastReading, from_text, past_readi
 from pollwise.fleet.stores.base import SavedTarget, TargetOrder
 from pollwise.fleet.views import TargetState, saved_state
 from pollwise.web.charts import ticks
+from pollwise.web.texts import age
 
 #: Words for states. A closed breaker lets polls through, but "closed" reads like a failure.
 WORDS = {"closed": "healthy", "open": "broken"}
@@ -82,6 +83,14 @@ class TargetRow:
         """The median of the last polls that succeeded."""
         took = [each.latency for each in self.readings if each.ok]
         return median(took) if took else None
+
+    @property
+    def every(self) -> str:
+        """Its interval, rounded: the exact one is on its page."""
+        interval = self.saved.interval
+        if not interval:
+            return "–"
+        return age(interval if interval < 100.0 else round(interval / 60.0) * 60.0)
 
     @property
     def pending(self) -> str:

@@ -31,13 +31,14 @@ class FleetTargetPage(View):
     actions: ClassVar[Mapping[str, str]] = dict.fromkeys(ORDER_WORDS, "operate")
 
     async def marker(self, visit: Visit) -> Hashable:
-        """When it was polled last, and what was ordered."""
+        """When it was polled last, and what an order changes."""
         try:
-            row = await self._row(visit)
-        except (NotShown, PollwiseError, OSError) as error:
+            saved = await source_of(visit).target(visit.path["name"])
+        except (PollwiseError, OSError) as error:
             return str(error)
-        saved = row.saved
-        return saved.polled_at, saved.due, saved.paused, saved.state, row.pending
+        if saved is None:
+            return "gone"
+        return saved.polled_at, saved.due, saved.paused, saved.state
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source, name = source_of(visit), visit.path["name"]

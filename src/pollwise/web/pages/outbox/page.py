@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from pollwise.errors import PollwiseError
 from pollwise.outbox.records import OutboxStats, RecordState
 from pollwise.outbox.stores.base import OutboxStore
+from pollwise.queues.views import COUNTED_MAX
 from pollwise.web.pages.outbox.source import OutboxSource
 from pollwise.web.pages.queues.figures import charts_of
 from pollwise.web.pages.queues.page import SPANS
@@ -89,7 +90,7 @@ class OutboxPage(View):
         shown = await source.snapshot()
         values: dict[str, Any] = {"source": source, "shown": shown, "search": search}
         values |= {"blocked": [], "records": [], "next": None, "wrong": None, "tab": search.state}
-        values |= {"counted_stat": counted_stat, "bulk_max": BULK_MAX}
+        values |= {"counted_stat": counted_stat, "bulk_max": BULK_MAX, "counted_max": COUNTED_MAX}
         if shown.stats is None:
             return values
         now, span = self.web.sources.clock.epoch(), search.span or "1h"

@@ -11,6 +11,7 @@ from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
 from pollwise.outbox.records import RecordInfo
 from pollwise.web.pages.outbox.page import source_of
 from pollwise.web.redaction import redacted
+from pollwise.web.texts import counted
 from pollwise.web.tree import raw, tree
 from pollwise.web.view import Acted, NotShown, Refused, View, Visit
 
@@ -78,7 +79,7 @@ class RecordPage(View):
             if not held:
                 raise Refused(f"No relay holds the key of record {ident} any more.")
             count = await store.release([str(held[0].record.key)])
-            return f"Ended {count} lease(s) of the key {held[0].record.key}."
+            return f"Ended {counted(count, 'lease')} of the key {held[0].record.key}."
         if not any(info.state == "dead" and lane in (None, info.lane) for info in found):
             raise Refused(f"Record {ident} is not dead any more; nothing was changed.")
         if action == "retry":
