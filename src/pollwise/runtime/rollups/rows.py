@@ -120,7 +120,7 @@ def _decoded(at: float, length: float, value: str) -> tuple[HistoryPoint, ...]:
         if polls is not None:
             points.insert(0, _polls_from(at, length, polls))
         return tuple(points)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return ()
 
 
@@ -164,9 +164,11 @@ def _histogram(flat: Sequence[Any]) -> Histogram:
     # Charts read thousands of these, so they are checked all at once.
     if len(buckets) != len(hits) or set(map(type, flat[1:])) - {int}:
         raise ValueError(flat)
-    if min(buckets) < 0 or max(buckets) >= BUCKETS or min(hits) < 1 or max(hits) >= _COUNT_MAX:
+    if buckets != sorted(set(buckets)) or min(hits) < 1 or max(hits) >= _COUNT_MAX:
         raise ValueError(flat)
-    return Histogram.from_counts(dict(zip(buckets, hits, strict=True)), _time(flat[0]))
+    if not 0 <= buckets[0] <= buckets[-1] < BUCKETS:
+        raise ValueError(flat)
+    return Histogram(tuple(zip(buckets, hits, strict=True)), _time(flat[0]))
 
 
 def _count(value: object) -> int:
