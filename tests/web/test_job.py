@@ -123,6 +123,16 @@ async def test_a_ready_job_says_what_it_waits_for(site: QueueSite) -> None:
         assert says in await site.get(AT + job_id)
 
 
+@on_site
+async def test_a_blocked_job_links_to_the_job_that_it_waits_for(site: QueueSite) -> None:
+    first, _, third = [await site.put(key="k") for _ in range(3)]
+    for state in ("ready", "leased"):
+        page = await site.get(AT + third)
+        assert f"which is {state}: " in page
+        assert f'href="{AT}{first}"' in page
+        await site.queue.claim("worker-1", 1, "1m")
+
+
 def test_a_lapsed_lease_is_not_shown_as_an_error_of_the_job() -> None:
     attempt = Attempt(1, state="failed", ended_at=5.0, error="the lease of w 1 ran out")
     info = _info(errors=("the lease of w 1 ran out",))

@@ -123,7 +123,7 @@
   // A gentle sign that a figure changed; the style sheet leaves it out for reduced motion.
   function flash(element) {
     const figure = element && element.closest("dd, td.n, .count");
-    if (!figure || figure.hasAttribute("data-changed")) return;
+    if (!figure || element.closest("time") || figure.hasAttribute("data-changed")) return;
     figure.setAttribute("data-changed", "");
     setTimeout(() => figure.removeAttribute("data-changed"), 1000);
   }

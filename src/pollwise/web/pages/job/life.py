@@ -23,6 +23,7 @@ class Moment:
 
     at: when it began; until: when it ended, if it has a length. worker: who ran it.
     attempt: the number of the run; None for what is not a run. expected: it has not happened yet.
+    other: the id of the job that it waits for.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Moment:
     note: str = ""
     has_log: bool = False
     expected: bool = False
+    other: str | None = None
 
     @property
     def took(self) -> float | None:
@@ -44,11 +46,17 @@ class Moment:
 
 
 def life_of(
-    info: JobInfo, attempts: Sequence[Attempt], now: float, by: str = "", waits: str = ""
+    info: JobInfo,
+    attempts: Sequence[Attempt],
+    now: float,
+    by: str = "",
+    waits: str = "",
+    holder: JobInfo | None = None,
 ) -> list[Moment]:
     """The moments of a job, the oldest first.
 
     by: who put it, if that is known. waits: why it does not run yet, if it is ready.
+    holder: the job of the same key that it waits for, if it is blocked.
     """
     job = info.job
     moments = [
@@ -64,7 +72,7 @@ def life_of(
         many = f"Attempts 1 to {first - 1}" if first > 2 else "Attempt 1"
         moments.append(Moment("earlier", many, "grey", note="no longer recorded"))
     moments.extend(_run(info, each, i) for i, each in enumerate(attempts))
-    moments.extend(_now(info, now, waits))
+    moments.extend(_now(info, now, waits, holder))
     return moments
 
 
@@ -107,7 +115,7 @@ def _run(info: JobInfo, attempt: Attempt, place: int) -> Moment:
     )
 
 
-def _now(info: JobInfo, now: float, waits: str) -> Iterator[Moment]:
+def _now(info: JobInfo, now: float, waits: str, holder: JobInfo | None) -> Iterator[Moment]:
     """Where the job stands."""
     job, state = info.job, info.state
     if info.cancel:
@@ -122,4 +130,9 @@ def _now(info: JobInfo, now: float, waits: str) -> Iterator[Moment]:
     elif state == "ready":
         yield Moment("state", "Ready", "blue", job.run_at, note=waits)
     elif state == "blocked":
-        yield Moment("state", "Blocked", "amber", note="It waits for an earlier job of its key.")
+        note = "It waits for an earlier job of its key"
+        if holder is None:
+            yield Moment("state", "Blocked", "amber", note=f"{note}.")
+        else:
+            note = f"{note}, which is {holder.state}:"
+            yield Moment("state", "Blocked", "amber", note=note, other=holder.job.id)

@@ -17,7 +17,7 @@ from pollwise.outbox.tracing import TRACEPARENT, TRACESTATE
 from pollwise.runtime.jobs import ENDED, JobInfo, NewJob
 from pollwise.runtime.payloads.envelope import shown as shown_plain
 from pollwise.web.pages.job.life import life_of
-from pollwise.web.pages.job.waiting import why_waiting
+from pollwise.web.pages.job.waiting import holder_of, why_waiting
 from pollwise.web.redaction import redacted, redacted_text
 from pollwise.web.sources import QueueSource, Remembered
 from pollwise.web.tree import raw, tree, visible
@@ -107,7 +107,8 @@ class OneJobPage(View):
             attempts, names = list(files.attempts), files.names
         by = names.get(terms.created_by, terms.created_by)
         waits = "" if missing else await self._waits(visit, source, info)
-        life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits)
+        holder = await holder_of(source, info)
+        life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits, holder)
         return {
             "info": info,
             "job": job,

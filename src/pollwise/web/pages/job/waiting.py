@@ -1,9 +1,10 @@
-"""Why a ready job does not run yet."""
+"""Why a job does not run yet."""
 
 from __future__ import annotations
 
 from pollwise.queues.notes import PauseInfo
-from pollwise.runtime.jobs import Job
+from pollwise.queues.views import JobFilter
+from pollwise.runtime.jobs import Job, JobInfo, State
 from pollwise.web.sources import QueueSource, ShownQueue
 from pollwise.web.texts import counted, one_line
 
@@ -30,6 +31,18 @@ def why_waiting(job: Job, source: QueueSource, shown: ShownQueue) -> str:
     have = "has" if len(closed) == 1 else "have"
     busy = "" if free else ", and all of them are busy"
     return f"{counted(len(closed), 'running worker')} {have} a handler for its kind{busy}."
+
+
+async def holder_of(source: QueueSource, info: JobInfo) -> JobInfo | None:
+    """The job of the same key that a blocked job waits for, if it is found."""
+    if info.state != "blocked" or info.job.key is None:
+        return None
+    states: tuple[State, ...] = ("leased", "ready", "delayed")
+    for state in states:
+        page = await source.queue.page(JobFilter(state, key=info.job.key, limit=1))
+        if page.jobs:
+            return page.jobs[0]
+    return None
 
 
 def _details(pause: PauseInfo) -> str:
