@@ -113,7 +113,7 @@ def test_a_worker_from_put_to_sigterm() -> None:
     assert worker.out.all == ["hello Ann"]
     assert stats() | {"oldest_age": 0} == {
         "ready": 1, "delayed": 0, "blocked": 0, "leased": 0, "dead": 1, "done": 0,
-        "cancelled": 0, "oldest_age": 0, "paused": [],
+        "cancelled": 0, "oldest_age": 0, "paused": [], "capped": [],
     }  # fmt: skip
 
     entries = [json.loads(line) for line in worker.err.all]
