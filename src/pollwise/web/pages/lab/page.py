@@ -76,7 +76,7 @@ class LabPage(LabView):
         queues = {
             slug: source.title
             for slug, source in sources.queues.items()
-            if source.queue.capabilities.history
+            if source.queue.capabilities.history and not source.for_agents
         }
         return {
             "missing": str(MissingExtra("the lab", "lab")) if lab_missing() else None,
