@@ -26,7 +26,7 @@ from pollwise.storage.sqlite.file import FileConnection, snapshot
 #: After this many seconds a page stops to examine jobs: large payloads make them slow to read.
 PAGE_TIME = 0.02
 #: How many jobs are examined between two looks at the clock.
-STEP = 200
+STEP = 100
 #: How many pairs of a kind and a priority, and how many overdue jobs, are examined for the oldest.
 FIRSTS_MAX = 1_000
 _SEQ_MAX = 2**63 - 1
