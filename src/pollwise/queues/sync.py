@@ -99,6 +99,7 @@ class SyncQueue:
     resume = blocking(Queue.resume)
     paused = blocking(Queue.paused)
     workers = blocking(Queue.workers)
+    history = blocking(Queue.history)
     migrate = blocking(Queue.migrate)
 
     @property
