@@ -59,6 +59,10 @@ def test_shows_jobs_by_state_and_filter() -> None:
         assert set(rows(await visitor.get(page))) == {*dead, mail, other, late}
         assert rows(await visitor.get(f"{page}?state=dead")) == dead
         assert rows(await visitor.get(f"{page}?state=delayed")) == [late]
+        assert rows(await visitor.get(f"{page}?state=dead&job={late}")) == [late]
+        assert rows(await visitor.get(f"{page}?job=nothing")) == []
+        await visitor.post(f"{page}?state=dead&job={late}", "drop-all")
+        assert (await queue.stats()).dead == 1, "all that match is not what one id shows"
         assert rows(await visitor.get(f"{page}?kind=other")) == [other]
         assert rows(await visitor.get(f"{page}?key=k1")) == [mail]
         assert rows(await visitor.get(f"{page}?error=timeouterror")) == dead

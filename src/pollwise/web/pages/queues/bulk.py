@@ -51,6 +51,8 @@ async def change_all(queue: Queue, action: str, search: JobSearch) -> str:
     """Retry, drop or cancel the jobs that match; say to how many it happened."""
     if not search.state:
         raise Refused("Choose a state first: this changes all jobs that match the filter.")
+    if search.job:
+        raise Refused("One job is shown, by its id. Select it, and change that.")
     chosen = replace(search.filter(BULK_CALL), after=None)
     began, count = queue.clock.now(), 0
     while True:

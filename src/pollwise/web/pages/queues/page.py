@@ -148,6 +148,9 @@ async def _found(
     it shows jobs that run."""
     if not source.queue.capabilities.views:
         return await source.dead()
+    if search.job:
+        info = await source.queue.get(search.job)
+        return JobPage([] if info is None else [info], None, 1)
     state = visit.request.state
     before: tuple[Hashable, JobPage] | None = getattr(state, "jobs", None)
     if before is not None and before[0] == shown.marker and not state.shows_running:

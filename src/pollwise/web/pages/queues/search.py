@@ -30,9 +30,11 @@ class JobSearch:
     """A filter as it stands in the address; "" means any.
 
     age: "older:1h" or "newer:1h", by when the job was put. after: where the page begins.
+    job: only the job of this id, whatever its state is; the others are ignored then.
     span: the range of the charts, which links keep.
     """
 
+    job: str = ""
     state: str = ""
     kind: str = ""
     key: str = ""
@@ -50,7 +52,7 @@ class JobSearch:
             raise ConfigError(f"state = {found.state[:40]!r} is not one of {', '.join(STATES)}")
         if found.span and found.span not in RANGES:
             raise ConfigError(f"span = {found.span[:40]!r} is not one of {', '.join(RANGES)}")
-        limits = {"kind": NAME_LENGTH_MAX, "key": NAME_LENGTH_MAX, "worker": NAME_LENGTH_MAX}
+        limits = dict.fromkeys(("job", "kind", "key", "worker"), NAME_LENGTH_MAX)
         for each in fields(cls):
             text = getattr(found, each.name)
             most = CURSOR_MAX if each.name == "after" else limits.get(each.name, TEXT_MAX)
@@ -87,7 +89,7 @@ class JobSearch:
     @property
     def narrow(self) -> bool:
         """True if it asks for more than a state and a kind, so that nobody knows how many match."""
-        return bool(self.key or self.worker or self.error or self.age)
+        return bool(self.job or self.key or self.worker or self.error or self.age)
 
     @property
     def filtered(self) -> bool:
