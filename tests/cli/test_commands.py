@@ -38,7 +38,7 @@ def name_of(path: tuple[str, ...]) -> str:
 
 def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
-        "demo", "worker", "doctor",
+        "demo", "worker", "doctor", "web", "queue history", "outbox history",
         "queue put", "queue stats", "queue list", "queue show", "queue result", "queue cancel",
         "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume",
         "queue workers", "queue running", "queue set-concurrency", "queue top", "queue history",
@@ -75,7 +75,8 @@ def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
     # What runs until it is stopped tells its facts by logs and metrics; a result is always JSON.
     others = path in {
-        ("worker",), ("agent",), ("serve", "run"), ("outbox", "run"), ("outbox", "export"),
+        ("worker",), ("agent",), ("web",), ("serve", "run"), ("outbox", "run"),
+        ("outbox", "export"),
         ("fleet", "run"), ("queue", "result"),
     }  # fmt: skip
     assert ("--json" in options) == (not others)

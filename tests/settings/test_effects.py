@@ -17,7 +17,7 @@ import pytest
 import pollwise
 from pollwise.agent.options import AgentOptions
 from pollwise.cli.running import _with_settings
-from pollwise.controller.options import ControllerOptions
+from pollwise.controller.options import ControllerOptions, ServerOptions
 from pollwise.errors import ConfigError
 from pollwise.fleet import FleetRunOptions
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
@@ -189,6 +189,7 @@ OPTIONS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
     "fleet": (FleetRunOptions, ("fleet",)),
     "controller": (ControllerOptions, ("controller",)),
     "agent": (AgentOptions, ("agent",)),
+    "web": (ServerOptions, ("controller",)),
 }
 
 

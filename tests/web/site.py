@@ -63,7 +63,7 @@ def on_site(main: Callable[[Site], Awaitable[None]], **given: Any) -> None:
     async def run() -> None:
         async with SqliteState.temporary(clock) as state:
             queue = MemoryQueue("mail", clock=clock)
-            options = {"password": PASSWORD, "state": state, **given}
+            options = {"password": PASSWORD, "tokens": True, "state": state, **given}
             app = pollwise_web.app(queue, clock=clock, **options)
             async with app:
                 await main(Site(app, state, clock))

@@ -19,7 +19,7 @@ from pollwise.testing import VirtualClock
 from pollwise.web.access import Viewer
 from pollwise.web.security.forms import is_local
 from pollwise.web.security.limits import ADDRESS_ATTEMPTS, ALL_ATTEMPTS, LoginLimits
-from pollwise.web.security.passwords import Password
+from pollwise.web.security.passwords import Password, read_password
 from tests.web.site import PASSWORD, Site, csrf_in, on_site
 
 WRONG = "not a valid token or password"
@@ -442,9 +442,9 @@ def test_password_files_are_private(tmp_path: Path) -> None:
     file.write_text(f"{PASSWORD}\n# not the password\n")
     file.chmod(0o644)
     with pytest.raises(ConfigError, match=r"password file .* has the mode 0644.*chmod 600"):
-        Password.from_file(file)
+        read_password(file)
     file.chmod(0o600)
-    password = Password.from_file(file)
+    password = Password(read_password(file))
     assert password.is_it(PASSWORD)
     assert not password.is_it(PASSWORD + "x")
     assert not password.is_it("")
@@ -452,4 +452,4 @@ def test_password_files_are_private(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="5 characters"):
         Password("short")
     with pytest.raises(ConfigError, match="cannot be read"):
-        Password.from_file(tmp_path / "missing")
+        read_password(tmp_path / "missing")

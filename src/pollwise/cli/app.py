@@ -50,6 +50,10 @@ COMMANDS = {
         "outbox.commands",
         "The transactional outbox: run its relay, show its records, unblock keys.",
     ),
+    "web": CommandEntry(
+        "web",
+        "See and steer queues, outboxes and fleets in a browser, until SIGTERM or Ctrl-C.",
+    ),
     "serve": CommandEntry("serve", "Run a controller: jobs for workers anywhere, over HTTP."),
     "fleet": CommandEntry("fleet.commands", "Poll thousands of targets, each at its own pace."),
     "lab": CommandEntry(

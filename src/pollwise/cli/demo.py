@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
 import shutil
 import signal
+import stat
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Group
@@ -26,7 +31,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pollwise.cli.options import Json
-from pollwise.cli.output import err, out, print_json
+from pollwise.cli.output import err, out, print_json, say, say_aside
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.worth import Worth
 from pollwise.durations import short
@@ -54,6 +59,10 @@ BURST_RATE = 6.0
 BURST_SECONDS = (0.5, 2.5)
 IDLE_SECONDS = (8.0, 20.0)
 REFRESHES = 8
+#: The beginning of the folder's name, the file in it, and how long it is kept, in seconds.
+FOLDER = "pollwise-demo-"
+STORE = "demo.db"
+KEPT_FOR = 86400.0
 BLOCKS = " ▁▂▃▄▅▆▇█"
 #: How many of the last intervals are drawn, at most.
 DRAWN = 60
@@ -68,6 +77,7 @@ class DemoPlan:
     seconds: float
     hints: bool
     seed: int
+    web: bool = False
 
 
 @dataclass
@@ -138,28 +148,52 @@ def demo(
         bool, typer.Option("--hints/--no-hints", help="Let hints end the worker's pauses early.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the traffic and the jitter.")] = 7,
+    web: Annotated[
+        bool, typer.Option("--web", help="Show it in a browser too, while it runs.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.
 
+    The store stays in a temporary folder, to be opened with `pollwise web`; with --json it does
+    not. The next demo deletes stores that are older than a day.
+
     Example: pollwise demo --seconds 30 --strategy adaptive
     """
     cost = price_named(price)
-    plan = DemoPlan(_strategy(strategy, cost), cost, seconds, hints, seed)
+    plan = DemoPlan(_strategy(strategy, cost), cost, seconds, hints, seed, web)
+    if web:
+        import pollwise.web  # noqa: F401 - refused before anything starts if the extra is missing
     seen = DemoCounts(Clock())
     # A SIGTERM before the worker handles signals ends it like Ctrl-C, so the folder is removed.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="pollwise-demo-"))
+    _remove_old()
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+    kept = False
     try:
         asyncio.run(run(plan, seen, folder, live=not as_json))
+        kept = not as_json
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
         signal.signal(signal.SIGTERM, before)
     rows = _rows(plan, seen)
     if as_json:
         print_json(_facts(plan, seen, rows))
     else:
         _summary(plan, seen, rows)
+        say("To see its jobs in a browser:")
+        say(f"  pollwise web --link sqlite:///{quote(str(folder / STORE))}")
+
+
+def _remove_old() -> None:
+    """Delete the stores of earlier demos of this user."""
+    for path in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        with suppress(OSError):
+            about = path.lstat()
+            mine = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+            if stat.S_ISDIR(about.st_mode) and mine and time.time() - about.st_mtime > KEPT_FOR:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _strategy(name: str, price: Price) -> Strategy:
@@ -186,7 +220,7 @@ async def run(plan: DemoPlan, seen: DemoCounts, folder: Path, *, live: bool) -> 
     events = Events(quiet=True)
     events.subscribe(seen.on_poll, PollFinished)
     events.subscribe(seen.on_start, JobStarted)
-    async with SqliteQueue(folder / "demo.db", watch=0, clock=seen.clock) as queue:
+    async with SqliteQueue(folder / STORE, watch=0, keep="1d", clock=seen.clock) as queue:
         worker = Worker(queue, name="demo", events=events)
 
         @worker.handle("greet")
@@ -207,15 +241,45 @@ async def run(plan: DemoPlan, seen: DemoCounts, folder: Path, *, live: bool) -> 
             asyncio.create_task(_produce(queue, seen, plan.seed)),
             asyncio.create_task(_end_after(worker, seen.clock, plan.seconds)),
         ]
+        ended, shown = asyncio.Event(), None
+        if plan.web:
+            listening = asyncio.Event()
+            shown = asyncio.create_task(_show_pages(queue, ended, listening, aside=not live))
+            started = asyncio.create_task(listening.wait())
+            await asyncio.wait([started, shown], return_when=asyncio.FIRST_COMPLETED)
+            started.cancel()
         if live:
             background.append(asyncio.create_task(_show(plan, seen)))
         try:
             await worker.run(options)
         finally:
             seen.ended = seen.clock.now()
+            ended.set()
+            if shown is not None:
+                await shown
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _show_pages(
+    queue: Queue, ended: asyncio.Event, listening: asyncio.Event, *, aside: bool
+) -> None:
+    """Serve the web interface at a free port of this machine until the demo has ended."""
+    from pollwise.cli.web import run_web
+    from pollwise.settings import WebSettings
+    from pollwise.web.access import SessionAccess
+    from pollwise.web.app import app
+
+    def started(url: str) -> None:
+        text = f"Open this address within 10 minutes; it logs in once:\n{url}"
+        say_aside(text) if aside else say(text)
+        listening.set()
+
+    async with app(queue, tokens=True) as web:
+        access = web.web.access
+        path = access.one_time() if isinstance(access, SessionAccess) else ""
+        await run_web(web, WebSettings(port=0), started, path, signals=False, stopped=ended)
 
 
 async def _produce(queue: Queue, seen: DemoCounts, seed: int) -> None:

@@ -10,16 +10,21 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from pollwise.cli.options import Json, LogFormat, LogLevel, overrides_of, set_option
 from pollwise.cli.output import fail, moment, print_json, print_table, say
-from pollwise.errors import ConfigError
+from pollwise.cli.web import TOKEN_FILE, web_app, write_first_token
+from pollwise.errors import ConfigError, MissingExtra
 from pollwise.observe import logs
 from pollwise.settings import ControllerSettings, load
+
+if TYPE_CHECKING:
+    from pollwise.controller.controller import Controller
+    from pollwise.web import WebApp
 
 T = TypeVar("T")
 
@@ -27,8 +32,6 @@ logger = logging.getLogger("pollwise")
 
 #: The most tokens that are listed.
 PAGE_MAX = 1000
-#: The file for the first admin token, in the current folder.
-TOKEN_FILE = "pollwise-admin.token"  # noqa: S105
 #: The name of the command line in the audit log.
 BY = "command line"
 SET_EXAMPLE = "controller.min_interval=2s"
@@ -135,17 +138,35 @@ async def _run(settings: ControllerSettings, token_file: Path | None, migrate: b
     from pollwise.controller.controller import Controller
 
     controller = Controller(_store(settings), options_from(settings))
+    web: WebApp | None = None
     try:
         _check_token_file(controller, token_file)
+        if settings.web:
+            web = _web(controller, _store(settings))
         if migrate:
             await controller.queue.migrate()
             await controller.storage.migrate()
         await controller.ready()
-        await _first_token(controller, token_file)
+        await write_first_token(controller.tokens, token_file)
         allow_connections()
         await controller.run()
     finally:
+        if web is not None:
+            await web.close()
         await controller.close()
+
+
+def _web(controller: Controller, store: str) -> WebApp | None:
+    """Show the web interface at `/`, as `[web]` says; None if its extra is not installed."""
+    try:
+        from pollwise.web.app import mount_beside_api
+    except MissingExtra as missing:
+        logger.info("no web interface is served: %s", missing, extra={"action": "no_web"})
+        return None
+    made = web_app(load().web, controller)
+    made.web.show_store(controller.queue, store)
+    mount_beside_api(controller, made)
+    return made
 
 
 def allow_connections() -> None:
@@ -165,15 +186,6 @@ def _check_token_file(controller: Any, file: Path | None) -> None:
     path, state = file or Path(TOKEN_FILE), controller.storage
     if isinstance(state, SqliteState) and not state.path.exists() and os.path.lexists(path):
         raise taken(path)
-
-
-async def _first_token(controller: Any, file: Path | None) -> None:
-    made = await controller.tokens.first_admin(file or Path(TOKEN_FILE))
-    if made is not None:
-        logger.info(
-            "the first admin token is in %s, which only you can read", made.absolute(),
-            extra={"action": "first_token", "fields": {"file": str(made.absolute())}},
-        )  # fmt: skip
 
 
 @token_app.command("create")

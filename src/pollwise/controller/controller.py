@@ -15,7 +15,7 @@ import logging
 import shutil
 import tempfile
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -165,6 +165,8 @@ class Controller:
         self._starting = asyncio.Lock()
         self._server: ControllerServer | None = None
         self._closed = False
+        #: Called by `stop_waiting`, such as to end the live pages of a web interface.
+        self.on_stop: list[Callable[[], None]] = []
 
     def _open_state(self) -> ControllerState:
         chosen = self.options.state
@@ -275,6 +277,8 @@ class Controller:
         self.poller.stop_waiting()
         self.logs.stop_waiting()
         self.sockets.close()
+        for call in self.on_stop:
+            call()
 
     def state(self) -> dict[str, Any]:
         """What this controller does now, from memory, as plain values."""

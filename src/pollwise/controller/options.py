@@ -36,7 +36,6 @@ _SPANS = {
     "idle_ping": (1.0, 3600.0),
 }
 _COUNTS = {
-    "port": (0, 65535),
     "attempts": (1, ATTEMPTS_MAX),
     "body_limit": (1024, 64 * 1024 * 1024),
     "artefact_limit": (0, 1024**4),
@@ -48,7 +47,33 @@ _COUNTS = {
 
 
 @dataclass(frozen=True)
-class ControllerOptions:
+class ServerOptions:
+    """Where and how a server listens; see `ControllerOptions`."""
+
+    host: str = "127.0.0.1"
+    port: int = 8420
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    trusted_proxies: Sequence[str] | str | None = ()
+    access_log: bool = False
+
+    def __post_init__(self) -> None:
+        _check_count("port", self.port, 0, 65535)
+        proxies = tuple(map(_network, _listed(self.trusted_proxies)))
+        object.__setattr__(self, "trusted_proxies", proxies)
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_cert else "tls_cert"
+            raise ConfigError(f"TLS needs a certificate and its key; {missing} is missing")
+        for name, file in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
+            if file is not None and not Path(file).is_file():
+                raise ConfigError(f"{name} = {file!r}: there is no such file")
+
+
+@dataclass(frozen=True)
+class ControllerOptions(ServerOptions):
     """How a controller behaves. Durations are seconds, or text such as "2m".
 
     host, port: where `run` listens; port 0 takes any free port.
@@ -84,12 +109,6 @@ class ControllerOptions:
     metrics_open: serve /metrics without a token.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8420
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    trusted_proxies: Sequence[str] | str | None = ()
-    access_log: bool = False
     signals: bool = True
     state: ControllerState | str | None = None
     artefacts: str | Path | None = None
@@ -121,9 +140,7 @@ class ControllerOptions:
                 raise ConfigError(f"{name} = {length:g} s must be from {low:g} s to {high:g} s")
             object.__setattr__(self, name, length)
         for name, (low, high) in _COUNTS.items():
-            count: Any = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or not low <= count <= high:
-                raise ConfigError(f"{name} = {count!r} must be a whole number from {low} to {high}")
+            _check_count(name, getattr(self, name), low, high)
         if self.span("min_interval") > self.span("max_interval"):
             raise ConfigError(
                 f"min_interval = {self.min_interval} s is above max_interval = "
@@ -131,21 +148,16 @@ class ControllerOptions:
             )
         queues = (checked_name(each, "queues", ConfigError) for each in _listed(self.queues))
         object.__setattr__(self, "queues", tuple(queues))
-        proxies = tuple(map(_network, _listed(self.trusted_proxies)))
-        object.__setattr__(self, "trusted_proxies", proxies)
-        self._check_tls()
-
-    def _check_tls(self) -> None:
-        if bool(self.tls_cert) != bool(self.tls_key):
-            missing = "tls_key" if self.tls_cert else "tls_cert"
-            raise ConfigError(f"TLS needs a certificate and its key; {missing} is missing")
-        for name, file in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
-            if file is not None and not Path(file).is_file():
-                raise ConfigError(f"{name} = {file!r}: there is no such file")
+        super().__post_init__()
 
     def span(self, name: str) -> float:
         """A duration, in seconds."""
         return float(getattr(self, name))
+
+
+def _check_count(name: str, count: Any, low: int, high: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not low <= count <= high:
+        raise ConfigError(f"{name} = {count!r} must be a whole number from {low} to {high}")
 
 
 def _listed(names: Sequence[str] | str | None) -> Iterable[str]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 TOKEN = "POLLWISE_TOKEN"  # noqa: S105
 TOKEN_FILE = "POLLWISE_TOKEN_FILE"  # noqa: S105
 
+#: The password of a web interface.
+WEB_PASSWORD = "POLLWISE_WEB_PASSWORD"  # noqa: S105
+
 #: Keys that encrypt payloads, as in a key file.
 KEYS = "POLLWISE_KEYS"
 
@@ -27,5 +30,5 @@ PROGRESS = "POLLWISE_PROGRESS"
 
 NO_SETTINGS = frozenset(
     {TOKEN, TOKEN_FILE, CONTROLLER, JOB_ID, JOB_KIND, ATTEMPT, ATTEMPTS, WORK, PAYLOAD, INPUTS, OUT}
-    | {RESULT, PROGRESS, KEYS}
+    | {RESULT, PROGRESS, KEYS, WEB_PASSWORD}
 )

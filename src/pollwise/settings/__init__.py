@@ -33,13 +33,15 @@ from pollwise.settings.sections import (
     ControllerSettings,
     FleetSettings,
     OutboxSettings,
+    WebSettings,
     WorkerSettings,
 )
 from pollwise.settings.strategies import STRATEGIES, polling_table, strategy_named
 
 __all__ = [
     "STRATEGIES", "AgentSettings", "CodecSettings", "ControllerSettings", "DocumentedKey",
-    "FleetSettings", "GroupPolling", "OutboxSettings", "SettingRow", "Settings", "WorkerSettings",
+    "FleetSettings", "GroupPolling", "OutboxSettings", "SettingRow", "Settings", "WebSettings",
+    "WorkerSettings",
     "documented_keys", "load", "polling_table", "strategy_named",
 ]  # fmt: skip
 

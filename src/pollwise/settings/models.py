@@ -23,6 +23,7 @@ from pollwise.settings.sections import (
     FleetSettings,
     OutboxSettings,
     Section,
+    WebSettings,
     WorkerSettings,
 )
 from pollwise.settings.strategies import parameters
@@ -66,6 +67,7 @@ class Settings(BaseSettings):
     controller: ControllerSettings = Field(default_factory=ControllerSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
     fleet: FleetSettings = Field(default_factory=FleetSettings)
+    web: WebSettings = Field(default_factory=WebSettings)
     codec: CodecSettings = Field(default_factory=CodecSettings)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

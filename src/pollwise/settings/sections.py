@@ -22,6 +22,7 @@ from pollwise.settings.values import (
     ChoiceReader,
     DurationReader,
     IntegerReader,
+    ListReader,
     NumberReader,
     OptionalReader,
     TextReader,
@@ -54,6 +55,13 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
 CODECS = ("zlib", "aes-gcm", "zlib+aes-gcm")
 
+#: What pages hide of payloads. `*token` leaves counts such as `max_tokens` visible.
+REDACTED = (
+    "*password*", "*passwd*", "*passphrase*", "pwd", "*secret*", "*token", "*credential*",
+    "*api_key*", "*access_key*", "*account_key*", "*private_key*", "*encryption_key*",
+    "*authorization", "*cookie", "*signature", "session_id", "*card_number*", "cvc", "cvv",
+)  # fmt: skip
+
 Text = Annotated[str, TextReader()]
 OptionalText = Annotated[str | None, OptionalReader(TextReader())]
 YesOrNo = Annotated[bool, BooleanReader()]
@@ -70,6 +78,14 @@ _HIDDEN = Field(repr=False)
 QueueUrl = Annotated[str | None, OptionalReader(UrlReader()), _HIDDEN]
 FleetUrl = Annotated[str | None, OptionalReader(UrlReader("fleet", "sqlite:///fleet.db")), _HIDDEN]
 OutboxUrl = Annotated[str | None, OptionalReader(UrlReader("outbox", "sqlite:///shop.db")), _HIDDEN]
+
+QueueUrls = Annotated[tuple[str, ...], ListReader(UrlReader(), commas=False), _HIDDEN]
+FleetUrls = Annotated[
+    tuple[str, ...], ListReader(UrlReader("fleet", "sqlite:///fleet.db"), commas=False), _HIDDEN
+]
+OutboxUrls = Annotated[
+    tuple[str, ...], ListReader(UrlReader("outbox", "sqlite:///shop.db"), commas=False), _HIDDEN
+]
 
 # Fields of several sections. In a base class, they would come before all other fields.
 ClaimLease = Annotated[
@@ -324,6 +340,7 @@ class ControllerSettings(Section):
     )
     tls_cert: OptionalText = setting(None, "The file of the TLS certificate, with its chain.")
     tls_key: OptionalText = setting(None, "The file of the certificate's private key.")
+    web: YesOrNo = setting(True, "Serve the web interface at /, if the extra web is installed.")
     metrics_open: YesOrNo = setting(False, "Serve /metrics without a token.")
     access_log: YesOrNo = setting(False, "Log each request, without its query.")
     log_level: LogLevel = "info"
@@ -343,6 +360,47 @@ class CodecSettings(Section):
     max_bytes: Annotated[int, IntegerReader(1, 1024**3)] = setting(
         16 * 1024 * 1024, "The largest payload before zlib compresses it, in bytes."
     )
+
+
+class WebSettings(Section):
+    """`[web]`: how `pollwise web` runs, and the pages of `pollwise serve`; durations in seconds."""
+
+    queues: QueueUrls = setting((), "The stores or queues to show.")
+    outboxes: OutboxUrls = setting((), "The outboxes to show.")
+    fleets: FleetUrls = setting((), "The stores of the fleets to show.")
+    traces: OptionalText = setting(None, "A folder of traces, to choose from in the lab.")
+    host: Text = setting("127.0.0.1", "The address it listens at.")
+    port: Annotated[int, IntegerReader(0, MAX_PORT)] = setting(
+        8430, "The port it listens at; 0 takes any free port."
+    )
+    root_path: OptionalText = setting(
+        None, "The path at which a proxy shows it, if the proxy removes that path."
+    )
+    state: QueueUrl = setting(
+        None,
+        "The database of tokens and the audit log; none takes the first SQLite or Postgres store.",
+    )
+    password_file: OptionalText = setting(
+        None, "A private file with a password that lets in as an admin."
+    )
+    session: Annotated[float, DurationReader(60.0, 30 * 86400.0)] = setting(
+        12 * 3600.0, "How long somebody stays logged in."
+    )
+    read_only: YesOrNo = setting(False, "Let nobody change anything.")
+    redact: Annotated[tuple[str, ...], ListReader(TextReader())] = setting(
+        REDACTED, "Names of values in payloads, headers and results that are never shown."
+    )
+    refresh: Annotated[float, DurationReader(0.2, 3600.0)] = setting(
+        2.0, "How often a live page looks for changes."
+    )
+    trusted_proxies: OptionalText = setting(
+        None, "Addresses or networks whose forwarded headers are trusted, with commas."
+    )
+    tls_cert: OptionalText = setting(None, "The file of the TLS certificate, with its chain.")
+    tls_key: OptionalText = setting(None, "The file of the certificate's private key.")
+    access_log: YesOrNo = setting(False, "Log each request, without its query.")
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
 
 class AgentSettings(Section):

@@ -233,6 +233,37 @@ class OptionalReader(ValueReader):
         return quoted("none") if value is None else self.reader.toml(value)
 
 
+@dataclass(frozen=True)
+class ListReader(ValueReader):
+    """Several texts: a list, or one text with commas or, where those may be part of a text, spaces.
+    "none" is an empty list.
+
+    commas: texts in one text are separated by commas.
+    """
+
+    reader: ValueReader
+    commas: bool = True
+
+    @property
+    def kind(self) -> str:
+        between = "commas" if self.commas else "spaces"
+        return f"list of {self.reader.kind}s, or text with {between}"
+
+    def read(self, value: object) -> tuple[Any, ...]:
+        if isinstance(value, str):
+            value = value.split(",") if self.commas else value.split()
+            value = [each.strip() for each in value if each.strip() not in ("", "none")]
+        if not isinstance(value, (list, tuple)):
+            raise ValueError("must be a list, or text")  # noqa: TRY004 - as all readers do
+        return tuple(map(self.reader.read, value))
+
+    def text(self, value: Any) -> str:
+        return ("," if self.commas else " ").join(map(self.reader.text, value)) or "none"
+
+    def toml(self, value: Any) -> str:
+        return f"[{', '.join(map(self.reader.toml, value))}]"
+
+
 def is_duration(reader: ValueReader) -> bool:
     return isinstance(
         reader.reader if isinstance(reader, OptionalReader) else reader, DurationReader

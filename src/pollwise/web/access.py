@@ -259,13 +259,14 @@ class SessionAccess(WebAccess):
         *,
         auth: Auth | None = None,
         password: Password | None = None,
+        accept_tokens: bool = True,
         read_only: bool = False,
         life: float = SESSION_LIFE,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(state=state, read_only=read_only, clock=clock or state.clock)
         self.auth = auth or Auth(state, self.clock)
-        self.tokens = Tokens(state, self.clock)
+        self.tokens = Tokens(state, self.clock) if accept_tokens else None
         self.limits = LoginLimits(self.clock)
         self.life = life
         self._password = password
@@ -308,6 +309,8 @@ class SessionAccess(WebAccess):
             return _BY_PASSWORD if known else None
         if subject == "link":
             return _BY_LINK if same(proof, self._link_proof) else None
+        if self.tokens is None:
+            return None
         try:
             token = await self.auth.token_of(subject)
         except InvalidToken:
@@ -366,7 +369,7 @@ class SessionAccess(WebAccess):
 
     async def _token(self, given: str) -> Token | None:
         """The valid token with this secret, if its scope has pages."""
-        if not given.startswith(PREFIX):
+        if self.tokens is None or not given.startswith(PREFIX):
             return None
         try:
             caller = await self.auth.caller(f"Bearer {given}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -14,15 +14,16 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Mount, Route, Router
+from starlette.routing import Match, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from pollwise.controller.state.base import ControllerState
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
+from pollwise.settings.sections import REDACTED
 from pollwise.web.access import (
     SESSION_LIFE,
     Authorise,
@@ -35,7 +36,7 @@ from pollwise.web.access import (
 from pollwise.web.comparisons import Comparisons
 from pollwise.web.opening import Opened, default_state, open_state, trace_folder
 from pollwise.web.pages import VIEWS
-from pollwise.web.redaction import DEFAULT_RULES, RedactionRules
+from pollwise.web.redaction import RedactionRules
 from pollwise.web.rendering import HERE, THEME, Pages
 from pollwise.web.security.headers import SecurityHeaders
 from pollwise.web.security.passwords import Password
@@ -53,8 +54,8 @@ REFRESH_MIN, REFRESH_MAX = 0.2, 3600.0
 
 CLOSED = (
     "this web interface would be open to everybody. Give it authorise=, a function that returns "
-    "who sent a request; or password=; or state=, the URL of a store whose tokens are accepted, "
-    "such as sqlite:///jobs.db. On a machine of your own, authorise=pollwise.web.everybody opens it"
+    "who sent a request; or password=; or tokens=True, for the tokens that `pollwise serve token` "
+    "makes. On a machine of your own, authorise=pollwise.web.everybody opens it"
 )
 _MESSAGES = {
     400: "This request cannot be read.",
@@ -83,7 +84,7 @@ class Web:
         refresh: float = REFRESH,
         *,
         rules: RedactionRules | None = None,
-        owned: Sequence[Closable] = (),
+        owned: list[Closable] | None = None,
     ) -> None:
         self.sources = sources
         self.access = access
@@ -93,7 +94,7 @@ class Web:
         self.pages = Pages(self)
         self.streams = 0
         self.stopping = asyncio.Event()
-        self._owned = list(owned)
+        self._owned: list[Closable] = [] if owned is None else owned
         self.views: list[View] = [view for view in (each(self) for each in VIEWS) if view.shown()]
         self.router = Router([route for view in self.views for route in view.routes()])
 
@@ -102,10 +103,15 @@ class Web:
         quoted = {key: quote(str(part), safe="/:", errors="replace") for key, part in parts.items()}
         return str(self.router.url_path_for(route, **quoted))
 
+    def show_store(self, queue: Queue, url: str) -> None:
+        """Show the other queues of a store too, as they are found. queue: one that is shown."""
+        Opened(self.sources.clock, sources=self.sources, owned=self._owned).others(queue, url)
+
     async def close(self) -> None:
         """End live pages, and close what was opened here."""
         self.stopping.set()
-        owned, self._owned = self._owned, []
+        owned = list(self._owned)
+        self._owned.clear()
         async with AsyncExitStack() as stack:
             for each in owned:
                 stack.push_async_callback(each.close)
@@ -145,10 +151,11 @@ def app(
     authorise: Authorise | None = None,
     login: str = "",
     password: str | None = None,
+    tokens: bool = False,
     state: str | ControllerState | None = None,
     read_only: bool = False,
     session: Duration = SESSION_LIFE,
-    redact: Iterable[str] = DEFAULT_RULES,
+    redact: Iterable[str] = REDACTED,
     refresh: Duration = REFRESH,
     traces: str | Path | None = None,
     clock: Clock | None = None,
@@ -157,17 +164,18 @@ def app(
 
     queues, outboxes, fleets: URLs, or what is open already; it closes only what it opened. Of a URL
         without `?queue=`, all queues of the store are shown.
-    controller: shows a controller of this process, and accepts its tokens.
+    controller: shows a controller of this process and its queue, and accepts its tokens.
     authorise: returns a `Viewer` for a request, or None; it may be async. login: the address of the
         application's own login page, for those who get None.
-    password: lets in as an admin. state: the store whose tokens are accepted, and which has the
-        audit log; by default the first SQLite or Postgres store of the above.
+    password: lets in as an admin. tokens: accept the tokens of `state` too.
+    state: where tokens, the audit log and the key of sessions are: a SQLite file or a Postgres
+        database; by default the first such store of the above.
     read_only: nobody may change anything. session: how long somebody stays logged in.
     redact: rules for the names of values in payloads that are never shown.
     refresh: how often a live page looks for changes.
     traces: a folder of trace files that the lab offers.
     """
-    if authorise is None and password is None and state is None and controller is None:
+    if authorise is None and password is None and not tokens and controller is None:
         raise ConfigError(CLOSED)
     if authorise is not None and password is not None:
         raise ConfigError("both authorise and password are given; keep one of them")
@@ -178,6 +186,8 @@ def app(
     secret = None if password is None else Password(password)
     opened = Opened(clock or Clock(), controller)
     opened.sources.traces = None if traces is None else trace_folder(traces)
+    if controller is not None:
+        opened.sources.add_queue(controller.queue)
     for queue in queues:
         opened.queue(queue)
     for outbox in outboxes:
@@ -201,6 +211,7 @@ def app(
             kept,
             auth=None if controller is None else controller.auth,
             password=secret,
+            accept_tokens=tokens or controller is not None,
             read_only=read_only,
             life=life,
             clock=opened.sources.clock,
@@ -276,3 +287,25 @@ async def _error_page(web: Web, request: Request, error: Exception) -> Response:
     answer = await web.pages.error(request, status, message, viewer)
     answer.headers.update(headers or {})
     return answer
+
+
+#: What a controller answers itself, beside the pages.
+API_PATHS = ("/api", "/livez", "/readyz", "/metrics", "/openapi.json")
+
+
+class PagesBesideApi(Mount):
+    """The pages at `/` of an application whose API answers its own paths, unknown ones included."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["type"] != "http" or any(
+            path == each or path.startswith(f"{each}/") for each in API_PATHS
+        ):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def mount_beside_api(controller: Controller, web: WebApp) -> None:
+    """Show the web interface at `/` of a controller; its API answers as before."""
+    controller.app.router.routes.append(PagesBesideApi("", app=web))
+    controller.on_stop.append(web.web.stopping.set)

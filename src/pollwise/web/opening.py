@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pollwise.controller.opening import queue_named, state_at, state_of
 from pollwise.controller.state.base import ControllerState
@@ -30,9 +30,16 @@ _LISTED = ("sqlite", "postgresql", "postgres", "redis", "rediss", "s3", "gs", "a
 class Opened:
     """What is shown, and of it what was opened here."""
 
-    def __init__(self, clock: Clock, controller: Controller | None = None) -> None:
-        self.sources = Sources(clock=clock, controller=controller)
-        self.owned: list[Any] = []
+    def __init__(
+        self,
+        clock: Clock,
+        controller: Controller | None = None,
+        *,
+        sources: Sources | None = None,
+        owned: list[Any] | None = None,
+    ) -> None:
+        self.sources = sources or Sources(clock=clock, controller=controller)
+        self.owned: list[Any] = [] if owned is None else owned
 
     def queue(self, given: str | Queue) -> None:
         """Show a queue; of a URL that names none, all queues of the store."""
@@ -68,9 +75,9 @@ class Opened:
 
         if isinstance(given, str):
             store = open_store(given, clock=self.sources.clock)
-            path = getattr(store, "path", None)
+            path = sqlite_file(given)
             if path is not None:
-                must_exist(Path(path), given)
+                must_exist(path, given)
             self.owned.append(store)
         else:
             store = given.store if isinstance(given, Outbox) else given
@@ -118,6 +125,12 @@ def private_file() -> Path:
             "name another place: --state sqlite:///web.db"
         ) from None
     return folder / "web.db"
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The path of the database that a URL names, if it is a SQLite file."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path[1:])) if parts.scheme == "sqlite" else None
 
 
 def must_exist(path: Path, url: str) -> None:

@@ -16,13 +16,8 @@ from typing import Any
 
 from pollwise.errors import ConfigError
 from pollwise.runtime.redact import HIDDEN, is_secret
+from pollwise.settings.sections import REDACTED
 
-#: The rules without a setting. `*token` leaves counts such as `max_tokens` visible.
-DEFAULT_RULES = (
-    "*password*", "*passwd*", "*passphrase*", "pwd", "*secret*", "*token", "*credential*",
-    "*api_key*", "*access_key*", "*account_key*", "*private_key*", "*encryption_key*",
-    "*authorization", "*cookie", "*signature", "session_id", "*card_number*", "cvc", "cvv",
-)  # fmt: skip
 #: The most rules, and the longest rule in characters.
 RULES_MAX = 200
 RULE_LENGTH_MAX = 100
@@ -63,7 +58,7 @@ class Redacted(str):
 class RedactionRules:
     """Patterns for the names of values to hide; checked and compiled once."""
 
-    def __init__(self, rules: Iterable[str] = DEFAULT_RULES) -> None:
+    def __init__(self, rules: Iterable[str] = REDACTED) -> None:
         self.rules = tuple(rules)
         if len(self.rules) > RULES_MAX:
             raise ConfigError(f"redact has {len(self.rules)} rules; the most are {RULES_MAX}")
@@ -108,7 +103,7 @@ class RedactionRules:
 def redacted(value: Any, rules: RedactionRules | None = None, name: str = "") -> Any:
     """A copy of a JSON value in which `Redacted` stands for each secret.
 
-    rules: by default `DEFAULT_RULES`. name: what the value itself is called, for rules with dots
+    rules: by default `REDACTED`. name: what the value itself is called, for rules with dots
         such as `headers.x_key`.
 
     >>> redacted({"user": "ada", "password": "hunter2", "db": "postgresql://app:s3@db/x"})

@@ -20,6 +20,7 @@ except ImportError:
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
+    from pollwise.controller.options import ServerOptions
 
 logger = logging.getLogger("pollwise")
 
@@ -46,14 +47,29 @@ TOO_LARGE = (
 
 def server_of(controller: Controller) -> ControllerServer:
     """A server for a controller's application, as its options say."""
-    options = controller.options
+    return server_at(controller.app, controller.options, controller.stop_waiting)
+
+
+def server_at(
+    app: Any,
+    options: ServerOptions,
+    stop_waiting: Callable[[], None],
+    listening: Callable[[str], None] | None = None,
+    root_path: str = "",
+) -> ControllerServer:
+    """A server for an application.
+
+    stop_waiting: ends requests that are held. listening: called with the address when it listens.
+    root_path: the path that a proxy removed.
+    """
     logging.getLogger("uvicorn.error").addFilter(_is_not_a_refusal)
     if options.access_log:
         access = logging.getLogger("uvicorn.access")
         access.setLevel(logging.INFO)
         access.addFilter(_as_ours)
     config = uvicorn.Config(
-        controller.app,
+        app,
+        root_path=root_path,
         host=options.host,
         port=options.port,
         ssl_certfile=options.tls_cert,
@@ -76,8 +92,10 @@ def server_of(controller: Controller) -> ControllerServer:
         if not options.trusted_proxies:  # where a proxy has the certificate
             warn_without_tls(url, NO_TLS)
         logger.info("serving on %s", url, extra={"action": "serving", "fields": {"url": url}})
+        if listening is not None:
+            listening(url)
 
-    return ControllerServer(config, controller.stop_waiting, started)
+    return ControllerServer(config, stop_waiting, started)
 
 
 def _as_ours(record: logging.LogRecord) -> bool:

@@ -25,12 +25,6 @@ class Password:
             )
         self.hash = _hash(password)
 
-    @classmethod
-    def from_file(cls, path: Path) -> Password:
-        """The first line of a file that only its owner may read."""
-        text = read_private(path, "password file", "choose a new password", "utf-8")
-        return cls(text.partition("\n")[0].rstrip("\r"), str(path))
-
     def is_it(self, given: str) -> bool:
         """Compare in a time that tells nothing about the password."""
         return compare_digest(self.hash, _hash(given[: LONGEST + 1]))
@@ -41,3 +35,9 @@ class Password:
 
 def _hash(password: str) -> str:
     return sha256(password.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def read_password(path: Path) -> str:
+    """The first line of a file that only its owner may read."""
+    text = read_private(path, "password file", "choose a new password", "utf-8")
+    return text.partition("\n")[0].rstrip("\r")
