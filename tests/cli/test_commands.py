@@ -38,7 +38,7 @@ def name_of(path: tuple[str, ...]) -> str:
 
 def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
-        "demo", "worker", "doctor", "web", "queue history", "outbox history",
+        "demo", "worker", "doctor", "web",
         "queue put", "queue stats", "queue list", "queue show", "queue result", "queue cancel",
         "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume",
         "queue workers", "queue running", "queue set-concurrency", "queue top", "queue history",

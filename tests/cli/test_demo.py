@@ -262,7 +262,7 @@ def test_the_live_view_and_the_summary_in_a_terminal(scratch: Path) -> None:
     assert "Against fixed 100ms: " in text
     assert "\x1b[?25l" in screen.raw  # the cursor was hidden, and came back
     assert screen.raw.rindex("\x1b[?25h") > screen.raw.rindex("\x1b[?25l")
-    assert f"pollwise web --link sqlite:///{kept_in(scratch)}" in "".join(screen.lines)
+    assert f" web --link sqlite:///{kept_in(scratch)}" in "".join(screen.lines)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

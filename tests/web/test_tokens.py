@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from starlette.requests import Request
+
+from pollwise.web.access import Viewer
+from pollwise.web.view import Visit
 from tests.web.site import PASSWORD, Site, csrf_in, on_site
 
 HOSTILE = "<script>alert(1)</script>"
@@ -102,5 +106,24 @@ def test_tokens_and_the_audit_log_have_pages() -> None:
         none = (await site.http.get("/audit", params={"who": HOSTILE, "before": "1e9"})).text
         assert "No entry fits" in none
         assert HOSTILE not in none
+
+    on_site(main)
+
+
+def test_both_pages_are_live() -> None:
+    """A live page renders only a part of its template: that part must be whole."""
+
+    async def main(site: Site) -> None:
+        await site.log_in(PASSWORD)
+        await site.tokens.make("read", "Ada")
+        for path, part in (("/tokens", "Ada"), ("/audit", "login")):
+            page = (await site.http.get(path)).text
+            web = site.app.web
+            view = next(each for each in web.views if each.path == path)
+            scope = {"type": "http", "method": "GET", "path": path, "query_string": b"",
+                     "headers": [], "server": ("web", 80)}  # fmt: skip
+            visit = Visit(web, Request(scope), Viewer("password", "admin", csrf_in(page)))
+            assert part in await web.pages.main(view, visit)
+            assert await view.marker(visit) == await view.marker(visit)
 
     on_site(main)

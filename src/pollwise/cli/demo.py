@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 import stat
+import sys
 import tempfile
 import time
 from collections import deque
@@ -183,7 +184,18 @@ def demo(
     else:
         _summary(plan, seen, rows)
         say("To see its jobs in a browser:")
-        say(f"  pollwise web --link sqlite:///{quote(str(folder / STORE))}")
+        say(f"  {_command()} web --link sqlite:///{quote(str(folder / STORE))}")
+
+
+def _command() -> str:
+    """How to call this program: `make demo` does not put it on PATH."""
+    if shutil.which("pollwise"):
+        return "pollwise"
+    beside = Path(sys.executable).with_name("pollwise")
+    if not beside.exists():
+        return f"{sys.executable} -m pollwise"
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
 def _remove_old() -> None:

@@ -20,7 +20,7 @@ from pollwise.cli.output import fail, moment, print_json, print_table, say
 from pollwise.cli.web import TOKEN_FILE, web_app, write_first_token
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.observe import logs
-from pollwise.settings import ControllerSettings, load
+from pollwise.settings import ControllerSettings, WebSettings, load
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -127,14 +127,17 @@ def run(
         log_format=log_format,
         log_level=log_level,
     )
-    settings = load(overrides=overrides).controller
+    loaded = load(overrides=overrides)
+    settings = loaded.controller
     options_from(settings)  # bad values are refused before anything starts
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(settings, token_file, migrate))
+        runner.run(_run(settings, loaded.web, token_file, migrate))
 
 
-async def _run(settings: ControllerSettings, token_file: Path | None, migrate: bool) -> None:
+async def _run(
+    settings: ControllerSettings, pages: WebSettings, token_file: Path | None, migrate: bool
+) -> None:
     from pollwise.controller.controller import Controller
 
     controller = Controller(_store(settings), options_from(settings))
@@ -142,7 +145,7 @@ async def _run(settings: ControllerSettings, token_file: Path | None, migrate: b
     try:
         _check_token_file(controller, token_file)
         if settings.web:
-            web = _web(controller, _store(settings))
+            web = _web(controller, _store(settings), pages)
         if migrate:
             await controller.queue.migrate()
             await controller.storage.migrate()
@@ -156,14 +159,16 @@ async def _run(settings: ControllerSettings, token_file: Path | None, migrate: b
         await controller.close()
 
 
-def _web(controller: Controller, store: str) -> WebApp | None:
+def _web(controller: Controller, store: str, pages: WebSettings) -> WebApp | None:
     """Show the web interface at `/`, as `[web]` says; None if its extra is not installed."""
     try:
         from pollwise.web.app import mount_beside_api
     except MissingExtra as missing:
         logger.info("no web interface is served: %s", missing, extra={"action": "no_web"})
         return None
-    made = web_app(load().web, controller)
+    place = store.partition("?")[0]  # its queues are shown anyway
+    others = tuple(url for url in pages.queues if url.partition("?")[0] != place)
+    made = web_app(pages.model_copy(update={"queues": others}), controller)
     made.web.show_store(controller.queue, store)
     mount_beside_api(controller, made)
     return made

@@ -14,7 +14,7 @@ import typer
 
 from pollwise.cli.options import LogFormat, LogLevel, overrides_of, set_option
 from pollwise.cli.output import say
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, SchemaError
 from pollwise.observe import logs
 from pollwise.runtime.variables import WEB_PASSWORD
 from pollwise.settings import WebSettings, load
@@ -132,7 +132,13 @@ async def _serve(
     async with app:
         if migrate:
             await access.state.migrate()
-        await access.start()
+        try:
+            await access.start()
+        except SchemaError as error:
+            raise ConfigError(
+                f"the tables of tokens and the audit log are missing or too old: {error} Or give "
+                "`pollwise web` the option --migrate, or another place: --state sqlite:///web.db"
+            ) from None
         if not link and not await access.has_logins():
             await write_first_token(access.tokens, token_file)
 
@@ -256,8 +262,6 @@ def _check(settings: WebSettings) -> None:
         raise ConfigError(f"root_path = {root!r} is not a path; write /pollwise")
     from pollwise.web.opening import must_exist, sqlite_file
 
-    if settings.traces is not None and not Path(settings.traces).is_dir():
-        raise ConfigError(f"traces = {settings.traces!r}: there is no such folder")
     for url in (*settings.queues, *settings.fleets, *settings.outboxes):
         path = sqlite_file(url)
         if path is not None:

@@ -378,7 +378,8 @@ class WebSettings(Section):
     )
     state: QueueUrl = setting(
         None,
-        "The database of tokens and the audit log; none takes the first SQLite or Postgres store.",
+        "The database of tokens and the audit log; none takes the first SQLite or Postgres store. "
+        "`pollwise serve` takes that of the controller.",
     )
     password_file: OptionalText = setting(
         None, "A private file with a password that lets in as an admin."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 from pollwise.web.view import View, Visit
 
+_NAMED = re.compile(r"(?:token|worker):[0-9a-f]+ \((.+)\)\Z")
 #: How many entries a page lists.
 PAGE = 50
 
@@ -34,6 +36,7 @@ class AuditLogPage(View):
         return {
             "entries": found[:PAGE],
             "next": found[PAGE - 1].id if len(found) > PAGE else None,
+            "names": {entry.who: name_of(entry.who) for entry in found},
             "chosen": chosen,
             "first_page": last is None,
         }
@@ -42,3 +45,13 @@ class AuditLogPage(View):
         state = self.web.access.state
         newest = [] if state is None else await state.list_audit(limit=1)
         return newest[0].id if newest else 0
+
+
+def name_of(who: str) -> str:
+    """The name of somebody in the log, without the id.
+
+    >>> name_of("token:01a1e52a (Ada)"), name_of("command line")
+    ('Ada', 'command line')
+    """
+    found = _NAMED.match(who)
+    return found[1] if found else who
