@@ -7,7 +7,8 @@ a bulk action on a thousand jobs. A middle page begins at a place that is made u
 found from a place near the end.
 
 With `--before COMMIT` it also compares puts, claims and settlements, single and in batches, with
-those of that commit, in turns within one run, on a queue of each store with little in it.
+those of that commit, in turns within one run, on a queue of each store with little in it: by the
+CPU time on SQLite, by the clock on Postgres.
 """
 
 from __future__ import annotations
@@ -249,20 +250,22 @@ from pollwise.runtime.jobs import NewJob, Settlement
 
 async def main(url, rounds):
     found = {}
+    # SQLite works in this process, so that its CPU time says more than the clock of a busy machine.
+    clock = time.process_time if url.startswith("sqlite") else time.perf_counter
     async with open_queue(url) as queue:
         await queue.migrate()
         def note(name, count, began):
-            found[name] = count / (time.perf_counter() - began)
+            found[name] = count / (clock() - began)
         for name, batches, size in (("single", rounds, 1), ("batches of 100", rounds // 10, 100)):
-            began = time.perf_counter()
+            began = clock()
             for n in range(batches):
                 await queue.put([NewJob("job", {"n": n}) for _ in range(size)])
             note(f"put, {name}", batches * size, began)
-            began, held = time.perf_counter(), []
+            began, held = clock(), []
             for _ in range(batches):
                 held.append(await queue.claim("w", size, 60))
             note(f"claim, {name}", batches * size, began)
-            began = time.perf_counter()
+            began = clock()
             for claims in held:
                 await queue.settle([Settlement.done(claim) for claim in claims])
             note(f"settle, {name}", batches * size, began)

@@ -1,6 +1,6 @@
 """Parameters in Postgres's text format, with arrays.
 
-NoteWritten here because psycopg's dumpers take several times as long for a batch.
+Written here because psycopg's dumpers take several times as long for a batch.
 """
 
 from __future__ import annotations
