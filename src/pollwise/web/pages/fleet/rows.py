@@ -14,7 +14,7 @@ from pollwise.fleet.recent import RECENT_MAX, PastReading, from_text, past_readi
 from pollwise.fleet.stores.base import SavedTarget, TargetOrder
 from pollwise.fleet.views import TargetState, saved_state
 from pollwise.web.charts import ticks
-from pollwise.web.texts import age
+from pollwise.web.texts import age, counted
 
 #: Words for states. A closed breaker lets polls through, but "closed" reads like a failure.
 WORDS = {"closed": "healthy", "open": "broken"}
@@ -105,7 +105,9 @@ class TargetRow:
         if not last:
             return ticks(tones, "no readings yet")
         changed = sum(each.changed for each in last)
-        return ticks(tones, f"last {len(last)} polls: {failed} failed, {changed} found a change")
+        return ticks(
+            tones, f"last {counted(len(last), 'poll')}: {failed} failed, {changed} found a change"
+        )
 
 
 def tone_of(reading: PastReading) -> str:
