@@ -37,7 +37,11 @@ def test_nothing_is_shown_without_a_login() -> None:
         live = await site.http.get("/", headers={"Accept": "text/event-stream"})
         assert live.text.startswith("event: login")
         assert (await site.http.post("/theme", data={"theme": "dark"})).status_code == 303
-        assert "mail" not in (await site.http.get("/nothing")).text
+        for path in ("/nothing", "/static/nothing", "/queues/mail/nothing"):
+            unknown = await site.http.get(path)
+            assert unknown.status_code == 401, "nobody learns what exists"
+            assert 'href="/queues' not in unknown.text
+        assert (await site.http.post("/audit")).status_code == 401
         assert (await site.http.get("/livez")).text == "ok"
 
     on_site(main)
@@ -367,7 +371,7 @@ def test_forms_have_limits() -> None:
         assert await post(data=form, files={"x": b"a"}) == 400
         assert await post(data=form) == 303
         assert (await site.http.get("/theme")).status_code == 405
-        assert (await site.http.get("/?" + "a" * 9000)).status_code == 414
+        assert (await site.http.get("/?" + "a" * 9000)).status_code == 400
         assert (await site.http.request("BREW", "/")).status_code == 405
 
     on_site(main)

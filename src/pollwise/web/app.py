@@ -284,6 +284,9 @@ async def _error_page(web: Web, request: Request, error: Exception) -> Response:
     viewer: Viewer | None = None
     with suppress(Exception):
         viewer = await web.access.viewer(request)
+    if viewer is None and status in (404, 405):
+        # Without a login, an address that exists and one that does not look the same.
+        status, message, headers = 401, "Log in to see this page.", None
     answer = await web.pages.error(request, status, message, viewer)
     answer.headers.update(headers or {})
     return answer

@@ -52,7 +52,7 @@ class SecurityHeaders:
             await send(message)
 
         if len(scope.get("raw_path") or b"") + len(scope["query_string"]) > ADDRESS_MAX:
-            answer = PlainTextResponse(f"The address is longer than {ADDRESS_MAX} bytes.", 414)
+            answer = PlainTextResponse(f"The address is longer than {ADDRESS_MAX} bytes.", 400)
             await answer(scope, receive, sent)
             return
         await self._app(scope, receive, sent)
