@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.support.browser import PATIENCE_MS, Tab, chromium
+from tests.web.browser.site import Site, served_site
 
 NewTab = Callable[..., Tab]
 
@@ -36,3 +37,9 @@ def new_tab(browser: Browser) -> Iterator[NewTab]:
         yield opened
     for tab in tabs:
         tab.check()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with served_site(tmp_path_factory.mktemp("site")) as site:
+        yield site

@@ -1,14 +1,25 @@
-"""A whole web interface for the browser: a shop that runs, and a queue full of hostile texts."""
+"""A whole web interface for the browser: a shop that runs, a controller, and hostile texts in all
+of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import httpx
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from pollwise import web as pollwise_web
+from pollwise.controller import Controller
+from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.stores.urls import open_store as open_fleet_store
 from pollwise.outbox import NewRecord
 from pollwise.outbox.stores.urls import open_store as open_outbox_store
@@ -18,11 +29,9 @@ from pollwise.queues.urls import open_queue
 from pollwise.runtime.audit import printable
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
-from pollwise.web.app import Web, application
-from pollwise.web.sources import Sources
 from tests.queues.http.stub import Served
 from tests.support.shop import LOOKED_AT, Shop
-from tests.web.viewers import Everybody
+from tests.web.site import PASSWORD, csrf_in
 
 #: Texts that would do harm if a page did not escape them, in every context that HTML has.
 ATTACKS = (
@@ -51,11 +60,24 @@ HOSTILE_JOBS = 1_000
 
 @dataclass(frozen=True)
 class Site:
-    """Where a web interface is served, and the paths of pages with hostile texts."""
+    """Where a web interface is served, and what is on it.
+
+    session: cookies of somebody who is logged in, for `browser.new_context(storage_state=…)`.
+    agent: the path of the page of an agent. hostile: the paths of pages with hostile texts.
+    """
 
     url: str
-    web: Web
+    session: Any
+    agent: str
     hostile: tuple[str, ...]
+
+    def first(self, path: str, link: str) -> str:
+        """The first link of a page that begins like this."""
+        cookies = {each["name"]: each["value"] for each in self.session["cookies"]}
+        html = httpx.get(self.url + path, cookies=cookies).text
+        found = re.search(f'href="({re.escape(link)}[^"?]+)"', html)
+        assert found, f"no link to {link} on {path}"
+        return found[1]
 
 
 @contextmanager
@@ -63,28 +85,50 @@ def served_site(folder: Path) -> Iterator[Site]:
     """The site at a port of this machine."""
     # In a thread: Playwright has an event loop in this one.
     with ThreadPoolExecutor(1) as thread:
-        sources, paths = thread.submit(_made, folder).result()
-    web = Web(sources, Everybody(), refresh=0.2)
-    with Served(lambda: application(web)) as served:
-        yield Site(served.url, web, paths)
+        shop, agent, hostile = thread.submit(_made, folder).result()
+    controller = Controller(f"sqlite:///{folder}/jobs.db", clock=shop.clock)
+    pages = pollwise_web.app(
+        *shop.queues, f"sqlite:///{folder}/shop.db?queue=hostile", outboxes=[shop.outbox],
+        fleets=[shop.fleet], controller=controller, password=PASSWORD, refresh=0.2,
+        clock=shop.clock,
+    )  # fmt: skip
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with controller, pages:
+            yield
+
+    with Served(lambda: Starlette(routes=[Mount("/", pages)], lifespan=lifespan)) as served:
+        yield Site(served.url, _logged_in(served.url), agent, hostile)
 
 
-def _made(folder: Path) -> tuple[Sources, tuple[str, ...]]:
+def _logged_in(url: str) -> Any:
+    with httpx.Client(base_url=url) as http:
+        http.post("/login", data={"csrf": csrf_in(http.get("/login").text), "secret": PASSWORD})
+        cookies = [
+            {
+                "name": each.name, "value": each.value, "domain": each.domain, "path": each.path,
+                "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax",
+            }
+            for each in http.cookies.jar
+        ]  # fmt: skip
+    assert cookies, "not logged in"
+    return {"cookies": cookies, "origins": []}
+
+
+def _made(folder: Path) -> tuple[Shop, str, tuple[str, ...]]:
     shop = Shop.open_for(folder, hours=0.75)
-    clock = shop.clock
-    hostile = f"sqlite:///{folder}/shop.db?queue=hostile&keep=7d"
 
-    async def fill() -> tuple[str, ...]:
-        async with open_queue(hostile, clock=clock) as queue:
-            return await _fill_queue(queue), await _fill_outbox(shop.outbox, clock)
+    async def fill() -> tuple[str, tuple[str, ...]]:
+        url = f"sqlite:///{folder}/shop.db?queue=hostile&keep=7d"
+        async with open_queue(url, clock=shop.clock) as queue:
+            job = await _fill_queue(queue)
+        record = await _fill_outbox(shop.outbox, shop.clock)
+        target = await _fill_fleet(shop.fleet, shop.clock)
+        good, bad = await _fill_controller(f"sqlite:///{folder}/jobs.db", shop.clock)
+        return good, (job, record, target, bad)
 
-    paths = asyncio.run(fill())
-    sources = Sources(clock=clock)
-    for url in (*shop.queues, hostile):
-        sources.add_queue(open_queue(url, clock=clock, create=False))
-    sources.add_outbox(open_outbox_store(shop.outbox, clock=clock))
-    sources.add_fleet(open_fleet_store(shop.fleet, clock=clock))
-    return sources, paths
+    return shop, *asyncio.run(fill())
 
 
 async def _fill_queue(queue: Queue) -> str:
@@ -126,3 +170,39 @@ async def _fill_outbox(url: str, clock: Clock) -> str:
     async with open_outbox_store(url, clock=clock) as store:
         ids = await store.put(NewRecord(a, {a: a}, a) for a in NAMES)
     return f"/outboxes/default/records/{ids[0]}"
+
+
+async def _fill_fleet(url: str, clock: Clock) -> str:
+    store = open_fleet_store(url, clock=clock)
+    reading = {"summary": ATTACKS[0], "facts": {ATTACKS[0]: ATTACKS[3]}}
+    targets = [
+        SavedTarget(
+            name, LOOKED_AT + 30, False, "dead", 4, ATTACKS[n], LOOKED_AT, None, LOOKED_AT,
+            LOOKED_AT, 60.0, {"reading": reading}, None, ATTACKS[2], ATTACKS[4],
+        )
+        for n, name in enumerate(NAMES)
+    ]  # fmt: skip
+    await store.save(targets)
+    await store.close()
+    return f"/fleets/pages/targets/{quote(NAMES[0], safe='')}"
+
+
+async def _fill_controller(url: str, clock: Clock) -> tuple[str, str]:
+    """Agents, jobs that none of them can take, tokens and an audit log; returns two agents."""
+    async with Controller(url, clock=clock) as controller:
+
+        async def agent(name: str, **capabilities: Any) -> str:
+            row = await controller.registry.register(
+                name, capabilities, 4, token_hash=f"hash of {name}", expires_at=None,
+                who="token:" + "a" * 32, address="192.0.2.7",
+            )  # fmt: skip
+            return f"/controller/agents/{row.id}"
+
+        good = await agent("mac-1", platform="ios", memory_gb=32)
+        bad = [await agent(name, attack=[name, *NAMES[:3]]) for name in NAMES]
+        await controller.put("train", requires={"gpu": "a100", "memory_gb": ">=8"})
+        await controller.put("sign", requires={"attack": ATTACKS[3]})
+        for name in NAMES:
+            await controller.tokens.make("read", name)
+            await controller.storage.note(name, "job.put", name, name, name)
+        return good, bad[0]

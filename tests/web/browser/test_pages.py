@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import Tab
 from tests.web.browser.conftest import NewTab
-from tests.web.browser.site import Site, served_site
+from tests.web.browser.site import Site
 
-#: Every page of the shop. `{dead}` is a dead job, `{running}` one that runs.
+#: Every page of the shop. `{dead}` is a dead job, `{running}` one that runs, …
 PAGES = {
     "overview": "/",
     "queue": "/queues/orders?range=24h",
@@ -24,13 +22,20 @@ PAGES = {
     "workers": "/workers",
     "worker": "/queues/orders/workers/orders-1",
     "outbox": "/outboxes/default",
+    "record": "{record}",
     "fleet": "/fleets/pages",
     "target": "/fleets/pages/targets/partners-03",
+    "controller": "/controller",
+    "agent": "{agent}",
+    "tokens": "/tokens",
+    "audit": "/audit",
     "lab": "/lab",
     "no such page": "/nowhere",
 }
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+DESK: Any = {"width": 1280, "height": 800}
+PHONE: Any = {"width": 390, "height": 800}
 #: What a hostile text would leave behind if it were not escaped.
 HARM = """() => ({
   harmed: "harmed" in window,
@@ -48,33 +53,26 @@ SAFE = {"harmed": False, "elements": [], "handlers": [], "links": []}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with served_site(tmp_path_factory.mktemp("site")) as site:
-        yield site
-
-
-@pytest.fixture(scope="module")
 def paths(site: Site) -> dict[str, str]:
     """The path of each page."""
-
-    def first(queue: str, state: str) -> str:
-        html = httpx.get(f"{site.url}/queues/{queue}?state={state}").text
-        at = html.index(f"/queues/{queue}/jobs/")
-        return html[at : html.index('"', at)]
-
-    known = {"dead": first("orders", "dead"), "running": first("reports", "leased")}
+    known = {
+        "dead": site.first("/queues/orders?state=dead", "/queues/orders/jobs/"),
+        "running": site.first("/queues/reports?state=leased", "/queues/reports/jobs/"),
+        "record": site.first("/outboxes/default?tab=dead", "/outboxes/default/records/"),
+        "agent": site.agent,
+    }
     return {name: path.format(**known) for name, path in PAGES.items()}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page(name: str, site: Site, paths: dict[str, str], new_tab: NewTab) -> None:
-    tab = new_tab(color_scheme="light", viewport={"width": 1280, "height": 800})
+    tab = new_tab(storage_state=site.session, color_scheme="light", viewport=DESK)
     page = tab.page
     _go(tab, site, paths[name], missing=name == "no such page")
     _accessible(page, RULES)
     page.emulate_media(color_scheme="dark")
     _accessible(page, CONTRAST)
-    page.set_viewport_size({"width": 390, "height": 800})
+    page.set_viewport_size(PHONE)
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(wide) == 0, "the page is wider than a phone"
     _accessible(page, CONTRAST)
@@ -95,9 +93,10 @@ def _go(tab: Tab, site: Site, path: str, *, missing: bool = False) -> None:
 
 
 def test_a_thousand_hostile_jobs(site: Site, new_tab: NewTab) -> None:
-    tab = new_tab()
+    tab = new_tab(storage_state=site.session)
     page = tab.page
-    start = [*site.hostile, "/", "/queues/hostile", "/workers", "/outboxes/default"]
+    start = [*site.hostile, "/", "/queues/hostile", "/workers", "/outboxes/default?tab=all"]
+    start += ["/fleets/pages?state=dead", "/controller", "/tokens", "/audit"]
     start += [f"/queues/hostile?state={state}" for state in ("leased", "dead", "done", "blocked")]
     for path in start:
         _go(tab, site, path)
@@ -118,7 +117,7 @@ def test_a_thousand_hostile_jobs(site: Site, new_tab: NewTab) -> None:
 
 def test_each_page_is_live(site: Site, paths: dict[str, str], new_tab: NewTab) -> None:
     """Its stream opens, and the first update changes nothing that was not there."""
-    page = new_tab().page
+    page = new_tab(storage_state=site.session).page
     for name, path in paths.items():
         if name == "no such page":
             continue
@@ -129,7 +128,7 @@ def test_each_page_is_live(site: Site, paths: dict[str, str], new_tab: NewTab) -
 
 
 def test_by_keyboard_alone(site: Site, new_tab: NewTab) -> None:
-    page = new_tab().page
+    page = new_tab(storage_state=site.session).page
     page.goto(site.url)
     page.keyboard.press("Tab")
     expect(page.locator(":focus")).to_have_text("Skip to the contents")
