@@ -210,6 +210,9 @@ def _busyness(epoch: float) -> float:
 
 # The outbox
 
+#: Keys whose records the broker refuses.
+REFUSED = ("order-40404", "order-50505")
+
 
 async def _relay(url: str, clock: VirtualClock, ends: float) -> None:
     rng = Random(f"{SEED} outbox")
@@ -220,7 +223,7 @@ async def _relay(url: str, clock: VirtualClock, ends: float) -> None:
     @outbox.handle("*", retry=Retry.exponential("2s", "10s", attempts=3))
     async def publish(record: Any) -> None:
         await clock.sleep(0.05)
-        if record.key == "order-40404":
+        if record.key in REFUSED:
             raise ValueError("broker refused the message: 413 payload too large")
 
     async with outbox.running(OutboxRunOptions(signals=False, seed=1)):
@@ -232,7 +235,8 @@ async def _relay(url: str, clock: VirtualClock, ends: float) -> None:
             ]
             if 1740 < left <= 1800:
                 records += [
-                    NewRecord(kind, {"order": 40404}, "order-40404")
+                    NewRecord(kind, {"order": int(key[6:])}, key)
+                    for key in REFUSED
                     for kind in ("order.placed", "order.paid", "order.shipped")
                 ]
             if records:

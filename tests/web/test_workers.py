@@ -174,7 +174,7 @@ def minutes(*polls: int) -> Sequence[HistoryPoint]:
 
 @pytest.mark.parametrize(
     ("polls", "ticks", "each"),
-    [((4, 0, 6), 10, "poll that"), ((300, 300), 300, "2 polls that"), ((0, 0), 0, "poll that")],
+    [((4, 0, 6), 10, "jobs<"), ((300, 300), 300, "jobs, a tick for 2<"), ((0, 0), 0, "jobs<")],
 )
 def test_polls_are_ticks_or_several_polls_are_one(
     polls: tuple[int, ...], ticks: int, each: str

@@ -108,11 +108,21 @@ def when(at: float | None, now: float) -> Markup:
         return Markup("–")
     exact = datetime.fromtimestamp(at, UTC)
     distance = now - at
-    whole = age(math.floor(abs(distance)))  # as `age` in app.js
+    whole = _roughly(math.floor(abs(distance)))
     text = "now" if abs(distance) < 1 else f"{whole} ago" if distance > 0 else f"in {whole}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
         exact.isoformat(), exact.strftime("%Y-%m-%d %H:%M:%S UTC"), text
     )
+
+
+def _roughly(seconds: float) -> str:
+    """An age as `age` in app.js writes it: in one unit if that counts to ten, else in two.
+
+    >>> [_roughly(v) for v in (42, 125, 1604, 7300, 40_000)]
+    ['42 s', '2 min 5 s', '26 min', '2 h 1 min', '11 h']
+    """
+    parts = age(seconds).split()
+    return " ".join(parts[:2] if int(parts[0]) >= 10 else parts)
 
 
 def state_badge(state: str) -> Markup:

@@ -88,7 +88,7 @@ def served_site(folder: Path) -> Iterator[Site]:
         shop, agent, hostile = thread.submit(_made, folder).result()
     controller = Controller(f"sqlite:///{folder}/jobs.db", clock=shop.clock)
     pages = pollwise_web.app(
-        *shop.queues, f"sqlite:///{folder}/shop.db?queue=hostile", outboxes=[shop.outbox],
+        *shop.queues, f"sqlite:///{folder}/shop.db?queue=hostile&keep=7d", outboxes=[shop.outbox],
         fleets=[shop.fleet], controller=controller, password=PASSWORD, refresh=0.2,
         clock=shop.clock,
     )  # fmt: skip

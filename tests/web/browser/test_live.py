@@ -20,9 +20,12 @@ TEMPLATE = """
 {% extends "base.html" %}
 {% block main %}
 <h1>Round {{ round }}</h1>
+{% if round == 1 %}<p>Only at first.</p>{% else %}<div><p>Later.</p></div>{% endif %}
+
 <p id="text">A long text that can be selected.</p>
 <dl class="figures"><div><dt>Count</dt><dd id="count">{{ round }}</dd></div></dl>
 <details id="more"><summary>More</summary><p>Inside {{ round }}</p></details>
+<section><form method="get"><input name="plain" aria-label="Plain" value="start"></form></section>
 <form id="form" method="get">
   <label>Name <input name="name" id="name" value="start"></label>
   <label>Other <input name="other" id="other" value="from {{ round }}"></label>
@@ -97,6 +100,7 @@ def next_round(page: Page, view: ChangingPage) -> None:
 
 def test_what_the_reader_does_stays(page: Page, view: ChangingPage) -> None:
     page.locator("#more summary").click()
+    page.get_by_label("Plain").fill("kept")
     page.locator("#name").fill("half-fi")
     page.locator("#name").press("ArrowLeft")
     page.locator("#box").check()
@@ -111,6 +115,7 @@ def test_what_the_reader_does_stays(page: Page, view: ChangingPage) -> None:
     assert page.evaluate(DOING) == before
     assert before["selected"] == "A long text that can be selected."
     assert before["name"] == "half-fi"
+    expect(page.get_by_label("Plain")).to_have_value("kept")
     expect(page.locator("#more p")).to_have_text(f"Inside {view.round}")
     expect(page.locator("#other")).to_have_value(f"from {view.round}")
 

@@ -25,14 +25,14 @@ def pace(points: Sequence[HistoryPoint], title: str = "Pace") -> Markup:
     """
     low, high = _bounds(points)
     per_tick = _per_tick(sum(each.polls for each in points))
-    of_ticks = "poll" if per_tick == 1 else f"{number(per_tick)} polls"
+    each_tick = "" if per_tick == 1 else f", a tick for {number(per_tick)}"
     legend = [
         ("teal", "interval: mean, shortest to longest"),
-        ("blue", f"{of_ticks} that found jobs"),
-        ("grey", f"{of_ticks} that found none"),
+        ("blue", f"polls that found jobs{each_tick}"),
+        ("grey", "polls that found none"),
     ]
     if any(each.failed_polls for each in points):
-        legend.append(("red", f"{of_ticks} that failed"))
+        legend.append(("red", "polls that failed"))
     span = points[-1].at - points[0].at if points else 0.0
     polls = sum(each.polls for each in points)
     return framed(

@@ -82,8 +82,16 @@
       else if (id) child.remove();
     }
     let at = old.firstChild;
-    for (const wanted of [...fresh.childNodes]) {
+    const all = [...fresh.childNodes];
+    for (const [place, wanted] of all.entries()) {
       const known = keyed.get(idOf(wanted));
+      // What was there and is not wanted any more goes first: else all that follows would be made
+      // again, with the fields in it.
+      while (!known && at && !idOf(at) && !same(at, wanted) && !isWanted(at, all, place)) {
+        const next = at.nextSibling;
+        at.remove();
+        at = next;
+      }
       if (known && known.nodeName === wanted.nodeName) {
         if (known !== at) at = move(old, known, at);
         else at = at.nextSibling;
@@ -103,6 +111,12 @@
       at.remove();
       at = next;
     }
+  }
+
+  // True if a child without an id can become one of those that follow.
+  function isWanted(child, all, place) {
+    if (child.nodeType === Node.TEXT_NODE && !child.data.trim()) return false;
+    return all.slice(place).some((wanted) => same(child, wanted));
   }
 
   // Put a child before another; returns the child that follows. Moving an element takes the focus
@@ -206,14 +220,17 @@
       if (count) parts.push(`${count} ${unit}`);
       else if (parts.length) break;
       seconds -= count * size;
-      if (parts.length === 2) break;
+      if (parts.length === 2 || count >= 10) break;
     }
     return parts.join(" ");
   }
 
+  // The clock of the server decides: that of this computer may be wrong.
+  const ahead = Date.now() - Number(document.body.dataset.now || Date.now() / 1000) * 1000;
+
   function tick() {
     if (document.hidden) return;
-    const now = Date.now();
+    const now = Date.now() - ahead;
     for (const element of document.querySelectorAll("time[datetime]:not([data-fixed])")) {
       const distance = (now - Date.parse(element.dateTime)) / 1000;
       if (Number.isNaN(distance) || isSelected(element)) continue;
