@@ -28,7 +28,7 @@ from tests.web.visiting import HOSTILE, Visitor
 class Broken(MemoryQueue):
     """A queue whose store does not answer."""
 
-    async def stats(self) -> Stats:
+    async def stats(self, most: int = 10_000) -> Stats:
         raise StoreError(f"cannot connect {HOSTILE}")
 
 
@@ -37,7 +37,7 @@ class Counting(MemoryQueue):
 
     asked = 0
 
-    async def stats(self) -> Stats:
+    async def stats(self, most: int = 10_000) -> Stats:
         Counting.asked += 1
         return await super().stats()
 

@@ -208,7 +208,7 @@ def test_shows_kinds_workers_and_progress() -> None:
 class Capped(MemoryQueue):
     """A queue in a store that counts ready jobs up to a number."""
 
-    async def stats(self) -> Stats:
+    async def stats(self, most: int = 10_000) -> Stats:
         return replace(await super().stats(), ready=10_000, capped=frozenset({"ready"}))
 
 

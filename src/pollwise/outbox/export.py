@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pollwise.outbox.records import OutboxStats
 from pollwise.outbox.stores.base import OutboxStore
-from pollwise.outbox.stores.viewed import MEASURED_MAX
+from pollwise.queues.views import MEASURED_MAX
 from pollwise.runtime.events import ChoreFailed, Events, OutboxMeasured
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.loop import POLL_RETRY

@@ -33,7 +33,7 @@ from pollwise.outbox.progress import (
 )
 from pollwise.outbox.records import KeyAction, KeyClaim, KeySettlement
 from pollwise.outbox.stores.base import MAX_PER_KEY, OutboxStore
-from pollwise.outbox.stores.viewed import MEASURED_MAX
+from pollwise.queues.views import MEASURED_MAX
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     ChoreFailed,

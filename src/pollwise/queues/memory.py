@@ -18,7 +18,7 @@ from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import MemoryNotes
 from pollwise.queues.unique import check_twin
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, Stats
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.home import Home
@@ -371,7 +371,7 @@ class MemoryQueue(MemoryNotes, Queue):
             self._move(record, "leased", now + lease)
         return Renewal(tuple(lost), tuple(cancel))
 
-    async def stats(self) -> Stats:
+    async def stats(self, most: int = COUNTED_MAX) -> Stats:
         return self._stats_of(self._records.values())
 
     async def stats_by_kind(self) -> dict[str, Stats]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pollwise.errors import ConfigError
-from pollwise.queues.views import COUNTED_MAX, CURSOR_REFUSED, JobFilter, Stats, from_cursor
+from pollwise.queues.views import CURSOR_REFUSED, JobFilter, Stats, from_cursor
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import ENDED, STATES, Claim, Job, JobFailure, JobInfo, Progress
@@ -115,16 +115,17 @@ def endings_from(rows: Iterable[Sequence[Any]], ids: Iterable[str]) -> dict[str,
     return {job_id: found[number] for job_id, number in numbers.items() if number in found}
 
 
-def stats_from(rows: Iterable[Sequence[Any]], oldest_age: float | None) -> Stats:
-    """From rows of a state, a number of jobs, and whether there may be more of them."""
+def stats_from(rows: Iterable[Sequence[Any]], oldest_age: float | None, most: int) -> Stats:
+    """From rows of a state, a number of jobs (up to one above `most`), and whether there may be
+    more of them."""
     counts = dict.fromkeys(STATES, 0)
     capped = set()
     for code, count, more in rows:
         state = STATES[code]
         counts[state] += count or 0
-        if more or counts[state] > COUNTED_MAX:
+        if more or counts[state] > most:
             capped.add(state)
-            counts[state] = min(counts[state], COUNTED_MAX)
+            counts[state] = min(counts[state], most)
     return Stats.of(counts, oldest_age, capped)
 
 

@@ -11,6 +11,7 @@ from pollwise.errors import ConfigError, Unsupported
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NotedStore
 from pollwise.queues.views import (
+    COUNTED_MAX,
     NAMES_MAX,
     BulkDone,
     JobFilter,
@@ -71,8 +72,12 @@ class ViewedStore(NotedStore):
         return sorted({self.name, *await self._names()})[:NAMES_MAX]
 
     @abstractmethod
-    async def stats(self) -> Stats:
-        """The number of jobs in each state."""
+    async def stats(self, most: int = COUNTED_MAX) -> Stats:
+        """The number of jobs in each state.
+
+        most: up to how many jobs of a state are counted, in a store that would have to read them
+            all; `Stats.capped` names the states that have more. The default takes milliseconds.
+        """
 
     @abstractmethod
     async def stats_by_kind(self) -> dict[str, Stats]:

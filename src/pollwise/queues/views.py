@@ -23,6 +23,8 @@ EXAMINED_MAX = 5_000
 LISTED_AT_ONCE = 500
 #: A state with more jobs than this is counted up to it, in stores that would have to scan for more.
 COUNTED_MAX = 10_000
+#: Up to how many jobs or records commands and metrics count.
+MEASURED_MAX = 1_000_000
 #: How many jobs that are not ready, in all states together, are read to count them by kind.
 KINDS_EXAMINED_MAX = 10_000
 #: The maximum number of queue names that `names` returns.

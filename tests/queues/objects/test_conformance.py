@@ -33,7 +33,7 @@ def test_counts_read_a_bounded_number_of_objects(monkeypatch: pytest.MonkeyPatch
         claims = [each for _ in range(3) for each in await queue.claim("w", 10, 60)]
         await queue.settle([Settlement.dead(claim, "broken") for claim in claims])
         monkeypatch.setattr(views, "COUNTED_MAX", 20)
-        stats = await queue.stats()
+        stats = await queue.stats(20)
         assert stats.dead >= 20
         assert stats.capped == {"dead"}
         kinds = await queue.stats_by_kind()

@@ -32,7 +32,7 @@ from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
 from pollwise.outbox import export as measuring
-from pollwise.outbox.stores.viewed import MEASURED_MAX
+from pollwise.queues.views import MEASURED_MAX
 from pollwise.runtime.events import Events
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.settings import Settings, load

@@ -24,7 +24,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, handlers_of, unhandled
 from pollwise.queues.urls import open_queue
-from pollwise.queues.views import Stats
+from pollwise.queues.views import MEASURED_MAX, Stats
 from pollwise.runtime.jobs import STATES, NewJob
 from pollwise.runtime.payloads.depth import DEPTH_MAX
 from pollwise.settings import load
@@ -100,7 +100,7 @@ def stats(
 
 
 async def _counts_of(queue: Queue) -> tuple[Stats, Pauses]:
-    return await queue.stats(), await steering.pauses_of(queue)
+    return await queue.stats(MEASURED_MAX), await steering.pauses_of(queue)
 
 
 async def _kinds_of(queue: Queue) -> tuple[dict[str, Stats], Pauses, list[WorkerInfo] | None]:

@@ -29,8 +29,6 @@ from pollwise.storage.ids import number_of
 #: How many blocked keys, and keys in work, are examined for what is behind them, and for the
 #: oldest record.
 KEYS_EXAMINED = 1000
-#: Up to how many records metrics and commands count.
-MEASURED_MAX = 1_000_000
 
 
 class ViewedOutbox(WorkStore[KeyClaim]):

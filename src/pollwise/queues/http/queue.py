@@ -45,7 +45,7 @@ from pollwise.queues.http.client import (
 from pollwise.queues.notes import PauseInfo, pause_from
 from pollwise.queues.presence import WorkerInfo
 from pollwise.queues.viewed import DEAD, BulkAction
-from pollwise.queues.views import BulkDone, JobFilter, JobPage, Stats
+from pollwise.queues.views import COUNTED_MAX, BulkDone, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -226,8 +226,9 @@ class HttpQueue(Queue):
 
     # Views
 
-    async def stats(self) -> Stats:
-        return wire.stats_from(await self._get("/stats"))
+    async def stats(self, most: int = COUNTED_MAX) -> Stats:
+        asked = {} if most == COUNTED_MAX else {"most": str(most)}
+        return wire.stats_from(await self._get("/stats", asked))
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         kinds = (await self._get("/stats", {"by": "kind"}))["kinds"]

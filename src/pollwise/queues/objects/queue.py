@@ -127,7 +127,7 @@ from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
 from pollwise.queues.objects.views import Views
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
@@ -301,8 +301,8 @@ class ObjectQueue(Queue):
         self._claiming.relist()
         return await self._whole(self._ender.cancel(ids))
 
-    async def stats(self) -> Stats:
-        return await self._whole(self._views.stats())
+    async def stats(self, most: int = COUNTED_MAX) -> Stats:
+        return await self._whole(self._views.stats(most))
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         return await self._whole(self._views.stats_by_kind())

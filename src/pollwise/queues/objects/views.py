@@ -77,13 +77,13 @@ class Views:
         self._pruned_to = {"ended": "", "results": ""}
         self._kinds: dict[str, str] = {}  # of tags, and of the ids of jobs in mixed puts
 
-    async def stats(self) -> Stats:
-        return self._counted(*await self._counts())
+    async def stats(self, most: int) -> Stats:
+        return self._counted(*await self._counts(most))
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         """One request more for each kind, and for each ended job that was put together with others
         of another kind, priority or due time; the answers are remembered."""
-        counts, capped = await self._counts()
+        counts, capped = await self._counts(COUNTED_MAX)
         kinds: dict[str, list[_JobCount]] = {}
         for each, kind in zip(counts, await self._kinds_of(counts), strict=True):
             if kind is not None:
@@ -100,13 +100,13 @@ class Views:
         age = None if oldest is None else max(self._core.time.now() - oldest, 0.0)
         return Stats.of(states, age, capped)
 
-    async def _counts(self) -> tuple[list[_JobCount], set[State]]:
-        """Jobs of up to COUNTED_MAX objects in each folder, and the states that may have more."""
+    async def _counts(self, most: int) -> tuple[list[_JobCount], set[State]]:
+        """Jobs of up to `most` objects in each folder, and the states that may have more."""
         core = self._core
         counts = []
         capped: set[State] = set()
-        items = await core.listing("live", most=COUNTED_MAX)
-        if len(items) > COUNTED_MAX:
+        items = await core.listing("live", most=most)
+        if len(items) > most:
             capped |= set(LIVE)
             last = items[-1].name.rpartition("/")[0]  # it may not be there as a whole
             items = [item for item in items if item.name.rpartition("/")[0] != last]
@@ -117,9 +117,9 @@ class Views:
                     counts.append(_JobCount(job, unit.left, since_of(core, unit)))
         ended: dict[str, _ListedJob] = {}
         for folder, states in ENDED_FOLDERS:
-            items = await core.listing(folder, most=COUNTED_MAX)
+            items = await core.listing(folder, most=most)
             ended |= {job.put.id_of(job.index): job for job in self._records_in(folder, items)}
-            if len(items) > COUNTED_MAX:
+            if len(items) > most:
                 capped |= set(states)
         return counts + [_JobCount(job) for job in ended.values()], capped
 

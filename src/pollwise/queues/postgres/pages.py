@@ -41,10 +41,11 @@ class PostgresPages:
 
     # Counts
 
-    async def stats(self) -> Stats:
-        params = [text(self._queue), number(COUNTED_MAX + 1), self._database.now()]
+    async def stats(self, most: int) -> Stats:
+        params = [text(self._queue), number(most + 1), self._database.now()]
         *counts, (_, _, _, age) = await self._database.rows("stats", params, safe=True)
-        return stats_from((row[:3] for row in counts), None if age is None else max(age, 0.0))
+        oldest = None if age is None else max(age, 0.0)
+        return stats_from((row[:3] for row in counts), oldest, most)
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         limits = [number(COUNTED_MAX), number(KINDS_EXAMINED_MAX)]

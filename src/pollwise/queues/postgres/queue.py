@@ -21,7 +21,7 @@ from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
 from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from
 from pollwise.queues.unique import check_twin
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, JobPage, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import same_payload
@@ -344,8 +344,8 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     # Views and ended jobs
 
-    async def stats(self) -> Stats:
-        return await self._pages.stats()
+    async def stats(self, most: int = COUNTED_MAX) -> Stats:
+        return await self._pages.stats(most)
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         return await self._pages.stats_by_kind()

@@ -17,7 +17,7 @@ from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, JobPage, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -132,7 +132,7 @@ class RedisQueue(Queue):
     async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
         return await self._store.cancel(ids, self.clock.imposed())
 
-    async def stats(self) -> Stats:
+    async def stats(self, most: int = COUNTED_MAX) -> Stats:
         return await self._store.stats(self.clock.imposed())
 
     async def stats_by_kind(self) -> dict[str, Stats]:

@@ -84,13 +84,13 @@ class SqlitePages:
 
     # Counts
 
-    def stats(self, now: float) -> Stats:
+    def stats(self, now: float, most: int) -> Stats:
         with snapshot(self._connect()):
-            counts = self._rows(self._sql["stats"], now=now, most=COUNTED_MAX + 1)
+            counts = self._rows(self._sql["stats"], now=now, most=most + 1)
             firsts = [first for _, first in self._rows(self._sql["firsts"], most=FIRSTS_MAX)]
             [(due,)] = self._rows(self._sql["first_due"], now=now, most=FIRSTS_MAX)
         oldest = min([first for first in (*firsts, due) if first is not None], default=None)
-        return stats_from(counts, None if oldest is None else max(now - oldest, 0.0))
+        return stats_from(counts, None if oldest is None else max(now - oldest, 0.0), most)
 
     def stats_by_kind(self, now: float) -> dict[str, Stats]:
         rows: list[tuple[str, int, int, float | None]] = []

@@ -22,7 +22,7 @@ from pollwise.queues.record import (
 from pollwise.queues.sqlite.pages import SqlitePages
 from pollwise.queues.unique import check_twin
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, JobPage, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
@@ -268,8 +268,8 @@ class SqliteStore(SqliteFile):
         numbers = {job_id: number_of(job_id) for job_id in ids}
         return {job_id: STATES[states[n]] for job_id, n in numbers.items() if n in states}
 
-    def stats(self, now: float) -> Stats:
-        return self._pages.stats(now)
+    def stats(self, now: float, most: int = COUNTED_MAX) -> Stats:
+        return self._pages.stats(now, most)
 
     def stats_by_kind(self, now: float) -> dict[str, Stats]:
         return self._pages.stats_by_kind(now)

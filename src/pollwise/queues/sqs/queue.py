@@ -47,7 +47,7 @@ from pollwise.queues.sqs.messages import (
     unique_id,
 )
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import JobFilter, JobPage, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Progress, Renewal, Settlement, State
 from pollwise.runtime.redact import without_secrets
@@ -325,7 +325,7 @@ class SqsQueue(Queue):
 
     # Views
 
-    async def stats(self) -> Stats:
+    async def stats(self, most: int = COUNTED_MAX) -> Stats:
         """The number of jobs in each state, as SQS estimates it; blocked ones count as ready."""
         names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
         counts = await self._sqs.attributes(await self._sqs.url(), *names)

@@ -340,6 +340,11 @@ async def check_counts_agree_with_lists(bench: Bench) -> None:
             equal(getattr(stats, state), kinds[kind, state], f"the number of {state} {kind} jobs")
     equal(sorted(by_kind), sorted({kind for kind, _ in kinds}), "the kinds")
     equal(whole.capped, frozenset(), "the states that were not counted to the end")
+    few = await queue.stats(most=2)
+    for state in STATES:
+        count, right = getattr(few, state), states[state]
+        fits = count <= right if state in few.capped else count == right
+        expect(fits, f"counted up to 2, {count} of {right} jobs are {state}")
     expect(queue.name in await queue.names(), f"{queue.name!r} is not among the names")
 
 

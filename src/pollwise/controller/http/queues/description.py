@@ -412,7 +412,14 @@ def raw_about(name: str, keep: Keep = None) -> None: ...
 @description.get(
     "/stats", summary="Count the jobs", **_answers(RawStats | RawStatsByKind, _ALL)
 )  # fmt: skip
-def raw_stats(name: str, by: Literal["kind"] | None = None, keep: Keep = None) -> None: ...
+def raw_stats(
+    name: str,
+    by: Literal["kind"] | None = None,
+    most: Annotated[
+        int | None, Query(description="Up to how many jobs of a state are counted.", ge=1)
+    ] = None,
+    keep: Keep = None,
+) -> None: ...
 
 
 @description.get("/jobs", summary="List jobs, in put order", **_answers(RawJobs, _READ))

@@ -20,7 +20,7 @@ Under /api/queue/{name}:
     POST …/forget-worker  {"worker", "history"}: it stops                      → {}
     POST …/fold-history   the upkeep of the history, by workers                → {"more"}
     GET  …/history      ?since&by&kind&kind&worker                             → {"points"}
-    GET  …/stats        ?by=kind                                               → counts
+    GET  …/stats        ?by=kind, ?most                                         → counts
     GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
     GET  …/page         ?state&kind&worker&key&error&older_than&newer_than&limit&after
                                                               → {"jobs", "next", "examined"}
@@ -165,7 +165,7 @@ class QueueApi:
         }
         gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),
-            "/stats": (views.stats, READ, "by"),
+            "/stats": (views.stats, READ, "by", "most"),
             "/names": (self._names, READ),
             "/page": (views.page, READ_JOBS, *views.PAGE),
             "/jobs": (views.jobs, READ_JOBS, *views.LIST),

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.http import wire
-from pollwise.queues.views import BulkDone
+from pollwise.queues.views import COUNTED_MAX, MEASURED_MAX, BulkDone
 from pollwise.queues.waiting import ENDINGS
 
 #: The parameters of the query for a page of jobs.
@@ -22,11 +22,19 @@ PAGE = wire.FILTER
 async def stats(queue: Queue, request: Request, *_: object) -> Any:
     by = request.query_params.get("by")
     if by is None:
-        return (await queue.stats()).to_value()
+        return (await queue.stats(_most(request.query_params.get("most")))).to_value()
     if by != "kind":
         raise ConfigError(f"by = {by[:40]!r} must be 'kind', or left out")
     kinds = await queue.stats_by_kind()
     return {"kinds": {kind: counts.to_value() for kind, counts in kinds.items()}}
+
+
+def _most(text: str | None) -> int:
+    if text is None:
+        return COUNTED_MAX
+    if not (text.isdecimal() and text.isascii() and len(text) < 10 and int(text) >= 1):
+        raise ConfigError(f"most = {text[:40]!r} must be a number from 1 to 999999999")
+    return min(int(text), MEASURED_MAX)
 
 
 async def jobs(queue: Queue, request: Request, *_: object) -> Any:
