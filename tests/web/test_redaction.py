@@ -31,6 +31,21 @@ SECRET = "hunter2-hunter2"
         [f"https://{SECRET}@controller.example"],
         f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}",
         {"pin": {"token": [{"x": SECRET}]}},
+        {f"postgresql://app:{SECRET}@db/shop": 1},
+        {"tags": [{"Key": "DB_PASSWORD", "Value": SECRET}]},
+        {"name": "first", "key": "token", "value": SECRET},
+        {"headers": [["Authorization", SECRET], ("Cookie", [SECRET])]},
+        {"db.password": SECRET},
+        {"pass\u200bword": SECRET},
+        {"ｐａｓｓｗｏｒｄ": SECRET},
+        f' \ufeff{{"password": "{SECRET}"}}',
+        f'{{"password": "{SECRET}", "password": true}}',
+        f'{{"a": 1}}\n{{"password": "{SECRET}"}}',
+        json.dumps(json.dumps({"a": {"token": SECRET}})),
+        f"no login with {{'a': {{'password': '{SECRET}'}}}}",
+        f'said {{\\"token\\": \\"{SECRET}\\"}}',
+        f"host=db password={SECRET} user=app",
+        f"Login(user='ada', api_key=b'{SECRET}')",
     ],
 )
 def test_secrets_are_hidden(value: Any) -> None:
@@ -50,6 +65,9 @@ def test_the_rest_is_left() -> None:
         "mail": "ada: ada@example.org",
         "json": '{"a": [1, 2]}',
         "list": [1, 2.5, None, "x"],
+        "pairs": [["user", "ada"], ["token", None]],
+        "code": "connect(password=password) if token == given else f'{token=}'",
+        "quoted": '"a quoted text"',
     }
     assert redacted(value) == value
 

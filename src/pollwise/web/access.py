@@ -47,7 +47,7 @@ SESSION_LIFE = 12 * 3600.0
 #: How long a message waits for the next page, and an address that logs in once for its use.
 FLASH_LIFE = 60.0
 LINK_LIFE = 600.0
-#: The longest message, in characters.
+#: The longest message, in bytes: browsers and proxies refuse long cookies.
 FLASH_MAX = 1000
 #: How many sessions that were logged out, and addresses that log in once, are remembered.
 ENDED_MAX = 10_000
@@ -175,7 +175,9 @@ class WebAccess:
 
     def flash(self, request: Request, response: Response, message: str, *, good: bool) -> None:
         """Show a message once, on the next page."""
-        text = message if len(message) <= FLASH_MAX else message[: FLASH_MAX - 1] + "…"
+        said = message.encode("utf-8", "replace")
+        cut = len(said) > FLASH_MAX
+        text = said[:FLASH_MAX].decode("utf-8", "ignore") + "…" * cut
         value = self.signer.signed("flash", [text, good], FLASH_LIFE)
         self._flash.set(request, response, value, FLASH_LIFE)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -92,7 +93,8 @@ class Web:
         self.comparisons = Comparisons(sources.clock)
         self.rules = rules or RedactionRules()
         self.pages = Pages(self)
-        self.streams = 0
+        #: How many live pages each viewer has open.
+        self.streams: Counter[str] = Counter()
         self.stopping = asyncio.Event()
         self._owned: list[Closable] = [] if owned is None else owned
         self.views: list[View] = [view for view in (each(self) for each in VIEWS) if view.shown()]

@@ -10,20 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 if TYPE_CHECKING:
     from pollwise.web.view import View, Visit
 
 #: After this many seconds a page is rendered again even if its marker did not change.
 REDRAW_EVERY = 30.0
-#: How often the session of a stream is checked again, in seconds.
-CHECK_EVERY = 30.0
-#: The most streams at a time; further pages are not live.
+#: How often the session of a stream is checked again, in seconds: as fast as pages notice its end.
+CHECK_EVERY = 5.0
+#: The most streams at a time, and those of one viewer; further pages are not live.
 STREAMS_MAX = 200
+STREAMS_EACH = 100
 
 
 def wants_events(request: Request) -> bool:
@@ -38,43 +40,67 @@ def login_event() -> Response:
 
 def event_stream(view: View, visit: Visit) -> Response:
     """A stream of the page's contents."""
-    web = visit.web
-    if web.streams >= STREAMS_MAX:
-        return PlainTextResponse("Too many live pages are open.", 503, {"Retry-After": "30"})
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_events(view, visit), headers=headers, media_type="text/event-stream")
+    events = _events(view, visit)
+    return _CountedStream(visit, events, headers=headers, media_type="text/event-stream")
+
+
+class _CountedStream(StreamingResponse):
+    """A stream that counts from before its first byte: many may begin at the same time."""
+
+    def __init__(self, visit: Visit, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._streams, self._who = visit.web.streams, visit.viewer.who
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        streams, who = self._streams, self._who
+        if streams.total() >= STREAMS_MAX or streams[who] >= STREAMS_EACH:
+            full = PlainTextResponse("Too many live pages are open.", 503, {"Retry-After": "30"})
+            await full(scope, receive, send)
+            return
+        streams[who] += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            streams[who] -= 1
+            if not streams[who]:
+                del streams[who]
 
 
 async def _events(view: View, visit: Visit) -> AsyncIterator[str]:
     web = visit.web
     clock = web.sources.clock
-    web.streams += 1
-    try:
-        marker: object = object()
-        sent, drawn, checked = b"", float("-inf"), clock.now()
-        yield f"retry: {int(web.refresh * 1000)}\n\n"
-        while not web.stopping.is_set():
-            now = clock.now()
-            if now - checked >= CHECK_EVERY:
-                checked = now
-                if await web.access.viewer(visit.request) is None:
-                    yield "event: login\ndata: \n\n"
-                    return
-            found = await view.marker(visit)
-            if found is None or found != marker or now - drawn >= REDRAW_EVERY:
-                marker, drawn = found, now
-                html = await web.pages.main(view, visit)
-                digest = blake2b(html.encode(), digest_size=16).digest()
-                if digest != sent:
-                    sent = digest
-                    yield "event: main\n" + "".join(f"data: {x}\n" for x in html.split("\n")) + "\n"
-                else:
-                    yield ": unchanged\n\n"
+    marker: object = object()
+    sent, drawn, checked = b"", float("-inf"), clock.now()
+    yield f"retry: {int(web.refresh * 1000)}\n\n"
+    while not web.stopping.is_set():
+        now = clock.now()
+        if now - checked >= CHECK_EVERY:
+            checked = now
+            viewer = await web.access.viewer(visit.request)
+            if viewer is None or not viewer.may(view.scope):
+                yield "event: login\ndata: \n\n"
+                return
+        found = await view.marker(visit)
+        if found is None or found != marker or now - drawn >= REDRAW_EVERY:
+            marker, drawn = found, now
+            html = await web.pages.main(view, visit)
+            digest = blake2b(html.encode(), digest_size=16).digest()
+            if digest != sent:
+                sent = digest
+                yield _event(html)
             else:
                 yield ": unchanged\n\n"
-            await _pause(web.stopping, web.refresh)
-    finally:
-        web.streams -= 1
+        else:
+            yield ": unchanged\n\n"
+        await _pause(web.stopping, web.refresh)
+
+
+def _event(html: str) -> str:
+    """New contents as an event. A carriage return ends a line too: an error that has some could
+    write events of its own."""
+    lines = html.replace("\r", "&#13;").split("\n")
+    return "event: main\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
 
 
 async def _pause(stopping: asyncio.Event, delay: float) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import translate
 from functools import cache
 from typing import Any
+from unicodedata import normalize
 
 from pollwise.errors import ConfigError
 from pollwise.runtime.redact import HIDDEN, is_secret
@@ -27,6 +28,18 @@ LEVELS_MAX = 100
 JSON_TEXT_MAX = 256 * 1024
 
 _SEPARATORS = re.compile(r"[\s_\-]+")
+_SIGNS = re.compile(r"[\W_]+")
+#: A name in a text that a value follows, as in JSON, in a `repr` and in `password=…`; the value.
+_NAMED = re.compile(
+    r"""(?P<quote>\\{0,4}["'])(?P<quoted>[^"'\\\n]{1,100})(?P=quote)\s{0,9}[:=]>?\s{0,9}"""
+    r"|(?<![\w.$-])(?P<bare>[A-Za-z_][\w.-]{0,99})=(?![=>\s])"
+)
+_VALUE = re.compile(
+    r"""[bBrRuUfF]{0,2}(?P<quote>\\{0,4}["']).*?(?:(?<!\\)(?P=quote)|\Z)|\[[^\]]*\]?|\{[^}]*\}?"""
+    r"""|[^\s,;&}\])"']+""",
+    re.DOTALL,
+)
+_NOTHING = frozenset({"None", "null", "true", "false", "True", "False", '""', "''", HIDDEN})
 _URL = re.compile(r"[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]+", re.IGNORECASE)
 #: Secrets that can be recognised without a name.
 _KNOWN = re.compile(
@@ -83,14 +96,14 @@ class RedactionRules:
         if name not in self._known:
             if len(self._known) > 10_000:
                 self._known.clear()
-            plain = _plain(name)
+            ways = _ways(name)
             self._known[name] = next(
-                (rule for rule, pattern in self._names if pattern.match(plain)), None
+                (rule for rule, pattern in self._names if any(map(pattern.match, ways))), None
             )
         found = self._known[name]
         if found is not None or not self._paths:
             return found
-        plain_path = [_plain(each) for each in path]
+        plain_path = [_plain(part) for each in path for part in each.split(".")]
         for rule, patterns in self._paths:
             tail = plain_path[-len(patterns) :]
             if len(tail) == len(patterns) and all(
@@ -117,15 +130,32 @@ def _default_rules() -> RedactionRules:
     return RedactionRules()
 
 
-def redacted_text(text: str) -> str:
-    """Text, such as an error or a log, without passwords in URLs and known kinds of tokens.
+def redacted_text(text: str, rules: RedactionRules | None = None) -> str:
+    """Text, such as an error or a log, without passwords in URLs, known kinds of tokens, and values
+    that follow the name of a rule.
 
     >>> redacted_text("401 from https://u:hunter2@api.example/ (Authorization: Bearer abcdefgh1)")
     '401 from https://u:***@api.example/ (Authorization: Bearer ***)'
+    >>> redacted_text("no login: {'user': 'ada', 'password': 'hunter2'}")
+    "no login: {'user': 'ada', 'password': ***}"
     """
     if "://" in text:
         text = _URL.sub(lambda url: _url(url[0]), text)
-    return _KNOWN.sub(lambda found: (found["kept"] or "") + HIDDEN, text)
+    text = _KNOWN.sub(lambda found: (found["kept"] or "") + HIDDEN, text)
+    return _without_named(text, rules or _default_rules())
+
+
+def _without_named(text: str, rules: RedactionRules) -> str:
+    parts, done, at = [], 0, 0
+    while head := _NAMED.search(text, at):
+        at = head.end()
+        name = head["quoted"] or head["bare"]
+        value = _VALUE.match(text, at) if rules.hiding((name,)) is not None else None
+        # A line of code such as `connect(password=password)` tells nothing.
+        if value is not None and value[0] not in _NOTHING and value[0] != name:
+            parts += [text[done:at], HIDDEN]
+            done = at = value.end()
+    return "".join([*parts, text[done:]]) if parts else text
 
 
 def _url(url: str) -> str:
@@ -159,32 +189,68 @@ def _redacted(value: Any, rules: RedactionRules, path: tuple[str, ...], level: i
     if isinstance(value, str):
         return _text(value, rules, path, level)
     if isinstance(value, Mapping):
-        # {"name": "password", "value": "…"}, as in lists of variables and headers
-        called = next((value[key] for key in ("name", "key") if key in value), None)
-        named = isinstance(called, str) and "value" in value and called
+        # {"name": "password", "value": "…"}, as in lists of variables, headers and tags
+        called = [
+            each
+            for key, each in value.items()
+            if isinstance(each, str) and str(key).lower() in ("name", "key")
+        ]
+        named = next((each for each in called if rules.hiding((*path, each))), (*called, "")[0])
         return {
-            key: _redacted(
-                each, rules, (*path, named if named and key == "value" else str(key)), level + 1
+            _name(key, rules): _redacted(
+                each,
+                rules,
+                (*path, named if named and str(key).lower() == "value" else str(key)),
+                level + 1,
             )
             for key, each in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_redacted(each, rules, path, level + 1) for each in value]
+        return [_entry(each, rules, path, level + 1) for each in value]
     return value
+
+
+def _name(key: Any, rules: RedactionRules) -> Any:
+    return redacted_text(key, rules) if isinstance(key, str) else key
+
+
+def _entry(value: Any, rules: RedactionRules, path: tuple[str, ...], level: int) -> Any:
+    """An entry of a list; it may be a pair such as ["Authorization", "…"], as lists of headers have
+    them."""
+    if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str):
+        named = (*path, value[0]) if rules.hiding((*path, value[0])) else path
+        first, second = _redacted(value[0], rules, path, level + 1), value[1]
+        return [first, _redacted(second, rules, named, level + 1)]
+    return _redacted(value, rules, path, level)
 
 
 def _text(text: str, rules: RedactionRules, path: tuple[str, ...], level: int) -> str:
     """A text; if it is JSON itself, the values in it are hidden too."""
-    if text[:1] in ("{", "[") and text.rstrip()[-1:] in ("}", "]"):
+    core = text.strip("\ufeff \t\r\n")
+    if core[:1] in ("{", "[", '"') and core[-1:] in ("}", "]", '"') and len(core) > 1:
         if len(text) > JSON_TEXT_MAX:
             return Redacted("", "hidden: JSON in a text that is too long to be searched")
         try:
-            inside = json.loads(text)
+            inside = json.loads(core, object_pairs_hook=_once_each)
         except (ValueError, RecursionError):
-            return redacted_text(text)
+            return redacted_text(text, rules)
         shown = _redacted(inside, rules, path, level + 1)
         return text if shown == inside else json.dumps(shown, ensure_ascii=False)
-    return redacted_text(text)
+    return redacted_text(text, rules)
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON in a text. One that has a name twice would lose a value unseen."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a name is there twice")
+    return made
+
+
+def _ways(name: str) -> set[str]:
+    """The ways to read a name: without signs that are not seen, and the last of `db.password`."""
+    whole = normalize("NFKC", name)
+    return {_plain(name), _SIGNS.sub("", whole.lower()), _plain(whole.rpartition(".")[2])}
 
 
 def _plain(name: str) -> str:

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from pollwise.version import __version__
 from pollwise.web import charts, texts
 from pollwise.web.access import Viewer
+from pollwise.web.redaction import redacted_text
 from pollwise.web.view import NotShown, ShownOnce
 
 if TYPE_CHECKING:
@@ -39,12 +40,17 @@ class Pages:
             enable_async=False,
         )
         self.environment.filters.update(texts.FILTERS)
+        self.environment.filters["no_secrets"] = self._without_secrets
         self.environment.globals.update(charts=charts, version=__version__, **texts.GLOBALS)
         self._assets = {
             path.name: sha256(path.read_bytes()).hexdigest()[:12]
             for path in (HERE / "static").iterdir()
             if path.is_file()
         }
+
+    def _without_secrets(self, text: str | None) -> str:
+        """What handlers wrote, such as an error; before it is cut, which could split a secret."""
+        return redacted_text(text or "", self._web.rules)
 
     async def page(self, view: View, visit: Visit, once: ShownOnce | None = None) -> Response:
         """The whole page; `once`: what an action just did."""

@@ -151,10 +151,10 @@ def test_a_hidden_tab_closes_its_stream(page: Page, view: ChangingPage, web: Web
       Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
       document.dispatchEvent(new Event("visibilitychange"));
     }"""
-    assert web.streams == 1
+    assert web.streams.total() == 1
     page.evaluate(hide, True)
     page.wait_for_timeout(0)
-    _until(page, lambda: web.streams == 0)
+    _until(page, lambda: web.streams.total() == 0)
     view.round += 1
     page.evaluate(hide, False)
     expect(page.locator("#count")).to_have_text(str(view.round))

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -83,6 +84,8 @@ class _LoginPage:
 
     async def once(self, request: Request) -> Response:
         """Log in by an address that works once. Those who are logged in only go on."""
+        if request.method == "HEAD":  # a preview of the address must not use it up
+            raise HTTPException(405, headers={"Allow": "GET"})
         root = request.scope.get("root_path", "")
         goal = RedirectResponse(f"{root}/", status_code=303)
         if await self._access.viewer(request) is not None:

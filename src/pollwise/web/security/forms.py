@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException
@@ -50,10 +51,18 @@ async def read_form(request: Request) -> dict[str, str]:
     return dict(items)
 
 
-async def _read(request: Request) -> FormData:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+def check_kind(request: Request) -> None:
+    """Refuse what is not a form, or not in UTF-8: some codecs of Python take quadratic time."""
+    name, options = parse_options_header(request.headers.get("content-type"))
+    kind = name.decode("latin-1")
     if kind not in _KINDS:
         raise HTTPException(415, f"Expected a form, got the content type {kind[:60]!r}.")
+    if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8"):
+        raise HTTPException(415, "Expected a form in UTF-8.")
+
+
+async def _read(request: Request) -> FormData:
+    check_kind(request)
     left = FORM_MAX
 
     async def receive() -> Message:

@@ -38,14 +38,15 @@ class SecurityHeaders:
             await self._app(scope, receive, send)
             return
         # A file under /static carries its hash in the address, so it may be kept.
-        kept = "/static/" in scope["path"] and scope["query_string"]
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        hashed = path.startswith("/static/") and scope["query_string"]
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers: Any = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                if kept:
+                if hashed and message["status"] in (200, 304):
                     headers["Cache-Control"] = "private, max-age=31536000, immutable"
                 else:
                     headers.setdefault("Cache-Control", "no-store")

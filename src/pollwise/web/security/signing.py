@@ -37,7 +37,7 @@ class Signer:
     def signed(self, purpose: str, values: list[Any], life: float) -> str:
         """Values that `opened` accepts for `life` seconds."""
         until = int(self._clock.epoch() + life)
-        body = urlsafe_b64encode(json.dumps([until, *values]).encode()).decode()
+        body = urlsafe_b64encode(_json([until, *values])).decode()
         return f"{body}.{self.code(purpose, body)}"
 
     def opened(self, purpose: str, text: str | None) -> list[Any] | None:
@@ -83,6 +83,10 @@ class Cookie:
 def same(one: str, other: str) -> bool:
     """Compare two texts in a time that tells nothing about them."""
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+def _json(values: list[Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _path(request: Request) -> str:

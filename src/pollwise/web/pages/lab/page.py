@@ -31,6 +31,7 @@ from pollwise.web.comparisons import (
 from pollwise.web.downloads import Download, saved
 from pollwise.web.pages.lab import form as lab_form
 from pollwise.web.pages.lab.form import LabForm
+from pollwise.web.security.forms import check_kind
 from pollwise.web.view import Acted, NotShown, Refused, View, Visit
 
 #: The largest uploaded file, and the largest form around it, in bytes.
@@ -255,6 +256,7 @@ async def _read_form(request: Request) -> Request:
     announced = request.headers.get("content-length", "0")
     if announced.isdecimal() and int(announced) > most:
         raise HTTPException(413)
+    check_kind(request)
     came = 0
 
     async def receive() -> Message:
