@@ -50,6 +50,11 @@ def test_it_shows_the_queues_of_a_store_and_stops_although_pages_are_live(folder
             it.send(signal.SIGTERM)
             assert it.end() == 0
     assert not any(file.read_text().strip() in line for line in [*it.out.all, *it.err.all])
+    with Command("web", store, "--port", "0") as again:
+        again.err.until(r"log in with a token; --link prints an address")
+        again.err.until("serving on")
+        again.send(signal.SIGTERM)
+        assert again.end() == 0
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_it_shows_the_queues_of_a_store_and_stops_although_pages_are_live(folder
         (("sqlite:///missing.db",), "there is no database at"),
         (("--fleet", "sqlite:///missing.db"), "there is no database at"),
         (("--outbox", "sqlite:///missing.db"), "there is no database at"),
-        (("jobs.db",), "is not a queue URL"),
+        (("jobs.db",), "has 'jobs.db', which is not a queue URL"),
         (("sqlite:///jobs.db", "--password-file", "open"), "has the mode 0644"),
         (("sqlite:///jobs.db", "--tls-cert", "c.pem"), "tls_key is missing"),
         (("sqlite:///jobs.db", "--root-path", "pollwise"), "is not a path"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from pollwise.outbox.records import KeySettlement
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import Note, Topic
+from pollwise.queues.urls import open_queue
 from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.rollups import Histogram, HistoryPoint
@@ -106,6 +108,21 @@ def test_shows_outboxes_and_fleets_that_need_attention() -> None:
         assert 'href="/outboxes/events"' in await visitor.get("/")
 
     clock.run(main())
+
+
+def test_queues_of_the_same_name_are_told_apart_by_their_stores(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    stores = [open_queue(f"sqlite:///{tmp_path}/{name}/jobs.db") for name in "ab"]
+    visitor = Visitor(*stores, MemoryQueue(), MemoryQueue(), MemoryQueue("mail"))
+    titles = [source.title for source in visitor.sources.queues.values()]
+    assert titles == [
+        "default · a/jobs.db",
+        "default · b/jobs.db",
+        "default-3",
+        "default-4",
+        "mail",
+    ]
 
 
 def test_says_when_a_run_takes_many_times_as_long_as_others() -> None:

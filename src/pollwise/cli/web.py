@@ -136,11 +136,18 @@ async def _serve(
             await access.start()
         except SchemaError as error:
             raise ConfigError(
-                f"the tables of tokens and the audit log are missing or too old: {error} Or give "
-                "`pollwise web` the option --migrate, or another place: --state sqlite:///web.db"
+                "the tables of tokens and the audit log are missing or too old; make them with "
+                "`pollwise web … --migrate`, or keep tokens and audit log in another place: "
+                f"--state sqlite:///web.db. The store says: {error}"
             ) from None
         if not link and not await access.has_logins():
             await write_first_token(access.tokens, token_file)
+        elif not link:
+            logger.info(
+                "log in with %s; --link prints an address that logs in once",
+                "the password or a token" if access.has_password else "a token",
+                extra={"action": "log_in"},
+            )
 
         def started(url: str) -> None:
             if link:

@@ -114,7 +114,8 @@ class JobFilter:
         if self.state is not None and self.state not in STATES:
             raise ConfigError(f"state = {self.state!r} is not one of {', '.join(STATES)}")
         if self.live and self.state in ENDED:
-            raise ConfigError(f"state = {self.state!r} is a state of ended jobs, so not live")
+            live = ", ".join(state for state in STATES if state not in ENDED)
+            raise ConfigError(f"state = {self.state!r}: such jobs have ended; choose one of {live}")
         check_page(self.limit)
         if self.kinds is not None:
             object.__setattr__(self, "kinds", tuple(distinct(self.kinds, "kinds") or ()))

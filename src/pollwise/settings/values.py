@@ -255,7 +255,13 @@ class ListReader(ValueReader):
             value = [each.strip() for each in value if each.strip() not in ("", "none")]
         if not isinstance(value, (list, tuple)):
             raise ValueError("must be a list, or text")  # noqa: TRY004 - as all readers do
-        return tuple(map(self.reader.read, value))
+        return tuple(map(self._read_one, value))
+
+    def _read_one(self, value: object) -> object:
+        try:
+            return self.reader.read(value)
+        except ValueError as error:
+            raise ValueError(f"has {shown(value, 'store')}, which {error}") from None
 
     def text(self, value: Any) -> str:
         return ("," if self.commas else " ").join(map(self.reader.text, value)) or "none"

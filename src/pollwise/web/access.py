@@ -359,10 +359,15 @@ class SessionAccess(WebAccess):
                 self._ended.popitem(last=False)
         self._session.delete(request, response)
 
+    @property
+    def has_password(self) -> bool:
+        """True if there is a password to log in with."""
+        return self._password is not None
+
     async def has_logins(self) -> bool:
         """True if there is a password or any token, so that somebody can log in."""
-        if self._password is not None or self.state is None:
-            return self._password is not None
+        if self.has_password or self.state is None:
+            return self.has_password
         return bool(await self.state.list_tokens(limit=1))
 
     async def noted_login(self, request: Request, who: str, action: str, detail: str = "") -> None:

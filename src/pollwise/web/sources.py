@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 from pollwise.errors import PollwiseError, StoreError
 from pollwise.queues.base import Queue
@@ -161,7 +163,7 @@ class QueueSource:
     def __init__(self, slug: str, queue: Queue, clock: Clock) -> None:
         self.slug = slug
         self.queue = queue
-        self.title = queue.name
+        self.name = self.title = queue.name
         self.place = queue.url  # without secrets
         self._clock = clock
         can = queue.capabilities
@@ -347,6 +349,7 @@ class Sources:
         """Show a queue."""
         slug = new_slug(queue.name, self.queues)
         self.queues[slug] = source = QueueSource(slug, queue, self.clock)
+        tell_apart(self.queues)
         return source
 
     def add_outbox(self, store: OutboxStore) -> OutboxSource:
@@ -355,6 +358,7 @@ class Sources:
 
         slug = new_slug(store.name, self.outboxes)
         self.outboxes[slug] = source = OutboxSource(slug, store, self.clock)
+        tell_apart(self.outboxes)
         return source
 
     def add_fleet(self, fleet: Fleet | FleetStore) -> FleetSource:
@@ -363,11 +367,39 @@ class Sources:
 
         slug = new_slug(fleet.name, self.fleets)
         self.fleets[slug] = source = FleetSource(slug, fleet, self.clock)
+        tell_apart(self.fleets)
         return source
 
 
 def _counts(stats: Stats) -> Stats:
     return replace(stats, oldest_age=None)
+
+
+def tell_apart(
+    sources: Mapping[str, QueueSource] | Mapping[str, OutboxSource] | Mapping[str, FleetSource],
+) -> None:
+    """Give sources of the same name titles that say where they are, such as `default · jobs.db`."""
+    names = Counter(source.name for source in sources.values())
+    titles = {slug: f"{each.name} · {short_place(each.place)}" for slug, each in sources.items()}
+    times = Counter(titles.values())
+    for slug, source in sources.items():
+        if names[source.name] > 1:
+            source.title = titles[slug] if times[titles[slug]] == 1 else slug
+
+
+def short_place(url: str) -> str:
+    """What tells a store from others at a glance: a file and its folder, or a host and a database.
+
+    >>> short_place("sqlite:////srv/app/shop/jobs.db?queue=mail")
+    'shop/jobs.db'
+    >>> short_place("postgresql://app@db.example/shop?queue=mail")
+    'db.example/shop'
+    """
+    parts = urlsplit(url)
+    path = parts.path.strip("/")
+    if not parts.netloc:
+        return "/".join(path.split("/")[-2:])
+    return "/".join(filter(None, (parts.netloc.rpartition("@")[2], path)))
 
 
 def new_slug(name: str, taken: Iterable[str]) -> str:

@@ -150,6 +150,6 @@ def taken(path: Path) -> StoreError:
     """The error for a token file that exists already."""
     return StoreError(
         f"{path} cannot be written: it exists already, and may hold the admin token of another "
-        "controller. Choose another file for this one's first admin token (--token-file), or start "
+        "store. Choose another file for the first admin token of this one (--token-file), or start "
         "it in another folder"
     )

@@ -177,7 +177,7 @@ def read_private(
     otherwise: str = "make a new key",
     encoding: str = "ascii",
 ) -> str:
-    """The text of a file; a ConfigError if others than its owner may read or change it.
+    """The text of a file; a ConfigError if users other than its owner may read or change it.
 
     what, otherwise: what the file is, and what to do if others may have read it.
     """
@@ -189,8 +189,8 @@ def read_private(
                 raise ConfigError(f"the {what} {path} is not a file")
             if os.name == "posix" and about.st_mode & 0o077:
                 raise ConfigError(
-                    f"the {what} {path} has the mode {about.st_mode & 0o777:04o}, so others than "
-                    f"its owner can use it; run `chmod 600 {path}`, and {otherwise} if others "
+                    f"the {what} {path} has the mode {about.st_mode & 0o777:04o}, so users other "
+                    f"than its owner can use it; run `chmod 600 {path}`, and {otherwise} if others "
                     "may have read it"
                 )
             data = file.read(FILE_BYTES_MAX + 1)

@@ -13,6 +13,8 @@ from pollwise.web.texts import compact
 
 #: The size of the drawing area, in units of its own; the page stretches it.
 WIDTH, HEIGHT = 1000.0, 100.0
+#: How wide a value is drawn whose neighbours are not known.
+POINT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ def lines(
     for one in series:
         for run in _runs(one.values):
             points = [(_x(i, count), _y(v, top)) for i, v in run]
-            if len(points) == 1:
+            if len(points) == 1:  # a short dash, to be seen
                 x, y = points[0]
-                points = [(x - 1, y), (x + 1, y)]
+                points = [(x - POINT / 2, y), (x + POINT / 2, y)]
             shapes.append(f'<path class="tone-{escape(one.tone)} line" d="{_path(points)}"/>')
     return _figure(series, times, title, unit, shown, top, "".join(shapes))
 

@@ -59,7 +59,7 @@ class FleetSource:
 
     def __init__(self, slug: str, fleet: Fleet | FleetStore, clock: Clock) -> None:
         self.slug = slug
-        self.title = fleet.name
+        self.name = self.title = fleet.name
         self._clock = clock
         self._fleet = fleet if isinstance(fleet, Fleet) else None
         self.store = fleet.store if isinstance(fleet, Fleet) else fleet

@@ -39,7 +39,7 @@ class OutboxSource:
     def __init__(self, slug: str, store: OutboxStore, clock: Clock) -> None:
         self.slug = slug
         self.store = store
-        self.title = store.name
+        self.name = self.title = store.name
         self.place = store.url  # without secrets
         self._stats = Remembered(store.stats, clock, COUNTS_REMEMBERED)
         self._relays = Remembered(store.relays, clock, REST_REMEMBERED)
