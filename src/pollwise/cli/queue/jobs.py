@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -176,14 +176,7 @@ def retry(
     Example: pollwise queue retry sqlite:///jobs.db --error timeout --newer-than 1d
     """
     chosen = filter_of(state, kind, key, error, older_than, newer_than)
-    if chosen != JobFilter():
-        _no_ids(ids, everything)
-        options = {"yes": yes, "as_json": as_json}
-        dead = replace(chosen, state=chosen.state or "dead")
-        with_queue(url, lambda q: act_on_all(q, q.retry, dead, "retried", **options))
-        return
-    wanted = _chosen(ids, everything)
-    _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.retry, ENDED)), as_json)
+    _act_on_ended(url, "retry", ids, everything, chosen, yes, as_json)
 
 
 def drop(
@@ -207,14 +200,29 @@ def drop(
     Example: pollwise queue drop sqlite:///jobs.db --state done --older-than 7d
     """
     chosen = filter_of(state, kind, key, error, older_than, newer_than)
+    _act_on_ended(url, "drop", ids, everything, chosen, yes, as_json)
+
+
+def _act_on_ended(
+    url: str,
+    verb: Literal["retry", "drop"],
+    ids: list[str] | None,
+    everything: bool,
+    chosen: JobFilter,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Retry or drop jobs by their ids, all dead ones, or those that a filter matches."""
+    done: str = {"retry": "retried", "drop": "dropped"}[verb]
+    states: Sequence[State] = ENDED if verb == "retry" else ("dead",)
     if chosen != JobFilter():
         _no_ids(ids, everything)
-        options = {"yes": yes, "as_json": as_json}
         dead = replace(chosen, state=chosen.state or "dead")
-        with_queue(url, lambda q: act_on_all(q, q.drop, dead, "dropped", **options))
+        options = {"yes": yes, "as_json": as_json}
+        with_queue(url, lambda q: act_on_all(q, getattr(q, verb), dead, done, **options))
         return
     wanted = _chosen(ids, everything)
-    _report("dropped", *with_queue(url, lambda q: _each(q, wanted, q.drop, ("dead",))), as_json)
+    _report(done, *with_queue(url, lambda q: _each(q, wanted, getattr(q, verb), states)), as_json)
 
 
 def _no_ids(ids: list[str] | None, everything: bool) -> None:

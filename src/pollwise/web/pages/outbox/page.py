@@ -69,12 +69,9 @@ class RecordSearch:
         return "?" + urlencode({k: v for k, v in (kept | changed).items() if v})
 
 
-class OutboxPage(View):
-    """One outbox."""
+class OutboxView(View):
+    """What the pages of an outbox share: what can be done on them, and when they change."""
 
-    name = "outbox"
-    path = "/outboxes/{slug}"
-    template = "outbox/page.html"
     actions: ClassVar[Mapping[str, str]] = {
         "retry": "operate",
         "drop": "operate",
@@ -83,6 +80,22 @@ class OutboxPage(View):
 
     async def marker(self, visit: Visit) -> Hashable:
         return (await source_of(visit).snapshot()).marker
+
+
+def source_of(visit: Visit) -> OutboxSource:
+    """The outbox in the address."""
+    found = visit.web.sources.outboxes.get(visit.path["slug"])
+    if found is None:
+        raise NotShown(f"There is no outbox {visit.path['slug'][:80]!r} here.")
+    return found
+
+
+class OutboxPage(OutboxView):
+    """One outbox."""
+
+    name = "outbox"
+    path = "/outboxes/{slug}"
+    template = "outbox/page.html"
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source = source_of(visit)
@@ -134,14 +147,6 @@ class OutboxPage(View):
             return await _retry_or_drop(store, action, form)
         finally:
             source.forget()
-
-
-def source_of(visit: Visit) -> OutboxSource:
-    """The outbox in the address."""
-    found = visit.web.sources.outboxes.get(visit.path["slug"])
-    if found is None:
-        raise NotShown(f"There is no outbox {visit.path['slug'][:80]!r} here.")
-    return found
 
 
 def first_tab(stats: OutboxStats) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pollwise.errors import PollwiseError
 from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
 from pollwise.outbox.records import RecordInfo
-from pollwise.web.pages.outbox.page import source_of
+from pollwise.web.pages.outbox.page import OutboxView, source_of
 from pollwise.web.redaction import redacted
 from pollwise.web.texts import counted
 from pollwise.web.tree import raw, tree
-from pollwise.web.view import Acted, NotShown, Refused, View, Visit
+from pollwise.web.view import Acted, NotShown, Refused, Visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +28,12 @@ class LaneStory:
         return max((each.attempts for _, each in self.handlers), default=0)
 
 
-class RecordPage(View):
+class RecordPage(OutboxView):
     """One record of an outbox."""
 
     name = "record"
     path = "/outboxes/{slug}/records/{id}"
     template = "outbox/record.html"
-    actions: ClassVar[Mapping[str, str]] = {
-        "retry": "operate",
-        "drop": "operate",
-        "release": "operate",
-    }
-
-    async def marker(self, visit: Visit) -> Hashable:
-        return (await source_of(visit).snapshot()).marker
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         source, ident = source_of(visit), visit.path["id"][:80]
