@@ -30,6 +30,7 @@ check: $(DEV)  ## lint, format, types, docs and architecture
 	@$(BIN)/mypy
 	@$(BIN)/python scripts/reference.py --check
 	@$(BIN)/python scripts/picture.py --check
+	@$(BIN)/python scripts/web_screenshots.py --check
 	@$(BIN)/zensical build --strict --config-file mkdocs.yml
 	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_tidy.py
 

@@ -1,0 +1,149 @@
+"""Take the screenshots of the web interface for README and docs: docs/assets/web-*.png.
+
+python scripts/web_screenshots.py           take them, with Chromium, which must be on PATH
+python scripts/web_screenshots.py --check   fail if pages changed since they were taken
+
+They show a shop that was open for a day of virtual time (tests/support/shop.py). That takes two
+minutes, so nothing takes them automatically. The check compares hashes only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import sqlite3
+import sys
+import tempfile
+import threading
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "assets"
+MANIFEST = FOLDER / "web-screenshots.json"
+WEB = ROOT / "src" / "pollwise" / "web"
+#: What decides how pages look.
+SOURCES = (
+    "static/*.css", "static/*.svg", "templates/**/*.html", "charts/*.py", "pages/**/*.py",
+    "texts.py",
+)  # fmt: skip
+SIZE_MAX = 200_000
+#: By name of the picture: the page, its height, and its theme. `{dead}` is a dead job.
+SHOTS = {
+    "overview": ("/", 1040, "light"),
+    "overview-dark": ("/", 1040, "dark"),
+    "queue": ("/queues/orders", 1080, "light"),
+    "job": ("{dead}", 760, "light"),
+    "worker": ("/queues/orders/workers/orders-1", 760, "light"),
+    "outbox": ("/outboxes/default", 820, "light"),
+    "fleet": ("/fleets/pages", 860, "light"),
+    "lab": ("/lab", 720, "light"),
+    "target-dark": ("/fleets/pages/targets/partners-03", 820, "dark"),
+}
+#: Where the shop's code and its workers are said to be, instead of this machine.
+PLACE, HOST, PID = "/srv/shop", "shop-1", 4711
+
+
+def fingerprint() -> str:
+    """A hash over everything that decides how pages look."""
+    found = sha256()
+    for path in sorted({path for each in SOURCES for path in WEB.glob(each)}):
+        found.update(f"{path.relative_to(WEB).as_posix()}\n".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def check() -> int:
+    """0 if the pictures are those of this version."""
+    if not MANIFEST.exists():
+        print("docs/assets has no pictures: run scripts/web_screenshots.py", file=sys.stderr)
+        return 1
+    taken = json.loads(MANIFEST.read_text("utf-8"))
+    wrong = [name for name in SHOTS if not (FOLDER / f"web-{name}.png").exists()]
+    if wrong or taken["pages"] != fingerprint():
+        what = f"missing: {', '.join(wrong)}" if wrong else "older than the pages"
+        print(f"docs/assets/web-*.png are {what}: run scripts/web_screenshots.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+def take(folder: Path) -> None:
+    """Make the shop, serve it, and take the pictures."""
+    import uvicorn
+    from PIL import Image
+
+    import pollwise.web
+    from tests.support.browser import chromium
+    from tests.support.daemons import free_port
+    from tests.support.shop import Shop
+
+    shop = Shop.open_for(folder, hours=24)
+    _neutral(folder)
+    os.chdir(folder)  # pages show the URL of a store, and a relative one says nothing of this place
+    urls = [url.replace(f"{folder}/", "") for url in (*shop.queues, shop.outbox, shop.fleet)]
+    *queues, outbox, fleet = urls
+    viewer = pollwise.web.Viewer("ada", "admin")
+    pages = pollwise.web.app(
+        *queues, outboxes=[outbox], fleets=[fleet], authorise=lambda _: viewer, clock=shop.clock
+    )
+    server = uvicorn.Server(uvicorn.Config(pages, port=(port := free_port()), log_config=None))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    here = f"http://127.0.0.1:{port}"
+    with chromium() as browser:
+        for name, (path, height, theme) in SHOTS.items():
+            size = {"width": 1280, "height": height}
+            tab = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
+            page = tab.new_page()
+            if "{dead}" in path:
+                page.goto(f"{here}/queues/orders?state=dead")
+                path = page.locator("tr[id^=job-] a").first.get_attribute("href") or ""
+            page.goto(here + path)
+            page.locator(".live[data-state=live]").wait_for()
+            with Image.open(io.BytesIO(page.screenshot())) as taken:
+                fewer_colours = taken.convert("RGB").quantize(
+                    128, kmeans=1, dither=Image.Dither.NONE
+                )
+            place = FOLDER / f"web-{name}.png"
+            fewer_colours.save(place, optimize=True)
+            tab.close()
+            print(f"{place.name}: {place.stat().st_size:,} bytes")
+            if place.stat().st_size > SIZE_MAX:
+                raise SystemExit(f"{place.name} is above {SIZE_MAX:,} bytes")
+    server.should_exit = True
+    thread.join(30)
+
+
+def _neutral(folder: Path) -> None:
+    """Replace what would tell about this machine: paths in tracebacks, its name, the process."""
+    with closing(sqlite3.connect(folder / "shop.db")) as shop, shop:
+        support = str(ROOT / "tests" / "support")
+        shop.execute("UPDATE pollwise_jobs SET errors = replace(errors, ?, ?)", (support, PLACE))
+        shop.execute(
+            "UPDATE pollwise_notes SET value = json_set(value, '$.host', ?, '$.pid', ?) "
+            "WHERE topic = 'workers'",
+            (HOST, PID),
+        )
+    with closing(sqlite3.connect(folder / "fleet.db")) as fleet, fleet:
+        fleet.execute("UPDATE pollwise_fleet_runs SET host = ?, pid = ?", (HOST, PID))
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--check"]:
+        return check()
+    if arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    sys.path.insert(0, str(ROOT))
+    pages = fingerprint()
+    with tempfile.TemporaryDirectory() as folder:
+        take(Path(folder))
+    MANIFEST.write_text(json.dumps({"pages": pages}, indent=2) + "\n", "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
