@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +124,25 @@ def test_queues_of_the_same_name_are_told_apart_by_their_stores(tmp_path: Path) 
         "default-4",
         "mail",
     ]
+
+
+@pytest.mark.parametrize(("reach", "wanted"), [("network", True), ("machine", False)])
+def test_hints_need_attention_only_where_they_are_checked(reach: Any, wanted: bool) -> None:
+    clock = VirtualClock(1_700_000_000.0)
+
+    class Reaching(MemoryQueue):
+        capabilities = replace(MemoryQueue.capabilities, hints=reach)
+
+    async def main() -> None:
+        queue = Reaching("shop", clock=clock)
+        worker = replace(WORKER, hints=False, breakers=(), started_at=clock.epoch() - 3600)
+        await queue.record_worker(worker, 1e6)
+        visitor = Visitor(queue, clock=clock)
+        assert ("Hints are not proven for" in await visitor.main("/")) is wanted
+        assert ("hints not proven" in await visitor.main("/workers")) is wanted
+        assert ("on its machine" in await visitor.main("/queues/shop")) is not wanted
+
+    clock.run(main())
 
 
 def test_says_when_a_run_takes_many_times_as_long_as_others() -> None:

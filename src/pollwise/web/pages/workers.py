@@ -42,8 +42,8 @@ class ShownWorker:
     """A worker and the queue that it works for, as seen at a time.
 
     late: it has not written its record in time.
-    hints: whether those of other processes arrive: "proven", "not proven", "being checked" or
-        "none" if the store has none.
+    hints: whether those of other processes arrive: "proven", "not proven", "being checked",
+        "not checked" within a machine (SQLite), or "none" if the store has none.
     """
 
     source: QueueSource
@@ -56,8 +56,9 @@ class ShownWorker:
         late = info.seen_at < now - PRESENCE_KEPT
         if info.hints:
             return cls(source, info, late, "proven")
-        if source.queue.capabilities.hints not in ("machine", "network"):
-            return cls(source, info, late, "none")
+        reach = source.queue.capabilities.hints
+        if reach != "network":
+            return cls(source, info, late, "not checked" if reach == "machine" else "none")
         young = now - info.started_at < PROVING
         return cls(source, info, late, "being checked" if young else "not proven")
 

@@ -193,8 +193,11 @@ def _handler_concerns(source: QueueSource, shown: ShownQueue) -> Iterator[Concer
 
 
 def _hint_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterator[Concern]:
-    """Workers that should get hints of other processes, and for whom these are not proven."""
-    if source.queue.capabilities.hints not in ("machine", "network"):
+    """Workers that should get hints of other processes, and for whom these are not proven.
+
+    Hints within a machine (SQLite) are never checked.
+    """
+    if source.queue.capabilities.hints != "network":
         return
     without = [w.name for w in shown.workers if not w.hints and now - w.started_at > PROVING]
     if without:
