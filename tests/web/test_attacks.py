@@ -81,6 +81,16 @@ async def test_lists_show_errors_without_secrets(site: QueueSite) -> None:
     assert "hunter2" not in await site.get("/queues/default/workers/worker-1")
 
 
+@on_queue_site
+async def test_a_double_click_puts_a_job_again_once(site: QueueSite) -> None:
+    job_id = await site.put()
+    at = f"/queues/default/jobs/{job_id}"
+    went = await asyncio.gather(*(site.post(at, "again") for _ in range(5)))
+    assert sorted(went)[:4] == [at] * 4
+    assert (await site.queue.stats()).ready == 2
+    assert sorted(site.noted) == ["again", *["again refused"] * 4]
+
+
 def test_forms_are_utf_8() -> None:
     async def main(site: Site) -> None:
         await site.log_in(PASSWORD)
@@ -112,7 +122,7 @@ def test_only_our_own_files_are_kept_by_browsers() -> None:
 def test_a_preview_does_not_use_up_an_address() -> None:
     async def main(site: Site) -> None:
         path = site.access.one_time()
-        assert (await site.http.head(path)).status_code == 405
+        assert (await site.http.head(path)).status_code == 401, "as any address without a login"
         assert (await site.http.get(path)).headers["location"] == "/"
 
     on_site(main)

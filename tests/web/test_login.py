@@ -220,7 +220,8 @@ def test_a_login_form_belongs_to_its_browser() -> None:
 HOSTILE_TARGETS = (
     "//evil.example", "/\\evil.example", "\\\\evil.example", "https://evil.example", "/\t/evil",
     "/\n/evil.example", "///evil.example", "javascript:alert(1)", "/a\r\nSet-Cookie: x=1", "evil",
-    "/../../x", "/ /evil", "/login?next=/", "/logout", "/once/x", "/" + "a" * 3000, "@evil.example",
+    "/../../x", "/%2e%2E/x", "/ /evil", "/login?next=/", "/logout", "/once/x", "/" + "a" * 3000,
+    "@evil.example",
 )  # fmt: skip
 
 
@@ -271,6 +272,10 @@ def test_attempts_are_limited_by_address() -> None:
             assert (await site.log_in(PASSWORD, http)).status_code == 429
         async with site.browser("192.0.2.2") as http:
             assert (await site.log_in(PASSWORD, http)).status_code == 303
+        _, secret = await site.tokens.make("read", "owner")
+        async with site.browser() as http:
+            assert (await site.log_in("pollwise_wrong", http)).status_code == 429
+            assert (await site.log_in(secret, http)).status_code == 303, "the owner gets in"
         await site.clock.sleep(31)
         assert (await site.log_in(PASSWORD)).status_code == 303
         failed = [each for each in await site.audit() if each[0] == "login.failed"]

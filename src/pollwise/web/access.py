@@ -319,10 +319,12 @@ class SessionAccess(WebAccess):
             return None
         return _viewer(token) if same(proof, self._token_proof(token.hash)) else None
 
-    async def log_in(self, request: Request, given: str, response: Response) -> Viewer | None:
+    async def log_in(
+        self, request: Request, given: str, response: Response, *, only_tokens: bool = False
+    ) -> Viewer | None:
         """Begin a session if this is a valid token or the password; None if it is not."""
         await self.start()
-        right = self._password is not None and self._password.is_it(given)
+        right = not only_tokens and self._password is not None and self._password.is_it(given)
         token = await self._token(given)
         if token is not None:
             self._begin(request, response, token.id, self._token_proof(token.hash))

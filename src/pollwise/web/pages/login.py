@@ -17,7 +17,7 @@ from pollwise.web.security.forms import is_local, read_form
 from pollwise.web.security.signing import Cookie, same
 
 if TYPE_CHECKING:
-    from pollwise.web.access import SessionAccess
+    from pollwise.web.access import SessionAccess, Viewer
     from pollwise.web.app import Web
 
 #: The longest text that is tried as a token or a password.
@@ -67,17 +67,24 @@ class _LoginPage:
             return self._form(request, asked, "The form is out of date; try again.", 400)
         address = address_of(request.scope)
         wait = self._access.limits.begin(address)
+        goal = RedirectResponse(self._goal(request, asked), status_code=303)
         if wait:
+            # Nobody can guess a token, so failures of others do not keep its owner out.
+            viewer = await self._access.log_in(request, given[:GIVEN_MAX], goal, only_tokens=True)
+            if viewer is not None:
+                return await self._begun(request, viewer, goal)
             text = f"Too many failed attempts. Try again in {math.ceil(wait)} s."
             refused = self._form(request, asked, text, 429)
             refused.headers["Retry-After"] = str(math.ceil(wait))
             return refused
-        goal = RedirectResponse(self._goal(request, asked), status_code=303)
         viewer = await self._access.log_in(request, given[:GIVEN_MAX], goal)
         if viewer is None:
             await self._access.noted_login(request, "nobody", "login.failed")
             return self._form(request, asked, WRONG, 401)
         self._access.limits.succeeded(address)
+        return await self._begun(request, viewer, goal)
+
+    async def _begun(self, request: Request, viewer: Viewer, goal: Response) -> Response:
         await self._access.noted_login(request, viewer.who, "login", viewer.scope)
         self._cookie.delete(request, goal)
         return goal

@@ -103,7 +103,9 @@ def is_local(path: object, root: str = "") -> bool:
         parts = urlsplit(path)
     except ValueError:
         return False
-    return not parts.scheme and not parts.netloc and ".." not in parts.path.split("/")
+    # Browsers read %2e as a dot.
+    steps = parts.path.lower().replace("%2e", ".").split("/")
+    return not parts.scheme and not parts.netloc and ".." not in steps
 
 
 def back_from(request: Request, form: Mapping[str, str]) -> str:

@@ -32,6 +32,8 @@ JOBS_REMEMBERED = 200
 DRAWN_REMEMBERED = 32
 #: For how long a job is remembered, in seconds.
 JOB_REMEMBERED = 1.0
+#: For how many seconds a job cannot be put again once more: a double click puts it once.
+AGAIN_AFTER = 3.0
 #: How many dead jobs are searched for one, in a store that shows no others.
 DEAD_SEARCHED = 100
 #: Headers that belong to one put, not to the job.
@@ -67,6 +69,7 @@ class OneJobPage(View):
         super().__init__(web)
         self._jobs: dict[tuple[str, str], Remembered[JobInfo | None]] = {}
         self._drawn: dict[Hashable, Carried] = {}
+        self._again: dict[tuple[str, str], float] = {}
 
     async def marker(self, visit: Visit) -> Hashable:
         source = source_of(visit)
@@ -188,7 +191,16 @@ class OneJobPage(View):
         self._jobs.pop((source.slug, job_id), None)
         source.forget()
         if action == "again":
-            return await self._put_again(visit, source, job_id)
+            known, now = (source.slug, job_id), self.web.sources.clock.now()
+            self._again = {k: at for k, at in self._again.items() if now - at < AGAIN_AFTER}
+            if known in self._again:
+                raise Refused(f"Job {job_id} was put again a moment ago. Wait to put one more.")
+            self._again[known] = now
+            try:
+                return await self._put_again(visit, source, job_id)
+            except BaseException:
+                self._again.pop(known, None)
+                raise
         if action == "retry":
             return await self._retry(visit, source, job_id)
         if action == "drop":
