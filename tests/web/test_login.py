@@ -354,7 +354,9 @@ def test_read_only_lets_nobody_change_anything() -> None:
         csrf = csrf_in(page.text)
         form = {"csrf": csrf, "action": "token.create", "name": "x", "scope": "read"}
         assert (await site.http.post("/tokens", data=form)).status_code == 403
-        assert (await site.http.get("/tokens")).status_code == 403
+        refused = await site.http.get("/tokens")
+        assert refused.status_code == 403
+        assert "Not allowed: this web interface is read-only." in refused.text
         assert await site.state.list_tokens() == []
         assert (await site.http.post("/logout", data={"csrf": csrf})).status_code == 303
 

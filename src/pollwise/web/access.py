@@ -62,6 +62,10 @@ class Forbidden(Exception):
     """The viewer may not do this; the page answers 403."""
 
 
+class ScopeMissing(Forbidden):
+    """The viewer's scope does not include what the page or the action needs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Viewer:
     """Somebody who may look.
@@ -80,7 +84,7 @@ class Viewer:
 
     def must_have(self, scope: str) -> None:
         if not self.may(scope):
-            raise Forbidden(f"this needs the scope {scope}, and you have {self.scope}")
+            raise ScopeMissing(f"this needs the scope {scope}, and you have {self.scope}")
 
 
 #: Says who sent a request; None for somebody who may not look.

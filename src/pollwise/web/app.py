@@ -29,6 +29,7 @@ from pollwise.web.access import (
     SESSION_LIFE,
     Authorise,
     Forbidden,
+    ScopeMissing,
     SessionAccess,
     Viewer,
     WebAccess,
@@ -270,7 +271,9 @@ async def _error_page(web: Web, request: Request, error: Exception) -> Response:
     headers = None
     match error:
         case Forbidden():
-            status, message = 403, f"Not allowed: {error}."
+            read_only = isinstance(error, ScopeMissing) and web.access.read_only
+            why = "this web interface is read-only" if read_only else error
+            status, message = 403, f"Not allowed: {why}."
         case HTTPException(status_code=status, detail=detail):
             message = _MESSAGES.get(status, detail)
             headers = error.headers

@@ -120,7 +120,8 @@ def _print_polls(whole: HistoryPoint, what: str) -> None:
     say()
     each = f", {whole.found / whole.polls:.2g} {what} a poll" if whole.found else ""
     fixed = whole.polls_at(whole.interval_low or 0.1)
-    line = f"{whole.polls:,} polls, {whole.empty_polls / whole.polls:.0%} empty{each}"
+    polls = "1 poll" if whole.polls == 1 else f"{whole.polls:,} polls"
+    line = f"{polls}, {whole.empty_polls / whole.polls:.0%} empty{each}"
     if fixed > whole.polls:
         low = rounded(whole.interval_low or 0.1)
         line += f"; polling every {low} would have made {fixed:,.0f}"
