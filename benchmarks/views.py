@@ -4,7 +4,8 @@ For each store and each state, a queue gets ten million jobs of that state (writ
 thousand of each other state. Then every call is made several times, and the median counts: `stats`,
 `stats_by_kind`, `names`, the first page, one from the middle and the last page of each filter, and
 a bulk action on a thousand jobs. A middle page begins at a place that is made up; a last page is
-found from a place near the end.
+found from a place near the end. The pages of the web interface are asked for as a browser would,
+each after it was made to forget what it read of the queue.
 
 With `--before COMMIT` it also compares puts, claims and settlements, single and in batches, with
 those of that commit, in turns within one run, on a queue of each store with little in it: by the
@@ -31,6 +32,9 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+import httpx  # noqa: E402
+
+import pollwise.web  # noqa: E402
 from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Goal, heading, number  # noqa: E402
 from pollwise.queues.base import Queue  # noqa: E402
@@ -46,7 +50,7 @@ FEW = 1_000
 #: How often each call is made.
 TIMES = 5
 #: In milliseconds.
-STATS_GOAL, KINDS_GOAL, PAGE_GOAL, BULK_GOAL = 20.0, 50.0, 50.0, 1000.0
+STATS_GOAL, KINDS_GOAL, PAGE_GOAL, BULK_GOAL, WEB_GOAL = 20.0, 50.0, 50.0, 1000.0, 200.0
 MIXES: tuple[State, ...] = ("ready", "delayed", "blocked", "dead", "done")
 STORES = ("sqlite", "postgres")
 ROUNDS, ROUNDS_QUICK = 15, 5
@@ -197,8 +201,34 @@ async def measured(
             if chosen.state not in (None, mix):
                 last = await last_page(queue, chosen, page.next)
                 await note(f"{name}, last page", PAGE_GOAL, partial(queue.page, last))
+        await web(queue, note, mix)
         await bulk(queue, note, mix)
     return found
+
+
+async def web(queue: Queue, note: Callable[..., Awaitable[Any]], mix: State) -> None:
+    """The pages of the web interface about a queue."""
+    slug, [first] = queue.name, (await queue.page(JobFilter(mix, limit=1))).jobs
+    addresses = {
+        "overview": "/",
+        "queue": f"/queues/{slug}",
+        **{f"{state} jobs": f"/queues/{slug}?state={state}" for state in STATES},
+        "jobs of a kind": f"/queues/{slug}?kind=kind-7",
+        "no such error": f"/queues/{slug}?error=no+job+has+this+error",
+        "job": f"/queues/{slug}/jobs/{first.job.id}",
+        "workers": "/workers",
+    }
+
+    made = pollwise.web.app(queue, authorise=pollwise.web.everybody)
+    transport = httpx.ASGITransport(made)
+    async with httpx.AsyncClient(transport=transport, base_url="http://web") as browser:
+
+        async def visit(path: str) -> None:
+            made.web.sources.queues[slug].forget()
+            (await browser.get(path)).raise_for_status()
+
+        for name, path in addresses.items():
+            await note(f"web, {name}", WEB_GOAL, partial(visit, path))
 
 
 async def last_page(queue: Queue, chosen: JobFilter, after: str | None) -> JobFilter:
@@ -230,6 +260,7 @@ def show(figures: list[Figure]) -> list[Goal]:
     for each in figures:
         kind = "a page" if each.goal == PAGE_GOAL and "page" in each.what else each.what
         kind = "a bulk action on 1,000" if each.goal == BULK_GOAL else kind
+        kind = "a page of the web interface" if each.goal == WEB_GOAL else kind
         kinds.setdefault((each.store, each.mix, kind), []).append(each)
     for (store, mix, kind), some in kinds.items():
         worst = max(some, key=lambda each: each.ms)
