@@ -181,6 +181,12 @@ async def test_retry_cancel_and_drop_change_the_store(site: QueueSite) -> None:
 
 
 @on_site
+async def test_a_cancelled_job_that_is_not_kept_leaves_to_its_queue(site: QueueSite) -> None:
+    site.queue.keep = None
+    assert await site.post(AT + await site.put(), "cancel") == "/queues/default"
+
+
+@on_site
 async def test_a_running_job_is_asked_to_cancel(site: QueueSite) -> None:
     job_id = await site.put()
     await site.queue.claim("worker-1", 1, "1m")

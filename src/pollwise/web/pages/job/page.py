@@ -214,7 +214,12 @@ class OneJobPage(View):
             return f"Job {job_id} was asked to cancel; its worker stops it."
         if state != "cancelled":
             raise Refused(f"Job {job_id} was not cancelled: it is {state}.")
-        return f"Job {job_id} is cancelled."
+        said = f"Job {job_id} is cancelled."
+        if await job_of(source, job_id) is not None:
+            return said
+        # A queue that keeps no ended jobs has deleted it, and its page with it.
+        root = visit.request.scope.get("root_path", "")
+        return Acted(said, root + self.web.path_of("queue", slug=source.slug))
 
     async def _retry(self, visit: Visit, source: QueueSource, job_id: str) -> str:
         controller = controller_of(visit, source)
