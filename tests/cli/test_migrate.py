@@ -68,7 +68,8 @@ def test_stores_that_need_no_migration_say_so() -> None:
         assert refused.code == 2
         assert "needs no migration" in refused.err
     assert not Path("jobs.db").exists()
-    assert good("outbox", "migrate", "sqlite:///jobs.db", "--json").json() == {"applied": [1, 2, 3]}
+    applied = good("outbox", "migrate", "sqlite:///jobs.db", "--json").json()["applied"]
+    assert applied == [version for version, _ in migrations("pollwise.outbox.stores.sqlite")]
 
 
 def test_a_wrong_password_is_not_printed(postgres: Postgres) -> None:
@@ -122,7 +123,9 @@ def test_a_record_of_versions_in_a_file_that_lost_some_is_reported(left: str) ->
         refused = pollwise(*words)
         assert refused.code == 2
         assert f"is incomplete: it has {left or 'none'}." in refused.err
-        mend = "INSERT INTO pollwise_outbox_schema (version) VALUES (1), (2), (3);"
+        missing = range(1, 1 + len(migrations("pollwise.outbox.stores.sqlite")))
+        listed = ", ".join(f"({version})" for version in missing)
+        mend = f"INSERT INTO pollwise_outbox_schema (version) VALUES {listed};"
         assert mend in refused.err
         file.execute(mend)
     assert good(*words, "--json").json() == {"applied": []}

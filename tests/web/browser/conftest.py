@@ -1,4 +1,8 @@
-"""One browser for all tests of a process, and a tab for each test."""
+"""One browser for all tests of a module, and a tab for each test.
+
+Not for the whole session: while Playwright runs, it has an event loop in the thread of the tests,
+and no other test could have one.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from tests.web.browser.site import Site, served_site
 NewTab = Callable[..., Tab]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
     with chromium() as browser:
@@ -39,7 +43,7 @@ def new_tab(browser: Browser) -> Iterator[NewTab]:
         tab.check()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with served_site(tmp_path_factory.mktemp("site")) as site:
         yield site
