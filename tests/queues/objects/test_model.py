@@ -138,6 +138,9 @@ async def agree(clock: VirtualClock, model: Side, store: Side, steps: list[Step]
         await clock.advance(0.001)
         if name == "elapse":
             await clock.advance(what["units"])
+            # Until then, a result whose time is over may still be shown.
+            await model.take("prune", {})
+            await store.take("prune", {})
         else:
             had = len(store.claims)
             wanted, got = await model.take(name, what), await store.take(name, what)
