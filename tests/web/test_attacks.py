@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any
 
 import pytest
@@ -52,6 +53,32 @@ def test_streams_that_begin_at_once_are_counted(monkeypatch: pytest.MonkeyPatch)
         assert (await site.http.get("/", headers=LIVE)).status_code == 200
 
     on_site(main)
+
+
+def test_a_stream_ends_when_the_server_of_a_mounted_application_stops() -> None:
+    class Server:
+        """As uvicorn's."""
+
+        should_exit = False
+
+        def handle_exit(self, *_: object) -> None:
+            self.should_exit = True
+
+    async def main() -> None:
+        async with MemoryQueue("mail") as queue:
+            visitor = Visitor(queue)
+            visitor.web.refresh = 3600.0
+            events = live._events(visitor.web.views[0], visitor.visit("/"))
+            assert (await anext(events)).startswith("retry:")
+            assert (await anext(events)).startswith("event: main")
+            signal.raise_signal(signal.SIGTERM)
+            assert [each async for each in events] == []
+
+    before = signal.signal(signal.SIGTERM, Server().handle_exit)
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_stream_ends_when_its_viewer_loses_the_scope(monkeypatch: pytest.MonkeyPatch) -> None:

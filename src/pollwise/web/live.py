@@ -8,6 +8,7 @@ shows ages), and sends the new `<main>` only if it differs from what was sent la
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 REDRAW_EVERY = 30.0
 #: How often the session of a stream is checked again, in seconds: as fast as pages notice its end.
 CHECK_EVERY = 5.0
+#: How soon a stream notices that the server stops, in seconds.
+STOP_SEEN = 0.5
 #: The most streams at a time, and those of one viewer; further pages are not live.
 STREAMS_MAX = 200
 STREAMS_EACH = 100
@@ -104,8 +107,25 @@ def _event(html: str) -> str:
 
 
 async def _pause(stopping: asyncio.Event, delay: float) -> None:
-    try:
-        async with asyncio.timeout(delay):
-            await stopping.wait()
-    except TimeoutError:
-        pass
+    """Wait for the next look, or until the server stops."""
+    until = asyncio.get_running_loop().time() + delay
+    while not stopping.is_set():
+        left = until - asyncio.get_running_loop().time()
+        if left <= 0:
+            return
+        try:
+            async with asyncio.timeout(min(left, STOP_SEEN)):
+                await stopping.wait()
+        except TimeoutError:
+            if _server_stops():
+                stopping.set()
+
+
+def _server_stops() -> bool:
+    """True if uvicorn got a signal to stop.
+
+    It waits for all answers before it tells the application, so that a mounted one would keep it
+    for ever. Its handler of signals is a method of the server.
+    """
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return getattr(server, "should_exit", False) is True
