@@ -215,6 +215,23 @@ def test_a_payload_that_cannot_be_decoded_is_shown_as_its_text(folder: Path) -> 
     assert "unreadable its payload cannot be decoded" in good("queue", "show", URL, "1").out
 
 
+def test_a_list_of_very_many_jobs_is_in_the_order_of_the_index() -> None:
+    async def fill() -> None:
+        async with SqliteQueue("jobs.db", synchronous="off") as queue:
+            for _ in range(11):
+                await queue.put([NewJob("bulk") for _ in range(1000)])
+            await queue.put(NewJob("bulk", priority=5))
+
+    asyncio.run(fill())
+    listed = good("queue", "list", URL, "--state", "ready", "--limit", "2", "--json")
+    assert [each["id"] for each in listed.json()] == ["11001", "1"]
+    more = listed.err.split()[-1]
+    words = ["queue", "list", URL, "--state", "ready", "--limit", "2"]
+    assert [e["id"] for e in good(*words, "--after", more, "--json").json()] == ["2", "3"]
+    assert [e["id"] for e in good(*words, "--after", "7", "--json").json()] == ["8", "9"]
+    assert f"--after {more}" in good(*words).out
+
+
 def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:
     good("queue", "put", URL, "greet", f'"{"x" * 5000}"')
     assert f'"{"x" * 58}…' in good("queue", "list", URL).out

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from pollwise.cli.options import Json
-from pollwise.cli.output import fail, moment, print_json, print_table, say, visible
+from pollwise.cli.output import fail, moment, print_json, print_table, say, visible, warn
 from pollwise.cli.queue.bulk import (
     ErrorText,
     Key,
@@ -58,9 +58,10 @@ def list_jobs(
 ) -> None:
     """List jobs in the order they were put.
 
-    With --key, --error, --older-than or --newer-than, in the order that the store can read best:
-    those that run, then those that wait, then those that ended, the newest first. Such a list looks
-    at a limited number of jobs at a time, and says how to search on.
+    With --key, --error, --older-than or --newer-than, and if more than 10,000 jobs are in a state,
+    in the order that the store can read best: those that run, then those that wait, the next to run
+    first, then those that ended, the newest first. Such a list looks at a limited number of jobs at
+    a time, and says how to search on.
 
     Example: pollwise queue list sqlite:///jobs.db --state dead --error timeout
     """
@@ -70,6 +71,8 @@ def list_jobs(
     page, more = with_queue(url, lambda queue: _page(queue, chosen, newest))
     if as_json:
         print_json([facts_of(info) for info in page])
+        if more is not None and not more.isdecimal():  # else it is the id of the last job
+            warn(f"more may follow: --after {more}")
         return
     time = "died" if state == "dead" else "run at"
     print_table(
@@ -97,7 +100,7 @@ def list_jobs(
 async def _page(queue: Queue, chosen: JobFilter, newest: bool) -> tuple[list[JobInfo], str | None]:
     """A page, and where the next one begins."""
     plain = JobFilter(chosen.state, chosen.kinds, chosen.worker, chosen.limit, chosen.after)
-    if chosen != plain:
+    if chosen != plain or await _is_large(queue, chosen, newest):
         if newest:
             raise ConfigError(
                 "--newest does not go with --key, --error, --older-than and --newer-than; leave it "
@@ -114,6 +117,16 @@ async def _page(queue: Queue, chosen: JobFilter, newest: bool) -> tuple[list[Job
         after=chosen.after,
     )
     return page, page[-1].job.id if len(page) == chosen.limit else None
+
+
+async def _is_large(queue: Queue, chosen: JobFilter, newest: bool) -> bool:
+    """True if a list in put order might have to read too many jobs."""
+    narrow = chosen.state or chosen.kinds or chosen.worker
+    by_id = chosen.after is not None and chosen.after.isdecimal()  # goes on in put order
+    if newest or by_id or not narrow or not queue.capabilities.views:
+        return False
+    capped = (await queue.stats()).capped
+    return bool(capped) if chosen.state is None else chosen.state in capped
 
 
 def cancel(
