@@ -219,16 +219,18 @@ async def web(queue: Queue, note: Callable[..., Awaitable[Any]], mix: State) -> 
         "workers": "/workers",
     }
 
-    made = pollwise.web.app(queue, authorise=pollwise.web.everybody)
-    transport = httpx.ASGITransport(made)
-    async with httpx.AsyncClient(transport=transport, base_url="http://web") as browser:
+    with tempfile.TemporaryDirectory() as folder:
+        state = f"sqlite:///{folder}/state.db"
+        made = pollwise.web.app(queue, authorise=pollwise.web.everybody, state=state)
+        transport = httpx.ASGITransport(made)
+        async with made, httpx.AsyncClient(transport=transport, base_url="http://web") as browser:
 
-        async def visit(path: str) -> None:
-            made.web.sources.queues[slug].forget()
-            (await browser.get(path)).raise_for_status()
+            async def visit(path: str) -> None:
+                made.web.sources.queues[slug].forget()
+                (await browser.get(path)).raise_for_status()
 
-        for name, path in addresses.items():
-            await note(f"web, {name}", WEB_GOAL, partial(visit, path))
+            for name, path in addresses.items():
+                await note(f"web, {name}", WEB_GOAL, partial(visit, path))
 
 
 async def last_page(queue: Queue, chosen: JobFilter, after: str | None) -> JobFilter:
