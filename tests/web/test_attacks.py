@@ -17,7 +17,7 @@ from tests.web.queue_site import QueueSite
 from tests.web.queue_site import on_site as on_queue_site
 from tests.web.site import PASSWORD, Site, on_site
 from tests.web.viewers import Somebody
-from tests.web.visiting import Visitor
+from tests.web.visiting import Visitor, view_of
 
 LIVE = {"Accept": "text/event-stream"}
 
@@ -30,7 +30,7 @@ def test_an_error_writes_no_events_of_its_own() -> None:
             await queue.settle([Settlement.dead(claim, "x\r\revent: login\rdata: y\r\r")])
             visitor = Visitor(queue)
             visit = visitor.visit("/queues/mail/jobs/1", slug="mail", id=claim.job.id)
-            view = next(each for each in visitor.web.views if each.name == "job")
+            view = view_of(visitor.web, "job")
             events = live._events(view, visit)
             sent = [await anext(events), await anext(events)]
             assert "event: login" in sent[1]
@@ -68,7 +68,7 @@ def test_a_stream_ends_when_the_server_of_a_mounted_application_stops() -> None:
         async with MemoryQueue("mail") as queue:
             visitor = Visitor(queue)
             visitor.web.refresh = 3600.0
-            events = live._events(visitor.web.views[0], visitor.visit("/"))
+            events = live._events(view_of(visitor.web, "overview"), visitor.visit("/"))
             assert (await anext(events)).startswith("retry:")
             assert (await anext(events)).startswith("event: main")
             signal.raise_signal(signal.SIGTERM)
@@ -89,7 +89,7 @@ def test_a_stream_ends_when_its_viewer_loses_the_scope(monkeypatch: pytest.Monke
         async with MemoryQueue("mail") as queue:
             visitor = Visitor(queue, access=access)
             visitor.web.refresh = 0.001
-            view = visitor.web.views[0]
+            view = view_of(visitor.web, "overview")
             monkeypatch.setattr(view, "scope", "admin", raising=False)
             events = live._events(view, visitor.visit("/"))
             assert (await anext(events)).startswith("retry:")

@@ -25,7 +25,7 @@ from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRange, HistoryRow, e
 from pollwise.testing import VirtualClock
 from pollwise.web.live import _events
 from tests.web.test_queue import WORKER
-from tests.web.visiting import HOSTILE, Visitor
+from tests.web.visiting import HOSTILE, Visitor, view_of
 
 
 class Broken(MemoryQueue):
@@ -194,7 +194,7 @@ def test_an_idle_page_asks_the_store_once_per_refresh(path: str) -> None:
         visitor = Visitor(*queues, clock=clock)
         await queues[0].put([NewJob("mail", i) for i in range(3)])
         name = "overview" if path == "/" else "queue"
-        view = next(each for each in visitor.web.views if each.name == name)
+        view = view_of(visitor.web, name)
         stream = _events(view, visitor.visit(path, slug="queue-0"))
         for _ in range(10):
             await anext(stream)

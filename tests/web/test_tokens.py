@@ -9,6 +9,7 @@ from starlette.requests import Request
 from pollwise.web.access import Viewer
 from pollwise.web.view import Visit
 from tests.web.site import PASSWORD, Site, csrf_in, on_site
+from tests.web.visiting import view_of
 
 HOSTILE = "<script>alert(1)</script>"
 
@@ -119,7 +120,7 @@ def test_both_pages_are_live() -> None:
         for path, part in (("/tokens", "Ada"), ("/audit", "login")):
             page = (await site.http.get(path)).text
             web = site.app.web
-            view = next(each for each in web.views if each.path == path)
+            view = view_of(web, path[1:])
             scope = {"type": "http", "method": "GET", "path": path, "query_string": b"",
                      "headers": [], "server": ("web", 80)}  # fmt: skip
             visit = Visit(web, Request(scope), Viewer("password", "admin", csrf_in(page)))

@@ -15,7 +15,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.web.access import Viewer, WebAccess
 from pollwise.web.app import Web, application
 from pollwise.web.sources import Sources
-from pollwise.web.view import Visit
+from pollwise.web.view import View, Visit
 from tests.web.viewers import Everybody
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x>"
@@ -68,3 +68,10 @@ class Visitor:
 def text_of(html: str) -> str:
     """The text of some HTML in one line."""
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
+
+
+def view_of(web: Web, name: str) -> View:
+    """The page of this name."""
+    found = next(each for each in web.views if each.name == name)
+    assert isinstance(found, View)
+    return found

@@ -43,7 +43,7 @@ from pollwise.web.rendering import HERE, THEME, Pages
 from pollwise.web.security.headers import SecurityHeaders
 from pollwise.web.security.passwords import Password
 from pollwise.web.sources import Sources
-from pollwise.web.view import View
+from pollwise.web.view import Address
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -98,7 +98,8 @@ class Web:
         self.streams: Counter[str] = Counter()
         self.stopping = asyncio.Event()
         self._owned: list[Closable] = [] if owned is None else owned
-        self.views: list[View] = [view for view in (each(self) for each in VIEWS) if view.shown()]
+        made = (each(self) for each in VIEWS)
+        self.views: list[Address] = [view for view in made if view.shown()]
         self.router = Router([route for view in self.views for route in view.routes()])
 
     def path_of(self, route: str, /, **parts: str) -> str:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
 from pollwise.errors import PollwiseError
-from pollwise.web.view import NotShown, View, Visit
+from pollwise.web.view import Address, NotShown, Visit
 
 PLAIN = "text/plain; charset=utf-8"
 
 
-class Download(View):
+class Download(Address):
     """An address that answers with a file instead of a page."""
 
+    @abstractmethod
     async def file(self, visit: Visit) -> Response:
         """The file, made by `saved`. Raises `NotShown` if there is no such thing."""
-        raise NotImplementedError
 
     async def _shown(self, visit: Visit) -> Response:
         try:

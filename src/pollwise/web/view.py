@@ -7,6 +7,7 @@ one of its actions and then sends the browser back to the page.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -87,29 +88,64 @@ class Visit:
 Done = str | Acted | ShownOnce
 
 
-class View:
-    """A page of the web interface.
+class Address(ABC):
+    """An address of the web interface that only viewers can ask for.
 
-    name: of its route, for links: `url("queue", slug="mail")`. path: its address.
-    template: in `templates/`. actions: by the name of an action, the scope that it needs.
-    scope: what a viewer needs to see the page. menu: its text in the navigation; "" for none.
+    name: of its route, for links: `url("queue", slug="mail")`. path: where it is.
+    scope: what a viewer needs to see it. menu: its text in the navigation; "" for none.
     """
 
     name: ClassVar[str]
     path: ClassVar[str]
-    template: ClassVar[str]
     scope: ClassVar[str] = "read"
     menu: ClassVar[str] = ""
-    actions: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, web: Web) -> None:
         self.web = web
 
+    @abstractmethod
+    async def _shown(self, visit: Visit) -> Response:
+        """The answer to somebody who has the scope."""
+
+    def shown(self) -> bool:
+        """False if this web interface has nothing for it, such as no fleet."""
+        return True
+
+    def in_menu(self) -> bool:
+        """False to leave a page out of the navigation for now."""
+        return bool(self.menu)
+
+    def methods(self) -> list[str]:
+        return ["GET"]
+
+    def routes(self) -> list[Route]:
+        return [Route(self.path, self._answer, methods=self.methods(), name=self.name)]
+
+    async def _answer(self, request: Request) -> Response:
+        web = self.web
+        viewer = await web.access.viewer(request)
+        if viewer is None:
+            events = wants_events(request)
+            return login_event() if events else web.access.ask_for_login(request)
+        viewer.must_have(self.scope)
+        await web.sources.discover()
+        return await self._shown(Visit(web, request, viewer))
+
+
+class View(Address):
+    """A page of the web interface.
+
+    template: in `templates/`. actions: by the name of an action, the scope that it needs.
+    """
+
+    template: ClassVar[str]
+    actions: ClassVar[Mapping[str, str]] = {}
+
     # What a page implements
 
+    @abstractmethod
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         """The values for the template. Raises `NotShown` if there is no such thing."""
-        raise NotImplementedError
 
     async def marker(self, visit: Visit) -> Hashable:
         """A value that changes when the page does, by at most one cheap query.
@@ -124,36 +160,16 @@ class View:
         Raises `Refused` if the form is wrong. The base class has checked the scope and the form's
         token, and writes the audit log.
         """
-        raise NotImplementedError
+        raise Refused(f"This page has no action {action!r}.")
 
     # What the base class does
 
-    def shown(self) -> bool:
-        """False if this web interface has nothing for the page, such as no fleet."""
-        return True
-
-    def in_menu(self) -> bool:
-        """False to leave a page out of the navigation for now."""
-        return bool(self.menu)
-
-    def routes(self) -> list[Route]:
-        methods = ["GET", "POST"] if self.actions else ["GET"]
-        return [Route(self.path, self._answer, methods=methods, name=self.name)]
-
-    async def _answer(self, request: Request) -> Response:
-        web = self.web
-        viewer = await web.access.viewer(request)
-        if viewer is None:
-            events = wants_events(request)
-            return login_event() if events else web.access.ask_for_login(request)
-        viewer.must_have(self.scope)
-        await web.sources.discover()
-        visit = Visit(web, request, viewer)
-        if request.method == "POST":
-            return await self._posted(visit)
-        return await self._shown(visit)
+    def methods(self) -> list[str]:
+        return ["GET", "POST"] if self.actions else ["GET"]
 
     async def _shown(self, visit: Visit) -> Response:
+        if visit.request.method == "POST":
+            return await self._posted(visit)
         if wants_events(visit.request):
             return event_stream(self, visit)
         return await self.web.pages.page(self, visit)

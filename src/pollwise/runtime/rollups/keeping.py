@@ -6,6 +6,7 @@ on how many workers there are: 10,080 minutes and 2,160 hours, each with at most
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
@@ -51,7 +52,7 @@ class HistoryChoice(NamedTuple):
     worker: str | None
 
 
-class KeptHistory:
+class KeptHistory(ABC):
     """What a store does with its history. It implements the methods with a leading underscore."""
 
     #: The same as `WorkStore.clock`.
@@ -163,17 +164,17 @@ class KeptHistory:
 
     # What a store implements
 
-    def _check_history(self) -> None:
+    def _check_history(self) -> None:  # noqa: B027 - only where a store may keep none
         """Raise `Unsupported` if the store keeps no history."""
 
+    @abstractmethod
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         """The rows of each range, by time and writer, in one round trip."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
         """Delete the old rows and write the new ones; do nothing, and return False, if one of the
         old ones is not there any more, or a new one is there and not among the old."""
-        raise NotImplementedError
 
 
 def _kept_apart(oldest: Sequence[HistoryRow]) -> float:

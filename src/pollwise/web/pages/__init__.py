@@ -15,10 +15,10 @@ from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
 from pollwise.web.pages.tokens import TokensPage
 from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
-from pollwise.web.view import View
+from pollwise.web.view import Address
 
 #: Every page, in the order of their routes.
-VIEWS: tuple[type[View], ...] = (
+VIEWS: tuple[type[Address], ...] = (
     OverviewPage,
     QueuePage,
     OneJobPage,

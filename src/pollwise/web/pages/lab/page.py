@@ -32,7 +32,7 @@ from pollwise.web.downloads import Download, saved
 from pollwise.web.pages.lab import form as lab_form
 from pollwise.web.pages.lab.form import LabForm
 from pollwise.web.security.forms import check_kind
-from pollwise.web.view import Acted, NotShown, Refused, View, Visit
+from pollwise.web.view import Acted, Address, NotShown, Refused, View, Visit
 
 #: The largest uploaded file, and the largest form around it, in bytes.
 UPLOAD_MAX = 16 * 1024**2
@@ -41,8 +41,8 @@ FORM_MAX = 64 * 1024
 UPLOAD_WITHIN = 120.0
 
 
-class LabView(View):
-    """A page about comparisons."""
+class LabAddress(Address):
+    """A page or a file about comparisons."""
 
     def run_of(self, visit: Visit) -> ComparisonRun:
         run = self.comparisons.get(str(visit.path["id"]))
@@ -58,7 +58,7 @@ class LabView(View):
         return self.web.comparisons
 
 
-class LabPage(LabView):
+class LabPage(LabAddress, View):
     """The form, and the comparisons that are kept."""
 
     name = "lab"
@@ -170,7 +170,7 @@ class LabPage(LabView):
         return lab_form.asked(form, line, title, trace, back)
 
 
-class LabRunPage(LabView):
+class LabRunPage(LabAddress, View):
     """A comparison: how far it is, and then its report."""
 
     name = "lab_run"
@@ -204,7 +204,7 @@ class LabRunPage(LabView):
         return Acted(f"The comparison on {run.asked.title} is deleted.", back)
 
 
-class LabReport(Download, LabView):
+class LabReport(LabAddress, Download):
     """The report of a comparison as one HTML file, as `pollwise lab compare` writes it."""
 
     name = "lab_report"
