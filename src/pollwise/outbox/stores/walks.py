@@ -9,7 +9,7 @@ read as a whole.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -115,3 +115,15 @@ def _parts(rows: Sequence[WalkedRow], size: int) -> Iterator[list[WalkedRow]]:
     each = iter(rows)
     while part := list(islice(each, size)):
         yield part
+
+
+def with_shown(named: Mapping[str, str], *, after: str, among: str) -> dict[str, str]:
+    """Statements in which `list` and `at` are made of the same rows: those of `shown`.
+
+    after: the condition of the rows of a list, which follow a place. among: of those of `at`.
+    """
+    made = dict(named)
+    shown = made.pop("shown")
+    for name, which in (("list", after), ("at", among)):
+        made[name] = made[name].replace("{shown}", shown.replace("{which}", which))
+    return made

@@ -14,13 +14,10 @@ from typing import Any
 import pytest
 
 from pollwise.outbox.records import KeySettlement, NewRecord
-from pollwise.outbox.stores.sqlite.calls import ROWS_MAX
+from pollwise.outbox.stores.sqlite.calls import ROWS_MAX, STATEMENTS
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.clock import VirtualClock
-from pollwise.storage.sql import statements
 from tests.support.sqlite_cost import Meter, plan_of
-
-STATEMENTS = statements("pollwise.outbox.stores.sqlite")
 
 
 @pytest.mark.parametrize("name", STATEMENTS)

@@ -195,10 +195,10 @@ JOIN {schema}.outbox_records AS r ON r.seq = k.first
 WHERE k.outbox = $1 AND k.state = 4 AND k.line > $1 || chr(31) || $2
 ORDER BY k.line LIMIT $3::integer
 
--- name: list
--- States as they are shown: 0 ready, 1 leased, 2 waiting, 3 dead, 4 done, 5 delayed. A record that is in
--- its lanes is shown as their copies. With the state of its key, and the first record before it, for a
--- record that waits.
+-- name: shown
+-- Records as they are shown, for `list` and `at`. States: 0 ready, 1 leased, 2 waiting, 3 dead, 4 done,
+-- 5 delayed. A record that is in its lanes is shown as their copies. With the state of its key, and the
+-- first record before it, for a record that waits.
 SELECT coalesce(origin, seq), kind, payload, key, headers, created_at,
        shown, CASE WHEN shown IN (1, 2) THEN due ELSE since END, error, progress,
        CASE WHEN shown = 1 THEN relay END, seq, substr(outbox, length($1) + 2),
@@ -215,45 +215,25 @@ SELECT coalesce(origin, seq), kind, payload, key, headers, created_at,
 FROM (
     SELECT r.*, k.due, k.relay, k.state AS key_state, k.first,
            CASE WHEN r.state = 5 THEN 5 WHEN r.state >= 2 THEN r.state + 1
-                WHEN k.first <> r.seq OR k.due <= {schema}.outbox_now($7::double precision) THEN 0
+                WHEN k.first <> r.seq OR k.due <= {schema}.outbox_now($2::double precision) THEN 0
                 WHEN k.state = 3 THEN 1 WHEN k.state = 2 THEN 2 ELSE 0 END AS shown
     FROM {schema}.outbox_records AS r
     LEFT JOIN {schema}.outbox_keys AS k ON k.line = r.line
     WHERE (r.outbox = $1 OR r.outbox = ANY (ARRAY(
                SELECT $1 || chr(30) || l.lane FROM {schema}.outbox_lanes AS l WHERE l.outbox = $1)))
-      AND r.seq > $2::bigint AND r.state <> 4
+      AND {which} AND r.state <> 4
 ) AS records
-WHERE ($3::integer IS NULL OR shown = $3::integer)
-  AND ($4::text IS NULL OR kind = $4::text)
-  AND ($5::text IS NULL OR key = $5::text)
-ORDER BY seq LIMIT $6::integer
+
+-- name: list
+{shown}
+WHERE ($4::integer IS NULL OR shown = $4::integer)
+  AND ($5::text IS NULL OR kind = $5::text)
+  AND ($6::text IS NULL OR key = $6::text)
+ORDER BY seq LIMIT $7::integer
 
 -- name: at
--- As list, for the rows $2.
-SELECT coalesce(origin, seq), kind, payload, key, headers, created_at,
-       shown, CASE WHEN shown IN (1, 2) THEN due ELSE since END, error, progress,
-       CASE WHEN shown = 1 THEN relay END, seq, substr(outbox, length($1) + 2),
-       CASE WHEN shown = 0 THEN key_state END,
-       CASE WHEN shown = 0 AND key IS NOT NULL THEN coalesce((
-           SELECT concat_ws(chr(10), coalesce(d.origin, d.seq), d.error)
-           FROM {schema}.outbox_records AS d WHERE d.seq = first AND key_state = 4
-       ), (
-           SELECT concat_ws(chr(10), coalesce(b.origin, b.seq), b.error)
-           FROM {schema}.outbox_records AS b
-           WHERE b.line = records.line AND b.state < 2 AND b.seq + 0 < records.seq
-           ORDER BY b.seq + 0 LIMIT 1
-       )) END
-FROM (
-    SELECT r.*, k.due, k.relay, k.state AS key_state, k.first,
-           CASE WHEN r.state = 5 THEN 5 WHEN r.state >= 2 THEN r.state + 1
-                WHEN k.first <> r.seq OR k.due <= {schema}.outbox_now($3::double precision) THEN 0
-                WHEN k.state = 3 THEN 1 WHEN k.state = 2 THEN 2 ELSE 0 END AS shown
-    FROM {schema}.outbox_records AS r
-    LEFT JOIN {schema}.outbox_keys AS k ON k.line = r.line
-    WHERE (r.outbox = $1 OR r.outbox = ANY (ARRAY(
-               SELECT $1 || chr(30) || l.lane FROM {schema}.outbox_lanes AS l WHERE l.outbox = $1)))
-      AND r.seq = ANY ($2::bigint[]) AND r.state <> 4
-) AS records
+-- The rows $3.
+{shown}
 
 -- name: list_dead
 -- By the index of dead records.

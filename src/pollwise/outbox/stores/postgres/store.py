@@ -37,7 +37,7 @@ from pollwise.outbox.records import (
 )
 from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
 from pollwise.outbox.stores.viewed import KEYS_EXAMINED, capped_stats
-from pollwise.outbox.stores.walks import RecordWalk, WalkedOutbox, WalkedRow
+from pollwise.outbox.stores.walks import RecordWalk, WalkedOutbox, WalkedRow, with_shown
 from pollwise.outbox.writers.common import OutboxTarget, batch_of, check_twins, ids_of
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.queues.views import COUNTED_MAX
@@ -104,7 +104,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
             timeout=timeout,
             connections=connections,
             clock=clock,
-            sql=_with_history(statements(TABLES.package)),
+            sql=_statements(),
             apart="claim",  # claims take turns anyway
         )
         self._listen = self.database.listening(listen)
@@ -348,7 +348,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
         else:
             code = None if state is None else number(RECORD_STATES.index(state))
             rows = await self.database.rows(
-                "list", [name, place, code, *chosen, self.database.now()], safe=True
+                "list", [name, self.database.now(), place, code, *chosen], safe=True
             )
         return [self._info(*row) for row in rows]
 
@@ -357,7 +357,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
         return await self._at([seq for (seq,) in rows])
 
     async def _at(self, seqs: Sequence[int]) -> list[RecordInfo]:
-        params = [text(self.name), numbers(seqs), self.database.now()]
+        params = [text(self.name), self.database.now(), numbers(seqs)]
         return [self._info(*row) for row in await self.database.rows("at", params, safe=True)]
 
     async def _walk(self, walk: RecordWalk) -> list[WalkedRow]:
@@ -488,7 +488,10 @@ def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection
     return end.action == "give_back"
 
 
-def _with_history(named: Mapping[str, str]) -> dict[str, str]:
+def _statements() -> dict[str, str]:
     """The statements, with an announcement that also writes history."""
+    named = with_shown(
+        statements(TABLES.package), after="r.seq > $3::bigint", among="r.seq = ANY ($3::bigint[])"
+    )
     written, announce = named["write_history"], named["announce"].removeprefix("WITH ")
     return {**named, "announce_with_history": f"WITH written AS ({written}), {announce}"}

@@ -32,11 +32,11 @@ from pollwise.outbox.records import (
 from pollwise.outbox.stores.base import CLAIM_BYTES
 from pollwise.outbox.stores.sqlite.relays import RelayCalls
 from pollwise.outbox.stores.viewed import KEYS_EXAMINED, capped_stats
-from pollwise.outbox.stores.walks import RecordWalk, WalkedRow
+from pollwise.outbox.stores.walks import RecordWalk, WalkedRow, with_shown
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.queues.views import COUNTED_MAX
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.sql import needed_version
+from pollwise.storage.sql import needed_version, statements
 from pollwise.storage.sqlite.file import (
     FileConnection,
     lenient_text,
@@ -60,6 +60,11 @@ UNREADABLE = "its key is not UTF-8: put the record again with a key that is, and
 KeyOrRecord = tuple[str, int]
 
 _CODES = {state: code for code, state in enumerate(RECORD_STATES)}
+STATEMENTS = with_shown(
+    statements(__package__),
+    after="r.seq > :after",
+    among="r.seq IN (SELECT value FROM json_each(:seqs))",
+)
 
 
 class SqliteCalls(RelayCalls):
@@ -73,6 +78,7 @@ class SqliteCalls(RelayCalls):
     def __init__(self, path: Path, outbox: str, timeout: float) -> None:
         absolute = path.absolute()  # the working directory may change
         super().__init__(absolute, synchronous=None, create=False, timeout=timeout, outbox=outbox)
+        self._sql = STATEMENTS
         self._outbox = outbox
         self.history = SqliteHistory(self, "pollwise_outbox_history", "outbox", outbox)
 

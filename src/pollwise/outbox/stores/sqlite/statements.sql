@@ -288,9 +288,9 @@ FROM pollwise_outbox_keys AS k JOIN pollwise_outbox AS r ON r.seq = k.dead
 WHERE k.outbox = :outbox AND k."key" > :after AND k.state = 3
 ORDER BY k."key" LIMIT :limit;
 
--- name: list
--- A record that is in its lanes is shown as their copies. With the first record before it, for one that
--- waits.
+-- name: shown
+-- Records as they are shown, for `list` and `at`. A record that is in its lanes is shown as their copies.
+-- With the first record before it, for one that waits.
 SELECT coalesce(seq_of, seq), kind, payload, "key", headers, created_at, shown, due, since, error, progress,
        relay, seq, substr(outbox, length(:outbox) + 2),
        CASE WHEN shown = 0 AND "key" IS NOT NULL THEN coalesce(dead, (
@@ -315,42 +315,19 @@ FROM (
        AND k.record = CASE WHEN r."key" IS NULL THEN r.seq ELSE 0 END
     WHERE (r.outbox = :outbox OR r.outbox IN (
         SELECT :outbox || char(30) || lane FROM pollwise_outbox_lanes WHERE outbox = :outbox
-    )) AND r.seq > :after AND r.state <> 4
-) AS records
+    )) AND {which} AND r.state <> 4
+) AS records;
+
+-- name: list
+{shown}
 WHERE (:state IS NULL OR shown = :state)
   AND (:kind IS NULL OR kind = :kind)
   AND (:key IS NULL OR "key" = :key)
 ORDER BY seq LIMIT :limit;
 
 -- name: at
--- As list, for the rows of :seqs, a JSON list.
-SELECT coalesce(seq_of, seq), kind, payload, "key", headers, created_at, shown, due, since, error, progress,
-       relay, seq, substr(outbox, length(:outbox) + 2),
-       CASE WHEN shown = 0 AND "key" IS NOT NULL THEN coalesce(dead, (
-           SELECT min(b.seq) FROM pollwise_outbox AS b
-           WHERE b.outbox = records.outbox AND b."key" = records."key" AND b.state < 2
-             AND b.seq < records.seq
-       )) END
-FROM (
-    SELECT r.seq, r.origin AS seq_of, r.outbox, r.kind, r.payload, r."key", r.headers, r.created_at,
-           CASE
-               WHEN r.state = 5 THEN 5
-               WHEN r.state >= 2 THEN r.state + 1
-               WHEN k.state IN (1, 2) AND k.due > :now AND (k.record > 0 OR NOT EXISTS (
-                   SELECT 1 FROM pollwise_outbox AS b
-                   WHERE b.outbox = r.outbox AND b."key" = r."key" AND b.state < 2 AND b.seq < r.seq
-               )) THEN k.state
-               ELSE 0
-           END AS shown,
-           k.due, coalesce(r.since, r.created_at) AS since, r.error, r.progress, k.relay, k.dead
-    FROM pollwise_outbox AS r LEFT JOIN pollwise_outbox_keys AS k
-        ON k.outbox = r.outbox AND k."key" = coalesce(r."key", '')
-       AND k.record = CASE WHEN r."key" IS NULL THEN r.seq ELSE 0 END
-    WHERE (r.outbox = :outbox OR r.outbox IN (
-        SELECT :outbox || char(30) || lane FROM pollwise_outbox_lanes WHERE outbox = :outbox
-    )) AND r.state <> 4
-      AND r.seq IN (SELECT value FROM json_each(:seqs))
-) AS records;
+-- The rows of :seqs, a JSON list.
+{shown};
 
 -- name: error_of
 SELECT coalesce(origin, seq), error FROM pollwise_outbox WHERE seq = :seq;
