@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
-from urllib.parse import urlencode
 
 from pollwise.errors import ConfigError, PollwiseError
 from pollwise.fleet.stores.base import TargetOrder
 from pollwise.fleet.stores.paging import VIEWED_STATES, TargetFilter, TargetSort
 from pollwise.web.pages.fleet.rows import ORDER_WORDS, STATES, WORDS, TargetRow
 from pollwise.web.pages.fleet.source import FleetSource, ShownFleet
+from pollwise.web.pages.search import PageSearch
 from pollwise.web.texts import counted
 from pollwise.web.view import NotShown, Refused, View, Visit
 
@@ -28,30 +28,23 @@ SORTS: Mapping[TargetSort, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class TargetSearch:
+class TargetSearch(PageSearch):
     """What the address asks for. group: "-" for targets without a group."""
 
     state: str = ""
     group: str = ""
     text: str = ""
     sort: str = ""
-    after: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> TargetSearch:
-        given = {each.name: query.get(each.name, "")[:600] for each in fields(cls)}
+        given = cls.texts_of(query, 600)
         given["state"] = WORDS.get(given["state"], given["state"])
         return cls(**given)
 
     @property
     def filtered(self) -> bool:
         return bool(self.state or self.group or self.text)
-
-    def address(self, **changed: str) -> str:
-        """The query of another page like this one; it begins at the first row, unless `after` is
-        given."""
-        kept = {each.name: getattr(self, each.name) for each in fields(self)} | {"after": ""}
-        return "?" + urlencode({k: v for k, v in (kept | changed).items() if v})
 
     def filter(self, limit: int = ROWS, after: str | None = None) -> TargetFilter:
         """Raises `ConfigError` if the address is wrong."""

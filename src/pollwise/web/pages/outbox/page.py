@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
-from urllib.parse import urlencode
 
 from pollwise.errors import PollwiseError
 from pollwise.outbox.records import OutboxStats, RecordState
@@ -14,6 +13,7 @@ from pollwise.queues.views import COUNTED_MAX
 from pollwise.web.pages.outbox.source import OutboxSource
 from pollwise.web.pages.queues.figures import charts_of
 from pollwise.web.pages.queues.page import SPANS
+from pollwise.web.pages.search import PageSearch
 from pollwise.web.sources import RANGES
 from pollwise.web.texts import compact, counted
 from pollwise.web.view import NotShown, Refused, View, Visit
@@ -40,7 +40,7 @@ TABS: tuple[tuple[str, str], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class RecordSearch:
+class RecordSearch(PageSearch):
     """What the address asks for."""
 
     state: str = ""
@@ -48,11 +48,10 @@ class RecordSearch:
     key: str = ""
     error: str = ""
     span: str = ""
-    after: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> RecordSearch:
-        given = {each.name: query.get(each.name, "")[:TEXT_MAX].strip() for each in fields(cls)}
+        given = cls.texts_of(query, TEXT_MAX)
         for name, known in (("state", dict(TABS)), ("span", RANGES)):
             if given[name] not in known:
                 given[name] = ""
@@ -61,12 +60,6 @@ class RecordSearch:
     @property
     def filtered(self) -> bool:
         return bool(self.kind or self.key or self.error)
-
-    def address(self, **changed: str) -> str:
-        """The query of another page like this one; it begins at the first row, unless `after` is
-        given."""
-        kept = {each.name: getattr(self, each.name) for each in fields(self)} | {"after": ""}
-        return "?" + urlencode({k: v for k, v in (kept | changed).items() if v})
 
 
 class OutboxView(View):

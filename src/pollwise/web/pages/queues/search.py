@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import cast
-from urllib.parse import urlencode
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError
 from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import NAME_LENGTH_MAX, STATES, State
+from pollwise.web.pages.search import PageSearch
 from pollwise.web.sources import RANGES
 
 #: How many jobs a page shows.
@@ -26,10 +26,10 @@ AGES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class JobSearch:
-    """A filter as it stands in the address; "" means any.
+class JobSearch(PageSearch):
+    """Which jobs a page shows.
 
-    age: "older:1h" or "newer:1h", by when the job was put. after: where the page begins.
+    age: "older:1h" or "newer:1h", by when the job was put.
     job: only the job of this id, whatever its state is; the others are ignored then.
     span: the range of the charts, which links keep.
     """
@@ -41,13 +41,12 @@ class JobSearch:
     worker: str = ""
     error: str = ""
     age: str = ""
-    after: str = ""
     span: str = ""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> JobSearch:
         """From the parameters of an address; raises ConfigError for a value that is not allowed."""
-        found = cls(**{each.name: query.get(each.name, "").strip() for each in fields(cls)})
+        found = cls(**cls.texts_of(query))
         if found.state and found.state not in STATES:
             raise ConfigError(f"state = {found.state[:40]!r} is not one of {', '.join(STATES)}")
         if found.span and found.span not in RANGES:
@@ -94,13 +93,3 @@ class JobSearch:
     @property
     def filtered(self) -> bool:
         return bool(self.kind) or self.narrow
-
-    def query(self, **changes: str) -> str:
-        """The part of an address behind the path that shows this filter with some changes.
-
-        Without a change of `after`, it begins with the first page.
-        """
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values |= {"after": "", **changes}
-        kept = {name: value for name, value in values.items() if value}
-        return f"?{urlencode(kept)}" if kept else "?"
