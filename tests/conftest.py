@@ -15,6 +15,7 @@ start. `make clean` removes the caches.
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import signal
@@ -62,6 +63,18 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     turns = {Path(__file__).parent / f"{name}.py": turn for turn, name in enumerate(LONG)}
     items.sort(key=lambda item: turns.get(item.path, len(LONG)))
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """What a test or a command in this process sets about logging ends with the test."""
+    loggers = logging.getLogger("pollwise"), logging.getLogger()
+    before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
+    yield
+    for each, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        each.handlers[:], each.propagate = handlers, propagate
+        if each.level != level:
+            each.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -19,12 +18,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "path", list(sys.path))  # `pollwise worker` adds the current folder
     modules = set(sys.modules)
-    logger, root = logging.getLogger("pollwise"), logging.getLogger()
-    before = logger.handlers[:], logger.level, logger.propagate
-    before_all = root.handlers[:], root.level
     yield tmp_path
-    logger.handlers[:], logger.level, logger.propagate = before
-    root.handlers[:], root.level = before_all
     for name in set(sys.modules) - modules:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -21,19 +21,14 @@ LOGGER = logging.getLogger("pollwise")
 
 
 @pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    before, before_all = (LOGGER.handlers[:], LOGGER.level, LOGGER.propagate), root.handlers[:]
-    level = root.level
+def libraries_as_before() -> Iterator[None]:
     libraries = {name: logging.getLogger(name).level for name in logs.LIBRARIES}
     yield
     for name, kept in libraries.items():
         logging.getLogger(name).setLevel(kept)
-    for logger in root.manager.loggerDict.values():
+    for logger in logging.getLogger().manager.loggerDict.values():
         if isinstance(logger, logging.Logger):
             logger.disabled = False  # a dictConfig disabled them
-    LOGGER.handlers[:], LOGGER.level, LOGGER.propagate = before
-    root.handlers[:], root.level = before_all, level
 
 
 def written(monkeypatch: pytest.MonkeyPatch, level: str, style: str, **given: Any) -> io.StringIO:
