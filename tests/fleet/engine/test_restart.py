@@ -12,7 +12,7 @@ import pytest
 
 from pollwise.errors import ProbeRefused, StoreError, StoreUnavailable
 from pollwise.fleet import Fleet, Reading, Target
-from pollwise.fleet.stores.base import FleetStore, SavedTarget
+from pollwise.fleet.stores.base import FleetStore, SavedTarget, SaveExtras
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import VirtualClock
@@ -197,7 +197,9 @@ class Faulty(FleetStore):
     async def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
         return list(self.kept.values())
 
-    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
+    async def save(
+        self, batch: Sequence[SavedTarget], extras: SaveExtras | None = None
+    ) -> list[str]:
         await asyncio.sleep(0.1)
         if self.fails:
             raise StoreUnavailable("away")

@@ -31,6 +31,10 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
         more["changes"] = [learner.changes.rate, learner.changes.weight]
     if entry.permanent:
         more["permanent"] = True
+    if entry.failing_since is not None:
+        more["failing_since"] = epoch(entry.failing_since)
+        if entry.down_since is not None:
+            more["down"] = True
     if entry.recent:
         more["recent"] = as_text(entry.recent)
     due = scheduler.deferred.get(entry, entry.due) if scheduler.deferred else entry.due
@@ -65,6 +69,10 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     entry.failures = kept.failures
     entry.error = kept.error
     entry.permanent = bool(kept.more.get("permanent"))
+    if entry.failures:
+        entry.failing_since = local(kept.more.get("failing_since") or kept.failed_at)
+        if kept.more.get("down") or entry.dead:
+            entry.down_since = entry.failing_since
     entry.polled_at = local(kept.polled_at)
     entry.succeeded_at = local(kept.succeeded_at)
     entry.failed_at = local(kept.failed_at)

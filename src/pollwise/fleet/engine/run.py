@@ -22,6 +22,7 @@ from pollwise.errors import ProbeTimeout
 from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, PollSlot
 from pollwise.fleet.engine.failures import is_permanent, text_of, wait_of
 from pollwise.fleet.engine.nodes import RENEW, Nodes
+from pollwise.fleet.engine.observing import Observation, PollObserver
 from pollwise.fleet.engine.options import FleetRunOptions
 from pollwise.fleet.engine.restore import restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
@@ -84,6 +85,8 @@ class FleetRun:
         if store is not None and store.shared:
             lease = seconds(options.lease, "lease")
             self._nodes = Nodes(store, node, lease, scheduler, clock, self.pump, self._chores)
+        #: Called with each finished poll.
+        self.observers: list[PollObserver] = []
         #: Chores that also run before the first poll.
         self._first: list[str] = []
         self._not_ready = True
@@ -375,10 +378,10 @@ class FleetRun:
     def _succeeded(self, entry: RunningTarget, reading: Reading, started: float, at: float) -> None:
         scheduler = self.scheduler
         failures, changed = entry.failures, scheduler.changed(entry, reading)
-        now = self._loop.time()
+        before, now = entry.reading, self._loop.time()
         scheduler.succeeded(entry, reading, at, now)
         if entry.place != GONE:
-            self._record(entry, started, at, ok=True, changed=changed)
+            self._observed(entry, Observation(at, at - started, changed, before))
             self.saving.touch(entry)
             if failures:
                 self._report_state(entry)
@@ -395,7 +398,7 @@ class FleetRun:
         text = text_of(error)
         decision = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
         if decision is not None:
-            self._record(entry, started, at, ok=False)
+            self._observed(entry, Observation(at, at - started, before=entry.reading, error=text))
             self.saving.touch(entry)
             self._emit(events.TargetFailed, entry, text, entry.failures, decision.delay)
             if self.scheduler.state(entry, -math.inf) != was[0]:
@@ -404,11 +407,12 @@ class FleetRun:
                 self._emit(events.TargetDead, entry, text, entry.permanent, decision.delay)
         self._note_end(entry, "failed", started, at)
 
-    def _record(
-        self, entry: RunningTarget, started: float, at: float, *, ok: bool, changed: bool = False
-    ) -> None:
-        reading = PastReading(at + self.scheduler.offset, ok, changed, at - started, entry.due - at)
+    def _observed(self, entry: RunningTarget, seen: Observation) -> None:
+        at = seen.at + self.scheduler.offset
+        reading = PastReading(at, seen.ok, seen.changed, seen.took, entry.due - seen.at)
         entry.recent = recorded(entry.recent, reading)
+        for each in self.observers:
+            each.observed(entry, seen)
 
     def _report_state(self, entry: RunningTarget) -> None:
         self._emit(events.TargetStateChanged, entry, self.scheduler.state(entry, -math.inf))

@@ -24,9 +24,10 @@ class RunningTarget:
     """A target and its running state. Times are of the event loop's clock."""
 
     __slots__ = (
-        "changed_at", "dead", "due", "error", "failed_at", "failures", "grid", "host", "interval",
-        "pacer", "paused", "permanent", "place", "polled_at", "probe", "reading", "recent", "share",
-        "strategy", "succeeded_at", "target", "token", "until",
+        "changed_at", "dead", "down_since", "due", "error", "failed_at", "failing_since",
+        "failures", "grid", "host", "interval", "pacer", "paused", "permanent", "place",
+        "polled_at", "probe", "reading", "recent", "share", "strategy", "succeeded_at", "target",
+        "token", "until",
     )  # fmt: skip
 
     def __init__(self, target: Target, probe: Probe, host: str | None, strategy: Strategy) -> None:
@@ -42,6 +43,10 @@ class RunningTarget:
         self.grid: float | None = None
         self.interval = strategy.min_interval
         self.failures = 0
+        #: When the failures in a row began; and the same once they are confirmed: the target is
+        #: down. None after a success.
+        self.failing_since: float | None = None
+        self.down_since: float | None = None
         self.dead = False
         self.permanent = False
         self.paused = False

@@ -190,6 +190,7 @@ class Scheduler:
         entry.reading = reading
         entry.polled_at = entry.succeeded_at = at
         entry.failures = 0
+        entry.failing_since = entry.down_since = None
         if entry.dead:
             entry.dead = entry.permanent = False
             self._rejoin(entry)
@@ -227,6 +228,8 @@ class Scheduler:
             return None
         entry.polled_at = entry.failed_at = at
         entry.failures += 1
+        if entry.failing_since is None:
+            entry.failing_since = at
         entry.error = error
         if entry.pacer is not None:
             entry.pacer.after(Outcome(at, 0, 1, failed=True))
@@ -242,6 +245,8 @@ class Scheduler:
         if decision.dead and not entry.dead:
             entry.dead = True
             self._rejoin(entry)
+        if entry.dead or entry.failures > self.rules.confirmations:
+            entry.down_since = entry.failing_since
         due = at + decision.delay
         confirming = not decision.dead and entry.failures <= self.rules.confirmations
         if confirming and entry.grid is not None:  # not later than its next regular poll
@@ -378,6 +383,7 @@ class Scheduler:
     def close_breaker(self, entry: RunningTarget, now: float) -> None:
         """Clear its failures, close its breaker, and poll it next."""
         entry.failures = 0
+        entry.failing_since = entry.down_since = None
         entry.permanent = False
         if entry.dead:
             entry.dead = False

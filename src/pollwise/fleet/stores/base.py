@@ -17,7 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from pollwise.alerts.values import Alert, Notice
 from pollwise.errors import Unsupported
+from pollwise.fleet.history.values import Period
 from pollwise.fleet.stores.paging import (
     TargetCounts,
     TargetFilter,
@@ -63,6 +65,21 @@ class SavedTarget:
     token: int | None = None
     type: str | None = None
     group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveExtras:
+    """What is saved in the same transaction as the state of targets. What belongs to a target that
+    is refused is dropped.
+
+    periods: finished periods of their history.
+    alerts: alerts that opened or changed, each replacing the one with its id.
+    notices: what is to be sent about them, put into the outbox of the fleet's alerts.
+    """
+
+    periods: Sequence[Period] = ()
+    alerts: Sequence[Alert] = ()
+    notices: Sequence[Notice] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +183,9 @@ class FleetStore(ABC):
         """The saved state of these targets; None for all. The first call opens the store."""
 
     @abstractmethod
-    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
+    async def save(
+        self, batch: Sequence[SavedTarget], extras: SaveExtras | None = None
+    ) -> list[str]:
         """Save these, each replacing the state saved under its name; all or none.
 
         Returns the names that were refused because their token is not the newest.

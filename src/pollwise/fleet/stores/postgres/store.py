@@ -22,6 +22,7 @@ from pollwise.fleet.stores.base import (
     FleetStore,
     LeaseRenewal,
     SavedTarget,
+    SaveExtras,
     TargetLease,
     TargetOrder,
     TargetPage,
@@ -155,7 +156,9 @@ class PostgresFleetStore(FleetStore):
             "staleness": max(oldest[0][1], 0.0) if oldest else None,
         }
 
-    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
+    async def save(
+        self, batch: Sequence[SavedTarget], extras: SaveExtras | None = None
+    ) -> list[str]:
         if not batch:
             return []
         columns = [

@@ -22,6 +22,7 @@ from pollwise.fleet.stores.base import (
     FleetNode,
     FleetStore,
     SavedTarget,
+    SaveExtras,
     TargetOrder,
     TargetPage,
     in_order,
@@ -95,7 +96,7 @@ class _FleetTables(SqliteFile):
         listed = None if names is None else json.dumps(list(names))
         return [TargetOrder(*row) for row in self._rows("pending", names=listed)]
 
-    def save(self, batch: Sequence[SavedTarget]) -> list[str]:
+    def save(self, batch: Sequence[SavedTarget], extras: SaveExtras | None = None) -> list[str]:
         rows = [
             (
                 self._fleet, each.name, each.due, each.paused, each.state, each.failures,
