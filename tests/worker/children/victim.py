@@ -40,7 +40,10 @@ def of(claim: Claim, what: str, at: float) -> dict[str, Any]:
 class Logged(Queue):
     async def claim(self, *given: Any, **named: Any) -> list[Claim]:
         claims = await super().claim(*given, **named)
-        note(*({**of(c, "claim", c.until - LEASE), "until": c.until} for c in claims))
+        # Not `until - LEASE`: that time was read before it waited for the lock of the store, and
+        # another worker may have found the lapsed lease in the meantime.
+        now = time.time()
+        note(*({**of(c, "claim", now), "until": c.until} for c in claims))
         return claims
 
     async def renew(self, claims: Iterable[Claim], *given: Any, **named: Any) -> Renewal:
