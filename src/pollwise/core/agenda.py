@@ -39,7 +39,8 @@ class Agenda(Generic[K]):
     on the agenda and never comes due. Every change costs O(log n), amortised: a sweep now and
     then costs O(n).
 
-    ties: returns what to compare, for a key, before the order of adding; smaller goes first.
+    ties: returns what to compare, for a key, before the order of adding; smaller goes first. It is
+        asked again each time the key is moved.
 
     >>> agenda = Agenda[str]()
     >>> agenda.upsert("b", due=5.0)
@@ -73,11 +74,11 @@ class Agenda(Generic[K]):
             )
         node = self._nodes.get(key)
         if node is None:
-            tie = None if self._ties is None else self._ties(key)
             arrival = self._arrivals
             self._arrivals += 1
         else:
-            _, _, tie, arrival, key = node
+            _, _, _, arrival, key = node
+        tie = None if self._ties is None else self._ties(key)
         self._nodes[key] = node = (due, -priority, tie, arrival, key)
         heappush(self._heap, node)
         self._sweep()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollwise.core.outcome import Outcome
-from pollwise.core.strategies.freshness import Freshness, FreshnessPacer
+from pollwise.core.strategies.freshness import Freshness, FreshnessPacer, staleness_score
 from pollwise.errors import ConfigError
 from tests.core.strategies.pacing import saw, turns
 
@@ -87,7 +87,8 @@ def test_a_failure_teaches_nothing_about_changes() -> None:
 
 def test_the_staler_the_sooner() -> None:
     """Long without a success, each failure brings the interval nearer to the min_interval."""
-    assert [FRESH.score(age) for age in (-1.0, 0.0, 75.0, 300.0, 1e9)] == [0, 0, 0.25, 1, 1]
+    ages = (-1.0, 0.0, 75.0, 300.0, 1e9, None)
+    assert [staleness_score(age, 300.0) for age in ages] == [0, 0, 0.25, 1, 1, 1]
     pacer = Freshness(base_interval="100s").pacer()
     pacer.after(saw(0, at=0.0))
     delays = [pacer.after(saw(0, at=at, failed=True)).delay for at in (100.0, 200.0, 300.0, 400.0)]

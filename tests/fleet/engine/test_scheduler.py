@@ -46,16 +46,20 @@ def scheduler_of(**given: Any) -> Scheduler:
 # The agenda
 
 
-def test_order_is_due_then_priority_then_name() -> None:
+def test_order_is_due_then_priority_then_score_then_name() -> None:
+    """As in Pulse's queue: of targets due together, the stalest first, then by name."""
     scheduler = scheduler_of()
-    for name, due, priority in [("d", 2, 9), ("c", 1, 0), ("b", 1, 0), ("a", 1, -1), ("e", 1, 5)]:
+    for name, due, priority, succeeded_at in [
+        ("d", 400, 9, None), ("c", 300, 0, 200), ("b", 300, 0, 200), ("a", 300, -1, None),
+        ("e", 300, 5, 290), ("f", 300, 0, 90), ("g", 300, 0, None),
+    ]:  # fmt: skip
         entry = entry_of(name, priority=priority)
-        entry.due = due
+        entry.due, entry.succeeded_at = due, succeeded_at
         scheduler.add([entry], 0.0)
     order = []
-    while (taken := scheduler.take(10.0)) is not None:
+    while (taken := scheduler.take(500.0)) is not None:
         order.append(taken.target.name)
-    assert order == ["e", "b", "c", "a", "d"]
+    assert order == ["e", "g", "f", "b", "c", "a", "d"]
     assert scheduler.agenda.first_due() == math.inf
 
 

@@ -34,6 +34,16 @@ JITTER = 0.05
 TURN = 2.0
 
 
+def staleness_score(age: float | None, max_interval: float) -> float:
+    """How stale a target is, from 0 to 1: the age of its last success as a share of its
+    max_interval. A target that never succeeded has 1.
+
+    >>> staleness_score(75.0, 300.0), staleness_score(4000.0, 300.0), staleness_score(None, 300.0)
+    (0.25, 1.0, 1.0)
+    """
+    return 1.0 if age is None else min(max(age / max_interval, 0.0), 1.0)
+
+
 @dataclass(frozen=True, init=False, slots=True)
 class Freshness(Strategy):
     """Poll what changes or is stale sooner, what is quiet later.
@@ -83,10 +93,6 @@ class Freshness(Strategy):
 
     def pacer(self) -> FreshnessPacer:
         return FreshnessPacer(self)
-
-    def score(self, age: float) -> float:
-        """How stale a target is whose last success was `age` seconds ago, from 0 to 1."""
-        return min(max(age / self.max_interval, 0.0), 1.0)
 
 
 class FreshnessPacer(Pacer):
@@ -140,8 +146,7 @@ class FreshnessPacer(Pacer):
         strategy = self._strategy
         fresh = min(max(math.sqrt(strategy.base_interval / self.changes.rate),
         strategy.min_interval), strategy.max_interval)  # fmt: skip
-        age = self.age(now)
-        score = 1.0 if age is None else strategy.score(age)
+        score = staleness_score(self.age(now), strategy.max_interval)
         target = strategy.min_interval + (fresh - strategy.min_interval) * (1.0 - score)
         target /= 1.0 + ERROR_WEIGHT * self._errors
         return target * (1.0 + QUEUED_WEIGHT * max(self.queued - 1, 0))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pollwise.core.strategies.base import Pacer, Strategy
 from pollwise.core.strategies.fixed import Fixed
-from pollwise.core.strategies.freshness import FreshnessPacer
+from pollwise.core.strategies.freshness import FreshnessPacer, staleness_score
 
 if TYPE_CHECKING:
     from pollwise.core.shares import Share
@@ -71,6 +71,11 @@ class RunningTarget:
     def learner(self) -> FreshnessPacer | None:
         """Its pacer, if that learns how often the reading changes."""
         return self.pacer if isinstance(self.pacer, FreshnessPacer) else None
+
+    def score(self, at: float) -> float:
+        """How stale it is at `at`, from 0 to 1; see `staleness_score`."""
+        since = self.succeeded_at
+        return staleness_score(None if since is None else at - since, self.strategy.max_interval)
 
     def __repr__(self) -> str:
         return f"<{self.target.name} due {self.due:g}>"

@@ -36,8 +36,9 @@ def spread(name: str) -> float:
     return int.from_bytes(digest, "big") / 2**56
 
 
-def _name_of(entry: RunningTarget) -> str:
-    return entry.target.name
+def _stalest_first(entry: RunningTarget) -> tuple[float, str]:
+    """Orders targets that are due together: the stalest at that time, then by name."""
+    return -entry.score(entry.due), entry.target.name
 
 
 class _Host:
@@ -47,7 +48,7 @@ class _Host:
 
     def __init__(self) -> None:
         self.polled = 0
-        self.waiting: Agenda[RunningTarget] = Agenda()
+        self.waiting: Agenda[RunningTarget] = Agenda(ties=_stalest_first)
 
 
 class Scheduler:
@@ -59,8 +60,8 @@ class Scheduler:
         self.rules = rules
         self.budget = budget
         self.entries: dict[str, RunningTarget] = {}
-        #: By due time, then priority, then name. Parked targets are not on it.
-        self.agenda: Agenda[RunningTarget] = Agenda(ties=_name_of)
+        #: By due time, then priority, then score, then name. Parked targets are not on it.
+        self.agenda: Agenda[RunningTarget] = Agenda(ties=_stalest_first)
         #: Seconds since 1970 minus the loop's time, for quiet hours and saved times.
         self.offset = 0.0
         #: Number of targets that are due and wait for a slot, as last counted by the run.
