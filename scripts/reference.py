@@ -23,6 +23,7 @@ from diagrams import layers
 from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import short
+from pollwise.fleet.probes import MODULES, facts_of
 from pollwise.lab.cost import idle_polls_a_month
 from pollwise.lab.prices import PRICES, dollars_a_month
 from pollwise.lab.replay.base import Situation
@@ -61,6 +62,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FOLDER = DOCS / "reference"
 TUTORIAL = DOCS / "tutorial" / "getting-started.md"
+PROBES = DOCS / "how-to" / "fleet-probes.md"
 SQS = DOCS / "how-to" / "sqs.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PACKAGE = ROOT / "src" / "pollwise"
@@ -578,6 +580,15 @@ def held_or_not() -> str:
     return table(("polling", "receives", "a month", "mean wait", "p95"), rows)
 
 
+def facts() -> str:
+    """The facts of each probe type."""
+    rows = []
+    for type in MODULES:
+        for name, about in (facts_of(type) or {}).items():
+            rows.append((f"`{type}`" if name == "value" else "", f"`{name}`", about))
+    return table(("type", "fact", ""), rows)
+
+
 def architecture_map() -> str:
     """The parts of src/pollwise by layer, from the lowest to the highest."""
     rows = []
@@ -618,6 +629,7 @@ def main(arguments: list[str]) -> int:
     wanted = {FOLDER / name: f"{NOTE}\n\n{page()}\n" for name, page in PAGES.items()}
     wanted[TUTORIAL] = with_table(TUTORIAL, "tradeoff", tradeoff())
     wanted[SQS] = with_table(SQS, "held", held_or_not())
+    wanted[PROBES] = with_table(PROBES, "facts", facts())
     wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
     stale = []
     for path, text in wanted.items():

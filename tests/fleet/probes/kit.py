@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pollwise.fleet.probes import make_probe
+from pollwise.fleet.probes import facts_of, make_probe
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from tests.support.daemons import HOST, Missing
@@ -44,7 +44,10 @@ async def polled(
 async def poll(target: Target, last: Reading | None = None, timeout: float = PATIENCE) -> Reading:
     context = ProbeContext(last, asyncio.get_running_loop().time() + timeout, time.time())
     async with asyncio.timeout(timeout):
-        return Reading.of(await make_probe(target)(target, context))
+        reading = Reading.of(await make_probe(target)(target, context))
+    declared = facts_of(target.type)
+    assert declared is None or set(reading.facts) <= set(declared), "FACTS lacks a fact"
+    return reading
 
 
 @dataclass

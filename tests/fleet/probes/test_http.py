@@ -372,7 +372,7 @@ def test_a_certificate_reports_when_it_expires(tmp_path: Path, verified: bool) -
     async def main() -> None:
         async with web(page("x"), made_one.context()) as server:
             found = await polled("http", url=server.url(), **trust)
-            assert found.facts["tls_expires_in_days"] == pytest.approx(30, abs=0.2)
+            assert found.facts["days_left"] == pytest.approx(30, abs=0.2)
             assert "warning" not in found.facts
             warned = await polled("http", url=server.url(), tls_warning="60d", **trust)
             assert "expires in" in str(warned.facts["warning"])

@@ -233,6 +233,10 @@ def test_the_first_rows_of_postgres_are_the_reading(postgres: Postgres) -> None:
     many = "SELECT generate_series(1, 100000000)"
     assert reading("sql", url=url, query=many, rows=3).value == "[[1],[2],[3]]"
     assert reading("sql", url=url, query="SHOW server_version_num").facts["rows"] == 1
+    assert reading("sql", url=url, query="SELECT sum(n) FROM (VALUES (1.5), (2)) AS t(n)").facts[
+        "value"
+    ] == pytest.approx(3.5)
+    assert "value" not in reading("sql", url=url, query="SELECT 'NaN'::numeric").facts
 
 
 def test_nothing_is_written_to_postgres(postgres: Postgres) -> None:

@@ -133,7 +133,7 @@ def test_tls_reports_when_the_certificate_expires(tmp_path: Path) -> None:
         async with web(page("x"), made_one.context()) as server:
             address = f"{HOST}:{server.port}"
             found = await polled("tcp", address=address, tls=True, ca=str(made_one.file))
-            assert found.facts["tls_expires_in_days"] == pytest.approx(5, abs=0.2)
+            assert found.facts["days_left"] == pytest.approx(5, abs=0.2)
             assert "expires in" in found.summary
             assert (await polled("tcp", address=address, tls=True, verify=False)).facts["warning"]
             with pytest.raises(ProbeError, match=r"self.signed"):

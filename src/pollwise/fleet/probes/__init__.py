@@ -1,11 +1,14 @@
 """The built-in probes, by their type.
 
 `make` of a probe's module turns a target's options into a probe, or raises ConfigError with all
-that is wrong. The module, and the extra it needs, are imported with the first target.
+that is wrong. The module, and the extra it needs, are imported with the first target. Its `FACTS`
+names the facts that its readings can have, for conditions and the docs; a module without FACTS
+allows any.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from pollwise.errors import ConfigError, did_you_mean
@@ -34,6 +37,29 @@ def make_probe(target: Target) -> Probe:
         raise ConfigError(f"target {target.name!r}: {target.probe!r} is not a probe type; {known}")
     probe: Probe = import_module(f"pollwise.fleet.probes.{module}").make(target)
     return probe
+
+
+def facts_of(type: str) -> Mapping[str, str] | None:
+    """The facts that readings of a probe type can have, each with its meaning.
+
+    A fact may be missing in a reading, such as `days_left` without TLS. `value` stands for the
+    reading's value. None if any fact is possible: for functions, and types that are not built in.
+    """
+    module = MODULES.get(type)
+    if module is None:
+        return None
+    found: Mapping[str, str] | None = getattr(
+        import_module(f"pollwise.fleet.probes.{module}"), "FACTS", None
+    )
+    return found
+
+
+def seconds_in(fact: str) -> float:
+    """Seconds in one unit of a fact that is a time: `ms` is in milliseconds, `days_left` in days,
+    and all others, such as `ttl`, in seconds."""
+    if fact == "ms" or fact.endswith("_ms"):
+        return 0.001
+    return 86400.0 if fact == "days_left" else 1.0
 
 
 def host_of(target: Target, probe: Probe) -> str | None:

@@ -32,6 +32,14 @@ _COMPLAINT_KEPT = 4096
 _COMPLAINT_MAX = 200
 
 
+FACTS = {
+    "value": "the value at `json` or the group of `regex`; else a digest of the output",
+    "exit": "the exit code",
+    "ms": "milliseconds until the program ended",
+    "bytes": "size of the output",
+}
+
+
 class CommandProbe:
     """Runs a program. Options: run (a list of words, or text that is split like in a shell),
     expect (exit codes, 0), json, regex, limit, folder, env (added to the environment)."""

@@ -38,6 +38,14 @@ RECORDS = (
 )  # fmt: skip
 
 
+FACTS = {
+    "value": "the records, sorted, one per line",
+    "answers": "number of records",
+    "ttl": "seconds that the records may be cached",
+    "ms": "milliseconds until the answer",
+}
+
+
 class DnsProbe:
     """Resolves a name. Options: domain, record (A), server ("9.9.9.9" or "9.9.9.9:53"), tcp.
 

@@ -20,7 +20,7 @@ from xml.parsers import expat
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import digest
 from pollwise.fleet.probes.http.fetch import HttpAnswer
-from pollwise.fleet.probes.http.probe import UrlProbe
+from pollwise.fleet.probes.http.probe import URL_FACTS, UrlProbe
 from pollwise.fleet.probes.options import failed
 
 DEPTH_MAX = 100
@@ -33,6 +33,14 @@ _ENTRIES = frozenset({"item", "entry"})
 _IDS = ("id", "guid", "link", "title")
 _DATES = ("updated", "pubDate", "published", "date")
 _KEPT = frozenset({*_IDS, *_DATES})
+
+
+FACTS = {
+    "value": "a digest of the ids of all entries",
+    "entries": "number of entries",
+    "newest": "title of the newest entry",
+    **URL_FACTS,
+}
 
 
 @dataclass(slots=True)

@@ -46,6 +46,14 @@ _CODES = {
 }
 
 
+FACTS = {
+    "value": "`reachable`",
+    "ms": "milliseconds of the fastest answer",
+    "lost": "number of echo requests without an answer",
+    "address": "the address that was polled",
+}
+
+
 class PingProbe:
     """Sends echo requests. Options: address, count (1), wait (1s for each answer).
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra
 from pollwise.fleet.probes.http.fetch import HttpAnswer
-from pollwise.fleet.probes.http.probe import UrlProbe
+from pollwise.fleet.probes.http.probe import URL_FACTS, UrlProbe
 from pollwise.fleet.probes.options import ProbeOptions, failed
 
 try:
@@ -39,6 +39,13 @@ AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _AFTER_NAME = ("{", " ", "\t")
 _ACCEPT = "text/plain;version=0.0.4"
+
+
+FACTS = {
+    "value": "the number",
+    "samples": "number of samples that matched",
+    **URL_FACTS,
+}
 
 
 class PrometheusProbe(UrlProbe):

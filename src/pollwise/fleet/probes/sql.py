@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -32,6 +34,13 @@ from pollwise.runtime.redact import shown_url, without_secrets
 #: Seconds to wait for a locked SQLite database.
 BUSY = 5.0
 _POSTGRES = ("postgresql", "postgres")
+
+
+FACTS = {
+    "value": "the number, if the result is one number; else the rows as JSON, or their digest",
+    "rows": "number of rows that were read",
+    "ms": "milliseconds until the result was read",
+}
 
 
 class SqlProbe:
@@ -61,8 +70,8 @@ class SqlProbe:
             "ms": round((loop.time() - began) * 1000, 1),
         }
         only = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
-        if isinstance(only, (int, float)):
-            facts["value"] = only
+        if isinstance(only, (int, float, Decimal)) and math.isfinite(only):
+            facts["value"] = float(only) if isinstance(only, Decimal) else only
         value = text if len(text) <= 200 else digest(text.encode())
         return Reading(value, None, facts, text[:80])
 

@@ -24,6 +24,14 @@ GREETING_MAX = 4096
 TLS_WARNING = 14 * 86400.0
 
 
+FACTS = {
+    "value": "`open`; with `read` the first line, with `regex` what it matches there",
+    "ms": "milliseconds until the connection was open, TLS included",
+    "days_left": "over TLS: days until the server's certificate expires",
+    "warning": "over TLS: a text, if the certificate expires sooner than `tls_warning`",
+}
+
+
 class TcpProbe:
     """Connects. Options: address ("host:port"), send, read (use the first line as the reading),
     regex (use what it matches in that line), tls, verify, ca, tls_warning."""

@@ -17,13 +17,20 @@ except ImportError as error:
     raise MissingExtra("a probe over TLS", "fleet") from error
 
 
+#: What `note_certificate` adds to the facts.
+TLS_FACTS = {
+    "days_left": "over TLS: days until the server's certificate expires",
+    "warning": "over TLS: a text, if the certificate expires sooner than `tls_warning`",
+}
+
+
 def note_certificate(facts: dict[str, Plain], secured: Any, epoch: float, warning: float) -> None:
     """Add the remaining validity of a connection's certificate to `facts`, and a warning if it is
     shorter than `warning` seconds."""
     raw = secured.getpeercert(binary_form=True)
     days = days_left(raw, epoch) if raw else None
     if days is not None:
-        facts["tls_expires_in_days"] = days
+        facts["days_left"] = days
         if days * 86400 < warning:
             facts["warning"] = f"the certificate expires in {days:g} days"
 

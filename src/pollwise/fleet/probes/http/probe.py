@@ -18,9 +18,22 @@ from typing import ClassVar
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
+from pollwise.fleet.probes.http.certificates import TLS_FACTS
 from pollwise.fleet.probes.http.fetch import BODY_MAX, Fetch, HttpAnswer
 from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
+
+#: The facts of every probe that reads a URL.
+URL_FACTS = {
+    "status": "the status code",
+    "ms": "milliseconds until the answer was read, redirects included",
+    **TLS_FACTS,
+}
+FACTS = {
+    "value": "the value at `json` or the group of `regex`; else a digest of the body",
+    **URL_FACTS,
+    "bytes": "size of the body, unpacked",
+}
 
 
 class UrlProbe(ABC):
