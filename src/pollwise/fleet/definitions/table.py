@@ -1,0 +1,259 @@
+"""Reads the table of one target: its own keys, those of its group, and the options of its probe.
+
+The same for a table of fleet.toml, for the body of a request, and for the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pollwise.durations import shown
+from pollwise.errors import ConfigError, PollwiseError, did_you_mean
+from pollwise.fleet.actions import PutJob, Webhook
+from pollwise.fleet.definitions.variables import replaced
+from pollwise.fleet.probes import MODULES, make_probe
+from pollwise.fleet.probes.options import BadOptions, hint
+from pollwise.fleet.targets import Action, Target
+from pollwise.runtime.redact import without_hidden
+
+#: What a target's table may have apart from the options of its probe.
+PLAN_KEYS = (
+    "base_interval", "dead_after", "host", "interval", "labels", "max_interval", "min_interval",
+    "priority", "quiet", "timeout", "weight",
+)  # fmt: skip
+ACTION_KEYS = ("put", "webhook")
+_OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, *ACTION_KEYS)
+_BOUNDS = ("base_interval", "min_interval", "max_interval")
+_ARGUMENTS = {
+    "webhook": ("url", "secret", "timeout", "headers", "verify", "ca"),
+    "put": ("queue", "kind", "priority", "keyed"),
+}
+
+#: The line where the error is, if known (that of a target is the line of its header), and the
+#: error.
+Problem = tuple[int | None, str]
+
+
+class WrongDefinition(ConfigError):
+    """A definition of a target that cannot be used. `problems` has everything that is wrong."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(map(without_hidden, problems))
+        super().__init__("; ".join(self.problems))
+
+
+def read_target(
+    table: Mapping[str, Any],
+    groups: Mapping[str, Mapping[str, Any]] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Target:
+    """The target of one table; WrongDefinition lists everything that is wrong with it.
+
+    groups: what each group sets, if there are any.
+    """
+    reader = TargetTables(environment)
+    for name, each in (groups or {}).items():
+        reader.add_group(name, each)
+    target = reader.target(table)
+    if target is None or reader.problems:
+        found = dict.fromkeys(what for _, what in reader.problems)
+        raise WrongDefinition(list(found))
+    return target
+
+
+class TargetTables:
+    """Reads the tables of targets, with what they have in common. Errors go to `problems`."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self.problems: list[Problem] = []
+        self.puts: dict[str, PutJob] = {}
+        self._actions: dict[str, Action] = {}
+        #: What each group sets.
+        self.groups: dict[str, dict[str, Any]] = {}
+
+    def add_group(self, name: str, table: Mapping[str, Any]) -> None:
+        """Let targets inherit from this group."""
+        line = self.group_line(name)
+        for key in ("name", "group"):
+            if key in table:
+                self.wrong(line, f"group {name!r}: {key} is only for targets")
+        kept = {key: each for key, each in table.items() if key not in ("name", "group")}
+        self.groups[name] = self.with_variables(kept, line, f"group {name!r}")
+
+    def target(self, table: Mapping[str, Any], line: int | None = None) -> Target | None:
+        """The target of a table, or None if something is wrong with it."""
+        return _TargetReader(self, line, table).target()
+
+    def group_line(self, name: str) -> int | None:
+        """The line of a group in its file, if there is one."""
+        return None
+
+    def with_variables(
+        self, table: Mapping[str, Any], line: int | None, where: str
+    ) -> dict[str, Any]:
+        """A table whose `${NAME}` are replaced."""
+
+        def missing(key: str, name: str) -> None:
+            what = f"the environment variable {name} is not set; set it, or write $${{ for ${{"
+            self.wrong(line, f"{where}: {key}: {what}")
+
+        return replaced(table, self._environment, missing)
+
+    def wrong(self, line: int | None, what: str) -> None:
+        self.problems.append((line, what))
+
+    def action(self, key: str, given: Any) -> Action:
+        """The action that a table asks for; equal tables share one."""
+        written = f"{key} {given!r}"
+        found = self._actions.get(written)
+        if found is None:
+            makers: dict[str, Callable[..., Action]] = {"webhook": Webhook, "put": self._put}
+            needed = "url" if key == "webhook" else "queue"
+            arguments = {needed: given} if isinstance(given, str) else given
+            if not isinstance(arguments, dict) or needed not in arguments:
+                raise ConfigError(f"needs {needed} = '…', as text or in a table")
+            for name in arguments:
+                if name not in _ARGUMENTS[key]:
+                    raise ConfigError(f"has no {name}; {hint(name, _ARGUMENTS[key])}")
+            found = self._actions[written] = makers[key](**arguments)
+        return found
+
+    def _put(self, queue: str, **given: Any) -> PutJob:
+        put = PutJob(queue, **given)
+        self.puts[f"{queue} {given!r}"] = put
+        return put
+
+
+class _TargetReader:
+    """Reads one target. Errors in inherited keys are reported once, for the group."""
+
+    def __init__(self, tables: TargetTables, line: int | None, table: Mapping[str, Any]) -> None:
+        self._tables = tables
+        self._line = line
+        name = table.get("name")
+        self._where = f"target {name!r}" if isinstance(name, str) and name else "a target"
+        self._own = tables.with_variables(table, line, self._where)
+        self._sound = True
+        self._group: str | None = None
+        self._given = self._merged()
+
+    def target(self) -> Target | None:
+        """The target, or None if something is wrong with it."""
+        given = self._given
+        if "name" not in given:
+            self._wrong("", "name is missing")
+        kind = given.get("type")
+        if kind is None:
+            self._wrong("", f"type is missing: one of {', '.join(sorted(MODULES))}")
+        elif not isinstance(kind, str) or kind not in MODULES:
+            known = hint(str(kind).lower(), sorted(MODULES))
+            self._wrong("type", f"type = {shown(kind)} is not a probe type; {known}")
+            kind = None
+        actions = self._read_actions()
+        plan = {key: given[key] for key in PLAN_KEYS if key in given}
+        self._check_texts(plan)
+        named = {"name": given.get("name", "-")}
+        if kind is None:
+            # Its options cannot be checked without a type; everything else can.
+            self._plan(named, "http", plan)
+            return None
+        options = {key: each for key, each in given.items() if key not in _OWN_KEYS}
+        target = self._plan(named, kind, plan, options=options, group=self._group, actions=actions)
+        try:
+            make_probe(target or Target("-", kind, options=options))
+        except BadOptions as error:
+            for key, what in error.problems:
+                self._wrong(key, f"{key} {self._nearer(key, what)}")
+        except (PollwiseError, ImportError) as error:
+            self._wrong("type", f"type = {kind!r}: {_bare(error)}")
+        return target if self._sound else None
+
+    def _merged(self) -> dict[str, Any]:
+        own = self._own
+        name = own.get("group")
+        if name is None:
+            return own
+        if not isinstance(name, str) or not name:
+            self._wrong("group", f"group = {shown(name)} must be text")
+            return own
+        groups = self._tables.groups
+        if groups and name not in groups:
+            advice = did_you_mean(name, groups, f"write [group.{name}], empty if need be")
+            self._wrong("group", f"group = {name!r} does not exist; {advice}")
+            return own
+        self._group = name
+        merged = dict(groups.get(name, {}))
+        # An interval and bounds exclude each other: the target's own replace the group's.
+        if "interval" in own:
+            merged = {key: each for key, each in merged.items() if key not in _BOUNDS}
+        elif any(key in own for key in _BOUNDS):
+            merged.pop("interval", None)
+        for key, each in own.items():
+            before = merged.get(key)
+            if isinstance(each, dict) and isinstance(before, dict):
+                each = {**before, **each}
+            merged[key] = each
+        return merged
+
+    def _read_actions(self) -> tuple[Action, ...]:
+        found: list[Action] = []
+        for key in ACTION_KEYS:
+            if key in self._given:
+                try:
+                    found.append(self._tables.action(key, self._given[key]))
+                except (PollwiseError, TypeError) as error:
+                    self._wrong(key, f"{key}: {error}")
+        return tuple(found)
+
+    def _check_texts(self, plan: dict[str, Any]) -> None:
+        """Check what `Target` does not check."""
+        if "host" in plan and not isinstance(plan["host"], str):
+            self._wrong("host", f"host = {shown(plan.pop('host'))} must be text")
+        labels = plan.get("labels", {})
+        if not isinstance(labels, dict) or not all(isinstance(e, str) for e in labels.values()):
+            self._wrong("labels", "labels must be a table of texts")
+            del plan["labels"]
+
+    def _plan(
+        self, named: dict[str, Any], kind: str, plan: dict[str, Any], **more: Any
+    ) -> Target | None:
+        try:
+            return Target(**named, probe=kind, **plan, **more)
+        except (ConfigError, TypeError, ValueError) as error:
+            together = error
+        alone = 0
+        for key, each in (*named.items(), *plan.items()):
+            try:
+                Target(**{"name": "-", "probe": kind, key: each})
+            except (ConfigError, TypeError, ValueError) as error:
+                alone += 1
+                self._wrong(key, _bare(error))
+        if not alone:
+            contradicting = [key for key in ("interval", *_BOUNDS) if key in plan]
+            self._wrong(contradicting[0] if contradicting else "", _bare(together))
+        return None
+
+    def _nearer(self, key: str, what: str) -> str:
+        """An unknown option of a probe may have been meant as a key of the target itself."""
+        near = get_close_matches(key, _OWN_KEYS, 1, 0.75)
+        if what.startswith("is not an option") and "did you mean" not in what and near:
+            return f"is not an option; did you mean {near[0]}?"
+        return what
+
+    def _wrong(self, key: str, what: str) -> None:
+        self._sound = False
+        if key and key not in self._own and self._group is not None:
+            line = self._tables.group_line(self._group)
+            self._tables.wrong(line, f"group {self._group!r}: {what}")
+        else:
+            self._tables.wrong(self._line, f"{self._where}: {what}")
+
+
+def _bare(error: BaseException) -> str:
+    """The message of an error without the target's name, which is printed anyway."""
+    return re.sub(r"^target '.*?': ", "", str(error))
