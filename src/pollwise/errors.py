@@ -22,6 +22,7 @@
     │   └── ProbeRefused     it will never work: not allowed, not found, not understood
     ├── PublishError         a broker or receiver did not accept a record; it may later
     │   └── PublishRefused   it will never accept this one
+    ├── ChannelError         a channel could not send a notice; it may later, unless permanent
     ├── SignatureError       a webhook has no valid signature, or an old one
     └── MissingExtra         an optional dependency is not installed
 
@@ -184,6 +185,21 @@ class PublishRefused(PublishError):
     """This record will never be accepted: too large, or with a name that is not allowed."""
 
     permanent = True
+
+
+class ChannelError(PollwiseError):
+    """A channel could not send a notice. The message contains no secrets.
+
+    permanent: True if this notice will never be sent, so that a retry cannot help.
+    retry_after: how many seconds the receiver asked to wait, if it did.
+    """
+
+    def __init__(
+        self, text: str, *, permanent: bool = False, retry_after: float | None = None
+    ) -> None:
+        self.permanent = permanent
+        self.retry_after = retry_after
+        super().__init__(text)
 
 
 class SignatureError(PollwiseError, ValueError):

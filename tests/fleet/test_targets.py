@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pollwise.alerts.quiet import Quiet
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
 from pollwise.fleet import Fleet, FleetRunOptions, Reading, Target
-from pollwise.fleet.engine.quiet import Quiet
 from pollwise.fleet.targets import VALUE_MAX
 
 

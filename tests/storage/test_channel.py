@@ -20,7 +20,7 @@ from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
-from pollwise.storage.channel import RIDE_EVERY, SEND_EVERY, TURN_AFTER, Channel, HintTransport
+from pollwise.storage.channel import RIDE_EVERY, SEND_EVERY, TURN_AFTER, HintChannel, HintTransport
 from pollwise.storage.wanted import ANNOUNCED_FOR, HEARD_AFTER
 from tests.support.kit import Seen
 
@@ -98,7 +98,7 @@ class Process:
         self.busy = asyncio.Event()
         self.busy.set()
         # The system's clock in a virtual loop: virtual time need not stand still for a check.
-        self.channel = Channel(MemoryTransport(exchange), Clock())
+        self.channel = HintChannel(MemoryTransport(exchange), Clock())
         options = LoopOptions(
             events=self.seen.events,
             hints=self.channel,
@@ -253,7 +253,7 @@ def test_a_poll_that_began_before_the_proof_is_not_trusted() -> None:
 def test_one_job_does_not_wake_a_herd(others: int) -> None:
     async def main() -> None:
         async with processes(others) as (exchange, started):
-            putter = Channel(MemoryTransport(exchange), Clock())
+            putter = HintChannel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)  # each has heard the others' checks
             chosen = set()
             for _ in range(20):
@@ -283,7 +283,7 @@ def woken_since(before: list[int], started: list[Process]) -> list[int]:
 def test_a_hint_of_many_jobs_wakes_as_many() -> None:
     async def main() -> None:
         async with processes(10) as (exchange, started):
-            putter = Channel(MemoryTransport(exchange), Clock())
+            putter = HintChannel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             before = [process.loop.counts.hinted for process in started]
             exchange.carry(putter.message(4, {"job"}))
@@ -296,7 +296,7 @@ def test_a_hint_of_many_jobs_wakes_as_many() -> None:
 def test_a_busy_process_passes_the_hint_on() -> None:
     async def main() -> None:
         async with processes(12) as (exchange, started):
-            putter = Channel(MemoryTransport(exchange), Clock())
+            putter = HintChannel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             *busy, free = started
             for process in busy:
@@ -319,7 +319,7 @@ def test_a_busy_process_passes_the_hint_on() -> None:
 def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
     async def main() -> None:
         async with processes(7) as (exchange, started):
-            putter = Channel(MemoryTransport(exchange), Clock())
+            putter = HintChannel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             for process in started[:6]:  # killed: without a word
                 process.task.cancel()
@@ -353,7 +353,7 @@ def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
 def test_a_process_that_leaves_says_goodbye() -> None:
     async def main() -> None:
         async with processes(2) as (exchange, started):
-            putter = Channel(MemoryTransport(exchange), Clock())
+            putter = HintChannel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             await started.pop().end()
             assert exchange.words()[-1] == "bye"
@@ -377,7 +377,7 @@ def test_a_line_that_is_ready_only_when_the_channel_closes_is_not_checked() -> N
 
     async def main() -> None:
         exchange = Exchange()
-        channel = Channel(LateLine(exchange), Clock())
+        channel = HintChannel(LateLine(exchange), Clock())
         hint = Hint()
         channel.join(hint)
         channel.asleep(hint)
@@ -394,7 +394,7 @@ def test_hints_go_to_those_who_want_the_kind() -> None:
         exchange = Exchange()
         mail = [Process(exchange, frozenset({"mail"})) for _ in range(3)]
         pdf = Process(exchange, frozenset({"pdf"}))
-        putter = Channel(MemoryTransport(exchange), Clock())
+        putter = HintChannel(MemoryTransport(exchange), Clock())
         await asyncio.sleep(120)
         for _ in range(10):
             began = now()
@@ -428,7 +428,7 @@ def test_a_sleeper_here_takes_the_job_and_no_hint_is_sent() -> None:
 def test_hints_are_coalesced() -> None:
     async def main() -> None:
         exchange = Exchange()
-        putter = Channel(MemoryTransport(exchange), Clock())
+        putter = HintChannel(MemoryTransport(exchange), Clock())
         rode = 0
         for _ in range(1000):  # for a second
             if putter.ride(1, {"job"}) is None:
@@ -485,7 +485,7 @@ def test_broadcasts_that_may_have_been_missed_are_made_up_for() -> None:
 def test_a_process_that_only_puts_does_not_listen() -> None:
     async def main() -> None:
         exchange = Exchange()
-        putter = Channel(MemoryTransport(exchange), Clock())
+        putter = HintChannel(MemoryTransport(exchange), Clock())
         putter.send_to_others(1, {"job"})
         await asyncio.sleep(SOON)
         assert exchange.words() == ["hint"]
@@ -498,7 +498,7 @@ def test_a_process_that_only_puts_does_not_listen() -> None:
 
 def test_very_many_kinds_become_any() -> None:
     async def main() -> None:
-        channel = Channel(MemoryTransport(Exchange()), Clock())
+        channel = HintChannel(MemoryTransport(Exchange()), Clock())
         message = channel.message(1, [f"kind-{n}" for n in range(1000)])
         assert len(message) < 4000
         assert json.loads(message)[4] is None
@@ -534,7 +534,7 @@ def test_foreign_messages_change_nothing(text: str) -> None:
         async with processes() as (exchange, [process]):
             await asyncio.sleep(SOON)
             exchange.carry(text)
-            exchange.carry(Channel(MemoryTransport(exchange), Clock()).message(1, ["job"]))
+            exchange.carry(HintChannel(MemoryTransport(exchange), Clock()).message(1, ["job"]))
             await asyncio.sleep(120)
             assert not process.task.done()
             assert not process.seen.of(HintsLost)
@@ -544,7 +544,7 @@ def test_foreign_messages_change_nothing(text: str) -> None:
 
 def test_the_channel_moves_to_another_event_loop() -> None:
     exchange, seen = Exchange(), Seen()
-    channel = Channel(MemoryTransport(exchange), Clock())
+    channel = HintChannel(MemoryTransport(exchange), Clock())
     channel.report_to("jobs", seen.events)
 
     async def main() -> None:
@@ -563,7 +563,7 @@ def test_the_channel_moves_to_another_event_loop() -> None:
 def test_a_broadcast_is_sent_only_while_somebody_wants_it() -> None:
     async def main() -> None:
         exchange = Exchange()
-        sender, waiter = (Channel(MemoryTransport(exchange), Clock()) for _ in range(2))
+        sender, waiter = (HintChannel(MemoryTransport(exchange), Clock()) for _ in range(2))
         heard: list[str] = []
         sender.broadcast_if_wanted("#news")
         await asyncio.sleep(SOON)
@@ -586,7 +586,7 @@ def test_a_broadcast_is_sent_only_while_somebody_wants_it() -> None:
         await asyncio.sleep(SOON)
         assert heard == ["#news"]
 
-        late = Channel(MemoryTransport(exchange), Clock())  # a process that comes later
+        late = HintChannel(MemoryTransport(exchange), Clock())  # a process that comes later
         late.broadcast_if_wanted("#news")
         await asyncio.sleep(3 * HEARD_AFTER)
         heard.clear()

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from pollwise.alerts.quiet import Quiet
 from pollwise.core.outcome import Plain
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
-from pollwise.fleet.engine.quiet import Quiet
 
 #: Longer values are kept and compared as their digest.
 VALUE_MAX = 256

@@ -82,7 +82,7 @@ class HintTransport(ABC):
         """Release the connections."""
 
 
-class Channel(Hints):
+class HintChannel(Hints):
     """Hints that cross processes over a transport.
 
     check_every: how often the channel is checked, in seconds.

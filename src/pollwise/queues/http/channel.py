@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pollwise.queues.http.client import RequestRefused, Socket
-from pollwise.storage.channel import Channel, HintTransport
+from pollwise.storage.channel import HintChannel, HintTransport
 
 if TYPE_CHECKING:
     from pollwise.queues.http.queue import HttpQueue
 
 
-class HttpChannel(Channel):
+class HttpChannel(HintChannel):
     """A channel that is proven only while the controller itself receives hints of all puts."""
 
     _transport: HttpTransport

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import NewJob
-from pollwise.storage.channel import RIDE_EVERY, SEND_EVERY, Channel
+from pollwise.storage.channel import RIDE_EVERY, SEND_EVERY, HintChannel
 from pollwise.storage.postgres.blocking import BlockingConnections
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def is_plain(jobs: Sequence[NewJob]) -> bool:
 class BlockingPuts:
     """Puts jobs of a queue in the calling thread, over connections of their own."""
 
-    def __init__(self, queue: PostgresQueue, channel: Channel) -> None:
+    def __init__(self, queue: PostgresQueue, channel: HintChannel) -> None:
         self._queue = queue
         self._database = queue.database
         self._connections = BlockingConnections(queue.database.connections)

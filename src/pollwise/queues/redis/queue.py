@@ -32,7 +32,7 @@ from pollwise.runtime.jobs import (
     checked_name,
 )
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
-from pollwise.storage.channel import Channel
+from pollwise.storage.channel import HintChannel
 
 try:
     from pollwise.queues.redis.store import RedisStore, check_server, tag_of
@@ -183,5 +183,5 @@ class RedisQueue(Queue):
         line = RedisTransport(
             self._address, self._store.channel, self._connections, self._clock_of_calls
         )
-        self._channel = Channel(line, self._clock_of_calls)
+        self._channel = HintChannel(line, self._clock_of_calls)
         return self._channel

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.store import WorkStore
-from pollwise.storage.channel import Channel
+from pollwise.storage.channel import HintChannel
 from pollwise.storage.in_doubt import InDoubt
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import ConnectionLost
@@ -96,5 +96,5 @@ class PostgresWorkStore(WorkStore[C], Generic[C, S]):
             self.clock,
             self._channel_name(),
         )
-        self._channel = Channel(self._transport, self.clock)
+        self._channel = HintChannel(self._transport, self.clock)
         return self._channel

@@ -15,7 +15,7 @@ from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.urls import parse_url, postgres_place
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import NewJob
-from pollwise.storage.channel import Channel
+from pollwise.storage.channel import HintChannel
 from pollwise.storage.messages import message_of
 from pollwise.storage.postgres.errors import LACKS, StatementRefused, refused_error
 from pollwise.storage.postgres.params import Param, text
@@ -59,7 +59,7 @@ class DjangoConnections:
             raise refused_error(said, self._url, migrate) from error
 
 
-class DjangoChannel(Channel):
+class DjangoChannel(HintChannel):
     """Sends hints in Django's transaction: they arrive with its commit. It does not listen.
 
     notify: sends a message.

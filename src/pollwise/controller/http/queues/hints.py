@@ -21,7 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pollwise.queues.base import Queue
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints
-from pollwise.storage.channel import Channel
+from pollwise.storage.channel import HintChannel
 from pollwise.storage.messages import message_of
 
 #: The most jobs in the hints of one moment; polls find the others.
@@ -165,7 +165,7 @@ class HintRelays:
         self._closed = False
         # A channel gives a hint to one sleeper only. Listeners of other controllers want it too, so
         # here the relays are awake, as if about to poll.
-        self._sleep = not isinstance(self._hints, Channel)
+        self._sleep = not isinstance(self._hints, HintChannel)
         self._listening = self._hints.listen(self._heard)
         self._relays = [_HintRelay(self) for _ in range(RELAYS)]
         for relay in self._relays:
