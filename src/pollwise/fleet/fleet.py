@@ -277,7 +277,9 @@ class Fleet:
 
     def _new_scheduler(self) -> Scheduler:
         options = self.options
-        budget = None if options.budget is None else FleetBudget(float(options.budget))
+        budget = None
+        if options.budget is not None:
+            budget = FleetBudget(float(options.budget), options.budget_burst)
         return Scheduler(options.rules, options.per_host, budget, self._random)
 
     # Views

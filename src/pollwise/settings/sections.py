@@ -201,7 +201,13 @@ class FleetSettings(Section):
     budget: Annotated[float | None, OptionalReader(NumberReader())] = setting(
         None,
         "Polls a second for all targets and nodes together, divided by how often "
-        "readings change; none polls each target at its own pace.",
+        "readings change; none polls each target at its own pace. No second sees more than this "
+        "and `budget_burst`.",
+    )
+    budget_burst: Annotated[float | None, OptionalReader(NumberReader())] = setting(
+        None,
+        "With a budget: how many polls may start at once after a quiet time; none for one "
+        "second's worth of the budget.",
     )
     lease: Annotated[float, DurationReader(MIN_FLEET_LEASE, MAX_LEASE)] = setting(
         30.0, "After how long other nodes take over the targets of a killed node."

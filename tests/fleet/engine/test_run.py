@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
-from random import Random
 
 import pytest
 
@@ -15,7 +14,6 @@ from pollwise.fleet import Changed, Fleet, FleetRunOptions, ProbeContext, Readin
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
     ActionFailed,
-    BudgetShort,
     FleetStopped,
     TargetChanged,
     TargetDead,
@@ -489,51 +487,6 @@ def test_changes_come_in_order_and_a_broken_action_affects_no_other() -> None:
         }  # fmt: skip
         assert len(seen.of(TargetChanged)) == 2
         assert not watch.wrong
-
-    virtually(main)
-
-
-# FleetBudget
-
-
-def test_a_budget_is_kept_and_goes_where_the_changes_are() -> None:
-    async def main(clock: VirtualClock) -> None:
-        watch, random = Watch(), Random(3)
-
-        def answer(target: Target) -> object:
-            busy = int(target.name[1:]) % 10 == 0
-            return str(random.random()) if busy else SAME
-
-        fleet = fleet_for(clock, budget=5.0, strategy=Freshness("1m", "1s", "30m"))
-        for n in range(200):
-            fleet.add(Target(f"t{n}", watch.probe(answer)))
-        for n in range(20):
-            fleet.add(Target(f"f{n}", watch.probe(), "10s"))  # two polls a second, exactly
-        async with running(fleet):
-            await asyncio.sleep(3 * 3600)
-            counts = {name: len(at) for name, at in watch.at.items()}
-            await asyncio.sleep(3600)
-        hour = {name: len(at) - counts.get(name, 0) for name, at in watch.at.items()}
-        assert sum(hour.values()) == pytest.approx(5.0 * 3600, rel=0.1)
-        assert all(hour[f"f{n}"] == 360 for n in range(20))
-        busy = sum(hour[f"t{n}"] for n in range(0, 200, 10)) / 20
-        still = sum(count for name, count in hour.items() if name[0] == "t") / 200
-        assert busy > 3 * still
-        assert min(hour.values()) >= 2, "nobody starves"
-
-    virtually(main)
-
-
-def test_a_budget_that_is_too_small_is_reported_once() -> None:
-    async def main(clock: VirtualClock) -> None:
-        seen = Seen()
-        fleet = fleet_for(clock, seen, budget=1.0)
-        for n in range(20):
-            fleet.add(Target(f"t{n}", Watch().probe(), "10s"))
-        async with running(fleet):
-            await asyncio.sleep(100)
-            assert any("budget" in problem for problem in fleet.state().problems)
-        assert len(seen.of(BudgetShort)) == 1
 
     virtually(main)
 

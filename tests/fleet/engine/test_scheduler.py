@@ -17,13 +17,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from pollwise.core.grid import spread
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
 from pollwise.fleet.engine.budget import FleetBudget
 from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, GONE, WAITING, RunningTarget
-from pollwise.fleet.engine.scheduler import Scheduler, spread
+from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.targets import Reading, Target
 
 PER_HOST = 2
@@ -262,7 +263,7 @@ class EveryTargetHasOneNextRun(RuleBasedStateMachine):
     def exactly_one_next_run(self) -> None:
         scheduler = self.scheduler
         assert scheduler.entries == self.live
-        hosts = scheduler._hosts.values()
+        hosts = scheduler._hosts.hosts.values()
         waiting = {entry for host in hosts for entry in self.live.values() if entry in host.waiting}
         assert len(waiting) == sum(len(host.waiting) for host in hosts)
         waiting |= {entry for entry in scheduler._leaving.values() if entry is not None}
@@ -283,11 +284,11 @@ class EveryTargetHasOneNextRun(RuleBasedStateMachine):
     @invariant()
     def who_waits_waits_for_somebody(self) -> None:
         scheduler = self.scheduler
-        for name, host in scheduler._hosts.items():
+        for name, host in scheduler._hosts.hosts.items():
             if len(host.waiting):
                 there = [e for e in self.live.values() if e.host == name]
                 let_go = [e for e in there if e in scheduler.agenda and e.due <= self.now]
-                assert host.polled or let_go, f"those at {name} wait for nobody"
+                assert host.busy or let_go, f"those at {name} wait for nobody"
         flying = {entry.target.name for entry in self.flying if entry.place == GONE}
         assert set(scheduler._leaving) == flying
 

@@ -44,6 +44,7 @@ async def run(
             strategy=settings.polling,
             concurrency=settings.concurrency,
             budget=settings.budget,
+            budget_burst=settings.budget_burst,
             per_host=settings.per_host,
             rules=FailureRules(dead_after=settings.dead_after, recheck=settings.recheck),
             grace=settings.grace,

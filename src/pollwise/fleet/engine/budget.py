@@ -1,13 +1,16 @@
 """The budget of a fleet: polls a second over all its targets.
 
-Targets with an interval of their own and the rechecks of dead targets take their part first. The
-rest is shared out among the others by how often their readings change.
+It works twice. It is shared out: targets with an interval of their own and the rechecks of dead
+targets take their part first, and the rest is for the others, by how often their readings change.
+And it is a limit: each poll of any kind takes a token before it starts, so that no second sees more
+than the budget and its burst. Targets that are due wait for a token, the longest due first.
 """
 
 from __future__ import annotations
 
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.shares import Shares
+from pollwise.core.token_bucket import TokenBucket
 from pollwise.fleet.engine.running_target import RunningTarget
 
 #: Minimum part of the budget that is shared out; max_intervals are respected anyway.
@@ -17,12 +20,17 @@ MOVED = 0.01
 
 
 class FleetBudget:
-    """Polls a second, shared out among the targets of a fleet."""
+    """Polls a second, shared out among the targets of a fleet.
 
-    def __init__(self, polls: float) -> None:
+    burst: polls that may start at once after a quiet time; None for one second's worth.
+    """
+
+    def __init__(self, polls: float, burst: float | None = None) -> None:
         #: Polls a second of all nodes together, and of this one.
         self.whole = polls
         self.polls = polls
+        self.burst = max(polls, 1.0) if burst is None else burst
+        self.tokens = TokenBucket(polls, self.burst)
         self._shares = Shares(polls)
         self._taken: dict[RunningTarget, float] = {}
         self._outside = 0.0
@@ -66,9 +74,13 @@ class FleetBudget:
         self._outside = max(self._outside + rate - before, 0.0) if self._taken else 0.0
         self._share_out()
 
-    def allot(self, part: float) -> None:
-        """Use this part of the budget: that of the targets that this node holds."""
+    def allot(self, part: float, now: float | None = None) -> None:
+        """Use this part of the budget: that of the targets that this node holds.
+
+        now: needed where the part may have grown.
+        """
         polls = self.whole * part
+        self.tokens.resize(polls, self.burst * part, now)
         if polls > 0 and abs(polls - self.polls) > MOVED * self.polls:
             self.polls = polls
             self._share_out()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pollwise.fleet.engine.restore import restore
 from pollwise.fleet.engine.running_target import AGENDA, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.stores.base import FleetStore
+from pollwise.fleet.stores.base import FleetStore, TargetLease
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 
@@ -67,17 +67,9 @@ class Nodes:
             await self._give_back(held - share)
         elif held < share and claimable:
             await self._claim(share - held)
-        self._allot_budget()
         if renewal.ends is not None:
             self.chores.hasten(RENEW, renewal.ends + LATE)
         self.pump()
-
-    def _allot_budget(self) -> None:
-        """Use the part of the budget that belongs to the targets held here."""
-        budget, entries = self.scheduler.budget, self.scheduler.entries
-        if budget is not None and entries:
-            held = sum(entry.until > -math.inf for entry in entries.values())
-            budget.allot(held / len(entries))
 
     async def leave(self) -> None:
         """Give everything back, at the end."""
@@ -93,6 +85,7 @@ class Nodes:
             leases = await self.store.claim(self.node, names, limit, self.lease)
             self.known = set(scheduler.entries)
             now = self.clock.now()
+            claimed: list[tuple[RunningTarget, TargetLease]] = []
             for lease in leases:
                 entry = scheduler.entries.get(lease.name)
                 if entry is None:
@@ -101,6 +94,9 @@ class Nodes:
                     ordered = entry.paused and entry.token is None  # before it ever ran here
                     restore(entry, lease.saved, scheduler, now)
                     entry.paused = entry.paused or ordered
+                claimed.append((entry, lease))
+            scheduler.spread_overdue((entry for entry, _ in claimed), now)
+            for entry, lease in claimed:
                 until = asked_at + lease.lasts - self.lease * MARGIN
                 scheduler.hold(entry, lease.token, until, now)
             if len(leases) < limit:

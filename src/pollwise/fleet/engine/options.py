@@ -23,8 +23,11 @@ class FleetRunOptions:
 
     strategy: paces the targets that have no interval of their own.
     concurrency: maximum number of polls at a time.
-    budget: polls a second over all targets, shared out by how often their readings change; None
-        polls each target at its own pace.
+    budget: polls a second over all targets and nodes, shared out by how often their readings
+        change; None polls each target at its own pace. It is a limit for every poll, also after a
+        restart: targets that are due wait for their turn, the longest due first.
+    budget_burst: polls that may start at once after a quiet time, in addition to the budget; None
+        for one second's worth, at least 1.
     per_host: maximum number of polls at a time of targets with the same host; None for no limit.
     rules: what happens after failed polls.
     grace: how long a stop waits for polls in progress.
@@ -39,6 +42,7 @@ class FleetRunOptions:
     strategy: Strategy = field(default_factory=Freshness)
     concurrency: int = 64
     budget: float | None = None
+    budget_burst: float | None = None
     per_host: int | None = 4
     rules: FailureRules = field(default_factory=FailureRules)
     grace: Duration = "10s"
@@ -58,14 +62,20 @@ class FleetRunOptions:
         _check_count(self.concurrency, "concurrency")
         if self.per_host is not None:
             _check_count(self.per_host, "per_host")
-        budget = self.budget
-        if budget is not None and not (
-            isinstance(budget, (int, float)) and not isinstance(budget, bool)
-            and 0 < budget < math.inf
-        ):  # fmt: skip
+        budget, burst = self.budget, self.budget_burst
+        if budget is not None and not (_is_finite(budget) and budget > 0):
             raise ConfigError(
                 f"budget = {shown(budget)} must be a finite number of polls a second above 0, "
                 "or None for no budget"
+            )
+        if burst is not None and not (_is_finite(burst) and burst >= 1):
+            raise ConfigError(
+                f"budget_burst = {shown(burst)} must be a finite number of polls, 1 or more, "
+                "or None for one second's worth of the budget"
+            )
+        if burst is not None and budget is None:
+            raise ConfigError(
+                f"budget_burst = {shown(burst)} has no effect without a budget; give a budget too"
             )
         seconds(self.grace, "grace")
         seconds(self.lease, "lease", positive=True)
@@ -90,6 +100,11 @@ class GroupPace:
         if isinstance(strategy, Freshness):
             return Fixed(strategy.base_interval)
         return Fixed(strategy.pacer().first().delay)
+
+
+def _is_finite(value: object) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _check_count(value: object, name: str) -> None:

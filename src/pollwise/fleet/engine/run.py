@@ -254,8 +254,8 @@ class FleetRun:
             self._stop.set()  # a bug of ours: `_finish` raises it
 
     def _set_timer(self) -> None:
-        """Set the one timer, for the head of the agenda, while a slot is free."""
-        due = self.scheduler.agenda.first_due()
+        """Set the one timer, for the next poll that can start, while a slot is free."""
+        due = self.scheduler.next_start(self._loop.time())
         free = self._idle or len(self._slots) < self._options.concurrency
         if due == math.inf or not free or self._stopping:
             return

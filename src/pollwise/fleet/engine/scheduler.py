@@ -4,17 +4,19 @@ callers pass the time.
 Every target is in one place: on the agenda, waiting for its host, being polled, or gone. Taking it
 off the agenda starts a poll, and only the end of that poll puts it back, so no target is polled
 twice at once, and none is lost. Only the end of a poll moves a due time further away; everything
-else moves it nearer.
+else moves it nearer. (One exception: polls that were missed while no process polled are spread over
+a short time, see `spread_overdue`.)
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable
 from random import Random
 
 from pollwise.core.agenda import Agenda
+from pollwise.core.grid import point_after, spread
+from pollwise.core.host_limits import HostLimits
 from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome
 from pollwise.core.strategies.base import Strategy
@@ -28,27 +30,15 @@ from pollwise.fleet.targets import Reading
 
 #: A new target is first polled within its interval, and within this many seconds.
 FIRST_WITHIN = 60.0
-
-
-def spread(name: str) -> float:
-    """A fraction of an interval, 0 ≤ u < 1, that is always the same for this name."""
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=7).digest()
-    return int.from_bytes(digest, "big") / 2**56
+#: Missed polls are made up within the target's interval, within this many seconds, and within
+#: CATCH_UP_STEP seconds for each target that missed its poll: few targets need no spreading.
+CATCH_UP_WITHIN = 60.0
+CATCH_UP_STEP = 0.1
 
 
 def _stalest_first(entry: RunningTarget) -> tuple[float, str]:
     """Orders targets that are due together: the stalest at that time, then by name."""
     return -entry.score(entry.due), entry.target.name
-
-
-class _Host:
-    """The polls at one host."""
-
-    __slots__ = ("polled", "waiting")
-
-    def __init__(self) -> None:
-        self.polled = 0
-        self.waiting: Agenda[RunningTarget] = Agenda(ties=_stalest_first)
 
 
 class Scheduler:
@@ -60,6 +50,8 @@ class Scheduler:
         self.rules = rules
         self.budget = budget
         self.entries: dict[str, RunningTarget] = {}
+        #: Number of targets that this node holds; without other nodes, all.
+        self.held = 0
         #: By due time, then priority, then score, then name. Parked targets are not on it.
         self.agenda: Agenda[RunningTarget] = Agenda(ties=_stalest_first)
         #: Seconds since 1970 minus the loop's time, for quiet hours and saved times.
@@ -71,8 +63,7 @@ class Scheduler:
         self.waiting = 0
         #: Targets that quiet hours defer, and when they would be due.
         self.deferred: dict[RunningTarget, float] = {}
-        self._per_host = per_host or math.inf
-        self._hosts: dict[str, _Host] = {}
+        self._hosts: HostLimits[RunningTarget] = HostLimits(per_host or math.inf, _stalest_first)
         #: Targets removed during their poll, by name, and the new target of that name that waits.
         self._leaving: dict[str, RunningTarget | None] = {}
         self._random = random.random
@@ -91,10 +82,13 @@ class Scheduler:
                     f"target {entry.target.name!r} already exists; names must be unique"
                 )
             self.entries[entry.target.name] = entry
+            self.held += entry.until != -math.inf
         if self.budget is not None:
             others = len(self.entries)
+            self._allot(now)
             for entry in fresh:
                 self._join(entry, others)
+        self.spread_overdue(fresh, now)
         for entry in fresh:
             if math.isinf(entry.due):
                 entry.interval = self._first_interval(entry)
@@ -108,8 +102,10 @@ class Scheduler:
     def remove(self, name: str) -> RunningTarget:
         """Remove a target. If it is being polled, the result is dropped."""
         entry = self.entries.pop(name)
+        self.held -= entry.until != -math.inf
         if self.budget is not None:
             self.budget.leave(entry)
+            self._allot(None)
         self.deferred.pop(entry, None)
         if entry.place == FLIGHT:
             self._leaving[name] = None
@@ -119,6 +115,19 @@ class Scheduler:
             self._promote(entry.host)
         entry.place = GONE
         return entry
+
+    def spread_overdue(self, entries: Iterable[RunningTarget], now: float) -> None:
+        """Spread the polls of targets that are overdue because no process polled them, the longest
+        due first. With a budget its tokens do that."""
+        if self.budget is not None:
+            return
+        late = sorted(
+            (entry for entry in entries if entry.due < now and not entry.paused),
+            key=lambda entry: (entry.due, -entry.target.priority, entry.target.name),
+        )
+        for place, entry in enumerate(late):
+            within = min(entry.interval, CATCH_UP_WITHIN, CATCH_UP_STEP * len(late))
+            entry.due = now + within * place / len(late)
 
     def _first_interval(self, entry: RunningTarget) -> float:
         if self.budget is not None and entry.share is not None:
@@ -140,12 +149,21 @@ class Scheduler:
     def _on_grid(self, entry: RunningTarget, now: float) -> float:
         """The next point of a target's grid, which its name gives it: one an interval."""
         phase = spread(entry.target.name) * entry.interval
-        return _point_after(phase - self.offset, entry.interval, now)
+        return point_after(phase - self.offset, entry.interval, now)
 
     # Polls
 
+    def next_start(self, now: float) -> float:
+        """When the next poll can start: its target is due and the budget has a token."""
+        due = self.agenda.first_due()
+        if self.budget is None or due == math.inf:
+            return due
+        return max(due, self.budget.tokens.ready_at(now))
+
     def take(self, now: float) -> RunningTarget | None:
         """Take the next target that is due and may be polled; None if there is none."""
+        if self.budget is not None and not self.budget.tokens.has(now):
+            return None
         while (first := self.agenda.pop_due(now)) is not None:
             entry = first.key
             if entry.until <= now:  # its lease expired without renewal
@@ -155,16 +173,10 @@ class Scheduler:
             if self._leaving and entry.target.name in self._leaving:
                 self._leaving[entry.target.name] = entry
                 self._promote(entry.host)
-            elif entry.host is None:
+            elif entry.host is None or self._hosts.enter(
+                entry.host, entry, entry.due, entry.target.priority
+            ):
                 return self._start(entry)
-            else:
-                host = self._hosts.get(entry.host)
-                if host is None:
-                    host = self._hosts[entry.host] = _Host()
-                if host.polled < self._per_host:
-                    host.polled += 1
-                    return self._start(entry)
-                host.waiting.upsert(entry, entry.due, entry.target.priority)
             entry.place = WAITING
             self.waiting += 1
         return None
@@ -172,6 +184,8 @@ class Scheduler:
     def _start(self, entry: RunningTarget) -> RunningTarget:
         entry.place = FLIGHT
         self.flying += 1
+        if self.budget is not None:
+            self.budget.tokens.spend()
         return entry
 
     def changed(self, entry: RunningTarget, reading: Reading) -> bool:
@@ -251,7 +265,7 @@ class Scheduler:
         due = at + decision.delay
         confirming = not decision.dead and entry.failures <= self.rules.confirmations
         if confirming and entry.grid is not None:  # not later than its next regular poll
-            due = min(due, _point_after(entry.grid, entry.interval, at))
+            due = min(due, point_after(entry.grid, entry.interval, at))
         if due < at + wait:
             due, decision = at + wait, decision._replace(delay=wait)
         self._plan(entry, due)
@@ -266,7 +280,7 @@ class Scheduler:
         """End the poll of a target; True if the target was removed."""
         self.flying -= 1
         if entry.host is not None:
-            self._hosts[entry.host].polled -= 1
+            self._hosts.leave(entry.host)
             self._promote(entry.host)
         if entry.place == GONE:
             namesake = self._leaving.pop(entry.target.name)
@@ -276,20 +290,15 @@ class Scheduler:
         entry.place = AGENDA
         return False
 
-    def _promote(self, name: str | None) -> None:
+    def _promote(self, host: str | None) -> None:
         """Let one more target that waits for this host go, if the host has room.
 
         Called after each poll there, and after a target that was let go was not polled (paused,
         removed, lost), or the others would wait forever.
         """
-        host = None if name is None else self._hosts.get(name)
-        if host is None or name is None or host.polled >= self._per_host:
-            return
-        follower = host.waiting.pop()
+        follower = self._hosts.follower(host)
         if follower is not None:
-            self._unwaits(follower.key)
-        elif not host.polled:
-            del self._hosts[name]
+            self._unwaits(follower)
 
     def _unwaits(self, entry: RunningTarget) -> None:
         self.waiting -= 1
@@ -305,7 +314,7 @@ class Scheduler:
         if self._leaving.get(entry.target.name) is entry:
             self._leaving[entry.target.name] = None
         elif entry.host is not None:
-            self._hosts[entry.host].waiting.remove(entry)
+            self._hosts.forget(entry.host, entry)
 
     # Planning
 
@@ -325,7 +334,7 @@ class Scheduler:
         """A time after quiet hours; spread out, so that not all targets are polled at once."""
         if entry.grid is None:
             return ends + spread(entry.target.name) * entry.interval
-        point = _point_after(entry.grid, entry.interval, ends)
+        point = point_after(entry.grid, entry.interval, ends)
         return ends if point - ends >= entry.interval else point
 
     def _plan_fixed(self, entry: RunningTarget, now: float) -> None:
@@ -333,7 +342,7 @@ class Scheduler:
         entry.interval = entry.strategy.min_interval
         if entry.grid is None:
             entry.grid = entry.due
-        self._plan(entry, _point_after(entry.grid, entry.interval, now))
+        self._plan(entry, point_after(entry.grid, entry.interval, now))
 
     def _on_agenda(self, entry: RunningTarget) -> None:
         if self._parked(entry):
@@ -373,11 +382,15 @@ class Scheduler:
             self._unpark(entry, now)
 
     def poll_now(self, entry: RunningTarget, now: float) -> None:
-        """Poll it next, paused or not; a poll in progress counts as that poll."""
+        """Poll it next, paused or not, before those that wait already; a poll in progress counts
+        as that poll. With a budget it takes a token, as every poll."""
         if entry.place == FLIGHT or entry.until == -math.inf:
             return
         self.deferred.pop(entry, None)
         entry.due = min(entry.due, now)
+        first = self.agenda.first_due()
+        if first < entry.due:
+            entry.due = math.nextafter(first, -math.inf)
         if entry.place == AGENDA:
             self.agenda.upsert(entry, entry.due, entry.target.priority)
 
@@ -424,14 +437,24 @@ class Scheduler:
         """Record that this node holds it until `until`."""
         lost = entry.until == -math.inf
         entry.token, entry.until = token, until
-        if lost and not entry.paused:
-            self._unpark(entry, now)
+        if lost:
+            self.held += 1
+            self._allot(now)
+            if not entry.paused:
+                self._unpark(entry, now)
 
     def lose(self, entry: RunningTarget) -> None:
         """Stop polling it here: another node may hold it."""
         if entry.until != -math.inf:
             entry.until = -math.inf
+            self.held -= 1
+            self._allot(None)
             self._park(entry)
+
+    def _allot(self, now: float | None) -> None:
+        """Use the part of the budget that belongs to the targets held here."""
+        if self.budget is not None and self.entries:
+            self.budget.allot(self.held / len(self.entries), now)
 
     def _park(self, entry: RunningTarget) -> None:
         if self.budget is not None:
@@ -471,13 +494,3 @@ class Scheduler:
         """The state of a target."""
         asked = entry.place in (FLIGHT, WAITING) or entry.due <= now
         return self.rules.state(entry.failures, dead=entry.dead, asked=asked)
-
-
-def _point_after(origin: float, interval: float, after: float) -> float:
-    """The first of the points origin + k · interval after `after`."""
-    steps = math.floor((after - origin) / interval) + 1
-    point = origin + steps * interval
-    while point <= after:  # rounding error
-        steps += 1
-        point = origin + steps * interval
-    return point
