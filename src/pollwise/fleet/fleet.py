@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.engine.budget import FleetBudget
 from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
+from pollwise.fleet.engine.replacing import ReplacedTargets, replace, same
 from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import RunningTarget
@@ -97,22 +98,84 @@ class Fleet:
         """Poll these from now on; adds all of them, or none if one is wrong."""
         fresh: dict[str, RunningTarget] = {}
         for target in targets:
-            if not isinstance(target, Target):
-                raise ConfigError(f"expected a Target, got {shown(target)}")
-            if target.name in self or target.name in fresh:
+            if isinstance(target, Target) and (target.name in self or target.name in fresh):
                 raise ConfigError(
                     f"target {target.name!r} already exists; names must be unique: choose another "
                     "name, or remove the existing target"
                 )
-            probe, strategy = make_probe(target), self._strategy_of(target)
-            fresh[target.name] = RunningTarget(target, probe, host_of(target, probe), strategy)
+            entry = self._made(target)
+            fresh[target.name] = entry
+        self._take(fresh)
+
+    def _made(self, target: Target) -> RunningTarget:
+        if not isinstance(target, Target):
+            raise ConfigError(f"expected a Target, got {shown(target)}")
+        probe, strategy = make_probe(target), self._strategy_of(target)
+        return RunningTarget(target, probe, host_of(target, probe), strategy)
+
+    def _take(self, fresh: dict[str, RunningTarget]) -> None:
         if self._run is None or not self.running:
             self._planned |= fresh
         else:
             self._run.add(fresh.values())
         if self.events.wants(TargetAdded):
-            for target in targets:
+            for entry in fresh.values():
+                target = entry.target
                 self.events.emit(TargetAdded(self.name, target.name, target.type))
+
+    def replace(self, targets: Iterable[Target]) -> ReplacedTargets:
+        """Poll exactly these targets from now on; changes nothing if one of them is wrong.
+
+        Targets whose definition is the same keep their state and the time of their next poll.
+        Changed ones keep their state and what was learned; if something else is polled now, it is
+        polled within a minute, spread out, and its first reading is not a change. Targets that are
+        not among these are removed, as by `remove`.
+        """
+        fresh: dict[str, RunningTarget] = {}
+        changed: dict[str, RunningTarget] = {}
+        kept: dict[str, Target] = {}
+        for target in targets:
+            if not isinstance(target, Target):
+                raise ConfigError(f"expected a Target, got {shown(target)}")
+            known = self._find(target.name)
+            if target.name in fresh or target.name in changed or target.name in kept:
+                raise ConfigError(f"target {target.name!r} is given twice; names must be unique")
+            if known is None:
+                fresh[target.name] = self._made(target)
+            elif same(known.target, target):
+                kept[target.name] = target
+            else:
+                changed[target.name] = self._made(target)
+        gone = [name for name in self.names() if name not in kept and name not in changed]
+        for name, target in kept.items():
+            self._known(name).target = target
+        for name, entry in changed.items():
+            self._change(name, entry)
+        for name in gone:
+            self.remove(name)
+        if fresh:
+            self._take(fresh)
+        if self._run is not None:
+            self._run.pump()
+        return ReplacedTargets(tuple(fresh), tuple(changed), tuple(gone))
+
+    def _change(self, name: str, entry: RunningTarget) -> None:
+        """Poll a target by the definition of this entry."""
+        old = self._known(name)
+        if old.target.type != entry.target.type:  # for metrics
+            self.events.emit(TargetRemoved(self.name, name, old.target.type))
+            self.events.emit(TargetAdded(self.name, name, entry.target.type))
+        if self._run is None or not self.running:
+            self._scheduler.entries.pop(name, None)  # of the previous run; its state is kept
+            entry.paused = old.paused
+            self._planned[name] = entry
+            return
+        new = replace(
+            self._scheduler, old, entry.target, entry.probe, entry.host, entry.strategy,
+            self._time(),
+        )  # fmt: skip
+        self._run.drop(old)
+        self._run.saving.touch(new)
 
     def remove(self, name: str) -> None:
         """Stop polling a target and delete its state; the result of a poll in progress is
@@ -227,8 +290,11 @@ class Fleet:
         self._run.saving.touch(entry)
         self._run.pump()
 
+    def _find(self, name: str) -> RunningTarget | None:
+        return self._scheduler.entries.get(name) or self._planned.get(name)
+
     def _known(self, name: str) -> RunningTarget:
-        entry = self._scheduler.entries.get(name) or self._planned.get(name)
+        entry = self._find(name)
         if entry is None:
             raise ConfigError(f"this fleet has no target {shown(name)}")
         return entry

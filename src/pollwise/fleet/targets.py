@@ -155,6 +155,7 @@ class Target:
     labels: text for views.
     options: options of the probe type.
     actions: called with each change of this target, before the fleet's own actions.
+    origin: where its definition is, for views: "code", "file" or "api".
     """
 
     name: str
@@ -174,6 +175,7 @@ class Target:
     labels: Mapping[str, str]
     options: Mapping[str, Any]
     actions: tuple[Action, ...]
+    origin: str
 
     def __init__(
         self,
@@ -195,6 +197,7 @@ class Target:
         labels: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
         actions: tuple[Action, ...] = (),
+        origin: str = "code",
     ) -> None:
         _check_name(name)
         if not (callable(probe) or (isinstance(probe, str) and probe)):
@@ -249,6 +252,7 @@ class Target:
         put(self, "labels", MappingProxyType(dict(labels)) if labels else _NOTHING)
         put(self, "options", MappingProxyType(dict(options)) if options else _NOTHING)
         put(self, "actions", tuple(actions))
+        put(self, "origin", origin)
         if given:
             self.strategy(Freshness())  # refuses contradictions now
 
