@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from pollwise.core.grid import spread
 from pollwise.core.strategies.base import Strategy
 from pollwise.fleet.engine.running_target import GONE, RunningTarget
-from pollwise.fleet.engine.scheduler import FIRST_WITHIN, Scheduler, spread
+from pollwise.fleet.engine.scheduler import FIRST_WITHIN, Scheduler
 from pollwise.fleet.targets import Probe, Target
 
 #: Not part of a definition: a target that moves from the API to the file is the same target.
