@@ -97,7 +97,7 @@ class CommandProbe:
         }
         if status not in self._expect:
             raise failed(f"{name!r} {_ended(status)}{_last_line(program.complaint)}")
-        value, summary = self._extract(output, output.decode("utf-8", "replace"))
+        value, summary = await self._extract(output)
         if len(self._expect) > 1:
             value = f"exit {status} {value}"
         return Reading(value, None, facts, f"exit {status}, {summary}")

@@ -81,13 +81,13 @@ class Extract:
             except ConfigError as error:
                 options.wrong("json", f"= {error}")
 
-    def __call__(self, raw: bytes, text: str) -> tuple[str, str]:
+    async def __call__(self, raw: bytes, encoding: str = "utf-8") -> tuple[str, str]:
         """The value, and a summary for people."""
         if self.path is not None:
             value = self._at_path(raw)
             return value, f"{self.written} = {value[:80]}"
         if self.pattern is not None:
-            value = self._matched(text)
+            value = await self._matched(raw, encoding)
             return value, value[:80]
         return digest(raw), f"{len(raw):,} bytes"
 
@@ -103,9 +103,9 @@ class Extract:
             raise failed(f"the answer has nothing at {self.written}") from None
         return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
 
-    def _matched(self, text: str) -> str:
+    async def _matched(self, raw: bytes, encoding: str) -> str:
         assert self.pattern is not None  # noqa: S101
-        found = self.pattern.search(text)
+        found = await self.pattern.search(raw, encoding)
         if found is None:
-            raise failed(f"the answer does not match {shown(self.pattern.pattern)}")
-        return (found[1] if self.pattern.groups else found[0]) or ""
+            raise failed(f"the answer does not match {shown(self.pattern.text)}")
+        return found

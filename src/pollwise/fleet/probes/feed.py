@@ -68,7 +68,7 @@ class FeedProbe(UrlProbe):
 
     limit = 8 * 1024 * 1024
 
-    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
+    async def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         try:
             entries = parsed(answer.body)
         except ValueError as error:

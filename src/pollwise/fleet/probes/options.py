@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pollwise.alerts.patterns import Pattern, compile_pattern
 from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError, ProbeError, ProbeRefused, did_you_mean
 from pollwise.fleet.targets import Target
@@ -162,15 +163,15 @@ class ProbeOptions:
                 self.wrong(key, f"must have text for {name!r}")
         return {name: each for name, each in given.items() if isinstance(each, str)}
 
-    def pattern(self, key: str) -> re.Pattern[str] | None:
+    def pattern(self, key: str) -> Pattern | None:
         """A regular expression."""
         given = self.text(key)
         if not given:
             return None
         try:
-            return re.compile(given, re.MULTILINE)
-        except re.error as error:
-            self.wrong(key, f"= {shown(given)} is not a regular expression: {error}")
+            return compile_pattern(given)
+        except ConfigError as error:
+            self.wrong(key, f"= {error}")
             return None
 
     def only_one(self, *keys: str) -> None:

@@ -63,7 +63,7 @@ class PrometheusProbe(UrlProbe):
         self._match = options.texts("match")
         self._aggregate = options.one_of("aggregate", tuple(AGGREGATES), "sum")
 
-    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
+    async def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         values = [
             value
             for labels, value in samples(answer.text, self._metric)

@@ -82,18 +82,18 @@ class TcpProbe:
         finally:
             if writer is not None:
                 writer.transport.abort()
-        value = "open" if said is None else self._taken(said, where)
+        value = "open" if said is None else await self._taken(said, where)
         parts = (value[:80], f"{facts['ms']} ms", str(facts.get("warning", "")))
         return Reading(value, None, facts, ", ".join(part for part in parts if part))
 
-    def _taken(self, said: bytes, where: str) -> str:
+    async def _taken(self, said: bytes, where: str) -> str:
         text = said.decode("utf-8", "replace").rstrip("\r\n")
         if self._pattern is None:
             return text
-        found = self._pattern.search(text)
+        found = await self._pattern.search(text)
         if found is None:
             raise failed(f"{where}: the first line does not match regex: {text[:80]!r}")
-        return (found[1] if self._pattern.groups else found[0]) or ""
+        return found
 
     def _context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self._ca)

@@ -15,6 +15,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from encodings import normalize_encoding
+from encodings.aliases import aliases
 from urllib.parse import unquote, urlsplit
 
 from pollwise.core.outcome import Plain
@@ -46,6 +48,19 @@ TRANSIENT = frozenset({408, 425, 429})
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _USUAL_TLS = Tls()
 _NO_HEADERS: dict[str, str] = {}
+_NO_ALIAS = ("cp874", "koi8_u")
+#: The encodings a server may declare, as Python spells them. Not those that unpack data or run
+#: escapes, and none that Python does not know: it would keep each of their names.
+_ENCODINGS = frozenset(
+    name
+    for name, codec in {
+        **aliases,
+        **{each: each for each in (*aliases.values(), *_NO_ALIAS)},
+    }.items()
+    if name == name.lower()
+    and not codec.endswith("_codec")
+    and codec not in ("mbcs", "rot_13", "tactis", "utf_7")
+)
 _OWN = {"user-agent": "pollwise", "accept": "*/*", "accept-encoding": "gzip"}
 
 
@@ -63,14 +78,17 @@ class HttpAnswer:
         return self.status == 304
 
     @property
-    def text(self) -> str:
-        """The body as text, in the encoding of its headers, else UTF-8."""
+    def encoding(self) -> str:
+        """The encoding of the headers, if it is one of text; else UTF-8."""
         declared = self.headers.get("content-type", "").lower().partition("charset=")[2]
-        encoding = declared.partition(";")[0].strip(" \"'") or "utf-8"
-        try:
-            return self.body.decode(encoding, "replace")
-        except LookupError:
-            return self.body.decode("utf-8", "replace")
+        name = declared.partition(";")[0].strip(" \"'")[:40]
+        folded = normalize_encoding(name) if name.isascii() else ""
+        return name if folded in _ENCODINGS else "utf-8"
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode(self.encoding, "replace")
 
     @property
     def changed_at(self) -> float | None:

@@ -58,7 +58,7 @@ class UrlProbe(ABC):
         answer = await self._fetch(context.epoch, known)
         if answer.unchanged and last is not None:
             return unchanged(last, answer)
-        value, changed_at, facts, summary = self._read(answer)
+        value, changed_at, facts, summary = await self._read(answer)
         return Reading(
             value,
             changed_at,
@@ -71,7 +71,7 @@ class UrlProbe(ABC):
         """Read the options of this type."""
 
     @abstractmethod
-    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
+    async def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         """The value of a reading, when it changed, its facts and its summary."""
 
 
@@ -91,14 +91,13 @@ class HttpProbe(UrlProbe):
         if self._fetch.method == "HEAD" and (options.has("json") or options.has("regex")):
             options.wrong("method", "= 'head' has no body for json or regex")
 
-    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
+    async def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         if self._status_only:
             value, summary = str(answer.status), ""
         elif self._fetch.method == "HEAD":
             value, summary = head_of(answer), ""
         else:
-            needs_text = self._extract.pattern is not None
-            value, summary = self._extract(answer.body, answer.text if needs_text else "")
+            value, summary = await self._extract(answer.body, answer.encoding)
         return value, answer.changed_at, {"bytes": len(answer.body)}, summary
 
 
