@@ -8,7 +8,6 @@ import re
 import signal
 import sqlite3
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -22,31 +21,9 @@ from pollwise.fleet.stores.postgres.store import TABLES
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.storage.postgres.schema import script
 from tests.cli.console import Command, Screen, good, plain, pollwise
+from tests.cli.fleets import FILE, STORE, row, saved, state
 from tests.support.daemons import wait_until
 from tests.support.servers import OwnPostgres, Postgres
-
-STORE = "sqlite:///fleet.db"
-FILE = """
-[[target]]
-name = "fine"
-type = "command"
-run = ["echo", "hello"]
-base_interval = "1s"
-min_interval = "1s"
-
-[[target]]
-name = "broken"
-type = "command"
-run = ["false"]
-min_interval = "1s"
-group = "shaky"
-
-[[target]]
-name = "slow"
-type = "command"
-run = ["true"]
-interval = "1h"
-"""
 
 
 @pytest.fixture
@@ -54,50 +31,6 @@ def file(folder: Path) -> Path:
     path = folder / "fleet.toml"
     path.write_text(FILE)
     return path
-
-
-def row(name: str, **given: Any) -> dict[str, Any]:
-    """A saved target; times are seconds from now."""
-    now = time.time()
-    kept = {
-        "due": now + 5, "paused": 0, "state": "closed", "failures": 0, "error": None,
-        "polled_at": now - 1, "succeeded_at": now - 1, "failed_at": None, "changed_at": None,
-        "interval": 10.0, "more": json.dumps({"reading": {"value": "x", "summary": "200 OK"}}),
-    }  # fmt: skip
-    for key, value in given.items():
-        kept[key] = now + value if key.endswith("_at") or key == "due" else value
-    return {"fleet": "fleet", "name": name, **kept}
-
-
-def saved(*rows: dict[str, Any], polled: bool = True) -> None:
-    """A store with saved targets. polled: a process elsewhere polls it now."""
-
-    async def made() -> None:
-        store = SqliteFleetStore("fleet.db")
-        await store.load()
-        await store.close()
-
-    asyncio.run(made())
-    with sqlite3.connect("fleet.db") as connection:
-        for each in rows:
-            marks = ", ".join("?" * len(each))
-            connection.execute(
-                f"INSERT INTO pollwise_fleet_targets ({', '.join(each)}) VALUES ({marks})",
-                list(each.values()),
-            )
-        if polled:
-            connection.execute(
-                "INSERT INTO pollwise_fleet_runs (fleet, run, pid, host, at) VALUES (?, ?, ?, ?, "
-                "?)",
-                ("fleet", "r", 17, "elsewhere", time.time()),
-            )
-    connection.close()
-
-
-def state(name: str) -> dict[str, Any]:
-    [found] = good("fleet", "status", name, "--store", STORE, "--json").json()
-    assert isinstance(found, dict)
-    return found
 
 
 def test_a_fleet_runs_and_is_watched_and_takes_orders(file: Path) -> None:
@@ -140,7 +73,7 @@ def test_a_fleet_runs_and_is_watched_and_takes_orders(file: Path) -> None:
         good("fleet", "close-breaker", "--all", "--store", STORE)
         wait_until(lambda: state("broken")["failures"] < 3, "the closed breaker", within=20)
         assert good("fleet", "resume", "--all", "--store", STORE, "--json").json() == {
-            "order": "resume", "targets": ["fine"]
+            "order": "resume", "targets": ["fine"], "running": True
         }  # fmt: skip
         wait_until(lambda: not state("fine")["paused"], "the resumption", within=20)
         assert command.stopped() == 0
@@ -202,52 +135,6 @@ def test_when_a_target_is_given_up_on_is_a_setting(file: Path) -> None:
         assert command.stopped() == 0
 
 
-def test_check_sets_the_exit_code(file: Path) -> None:
-    saved(row("fine"), row("broken"), row("slow", interval=3600.0))
-    result = pollwise("fleet", "check", "--store", STORE)
-    assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("meets its goals: 3 targets, the stalest is")
-    found = good("fleet", "check", "--store", STORE, "--json").json()
-    assert (found["ok"], found["missed"], found["targets"]) == (True, [], 3)
-
-
-def test_check_reports_stale_and_overdue_targets(file: Path) -> None:
-    saved(
-        row("fine", succeeded_at=-500),
-        row("broken", state="dead", failures=9, succeeded_at=-90000),
-        row("slow", due=-60),
-    )
-    result = pollwise("fleet", "check", "--store", STORE)
-    assert result.code == 1
-    assert "1 of 3 targets are older than twice their interval" in result.err
-    assert "the stalest is 'fine', whose last success was 8m20s ago" in result.err
-    assert "1 target is dead ('broken'); the goal (fleet.max_dead) is at most 0" in result.err
-    Path("pollwise.toml").write_text('[fleet]\nmax_due = 0\nmax_staleness = "1h"\nmax_dead = 1\n')
-    found = pollwise("fleet", "check", "--store", STORE, "--json")
-    assert found.code == 1
-    assert found.json()["missed"] == [
-        "1 poll is overdue by more than 5s; the goal (fleet.max_due) is at most 0"
-    ]
-    assert (found.json()["due"], found.json()["queue_depth"]) == (1, 3)
-    Path("pollwise.toml").write_text('[fleet]\nmax_staleness = "10m"\nmax_dead = 1\n')
-    result = good("fleet", "check", "--store", STORE)
-    assert result.out.startswith("meets its goals: 3 targets, 1 dead, the stalest is")
-
-
-def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
-    never: dict[str, Any] = {"state": "dead", "failures": 5, "succeeded_at": None}
-    never = {**row("-"), **never}
-    saved(*({**never, "name": name} for name in ("fine", "broken", "slow")))
-    result = pollwise("fleet", "check", "--store", STORE)
-    assert (result.code, result.out) == (1, "")
-    assert "3 targets are dead ('broken', 'fine', 'slow'); the goal (fleet.max_dead" in result.err
-    with sqlite3.connect("fleet.db") as connection:
-        connection.execute("UPDATE pollwise_fleet_targets SET paused = 1")
-    connection.close()
-    result = good("fleet", "check", "--store", STORE)
-    assert result.out == "meets its goals: 3 targets, 3 dead, no success yet\n"
-
-
 def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Path) -> None:
     with Command("fleet", "run", "--store", STORE) as first:
         first.err.until("fleet_started")
@@ -263,54 +150,6 @@ def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Pat
     with Command("fleet", "run", "--store", STORE) as third:
         third.err.until("fleet_started")
         assert third.stopped() == 0
-
-
-def test_check_fails_for_a_fleet_that_never_ran(file: Path) -> None:
-    saved()
-    result = pollwise("fleet", "check", "--store", STORE)
-    assert result.code == 1
-    assert "no target was polled yet; wait if `pollwise fleet run` has just started" in result.err
-
-
-def test_without_a_polling_node_commands_warn_and_check_fails(file: Path) -> None:
-    saved(row("fine", polled_at=-300), row("broken"), row("slow"), polled=False)
-    with sqlite3.connect("fleet.db") as connection:
-        connection.execute("UPDATE pollwise_fleet_targets SET polled_at = ?", [time.time() - 300])
-    connection.close()
-    said = (
-        "no node polls this fleet; the figures are 5m old; "
-        f"start one with: pollwise fleet run --store {STORE}"
-    )
-    result = pollwise("fleet", "check", "--store", STORE)
-    assert (result.code, result.out) == (1, "")
-    assert said in result.err
-    found = pollwise("fleet", "check", "--store", STORE, "--json")
-    assert found.code == 1
-    assert found.json()["missed"] == [said]
-    assert found.json()["running"] is False
-    assert good("fleet", "status", "--store", STORE).out.splitlines()[1] == said
-    assert good("fleet", "top", "--store", STORE).out.splitlines()[1] == said
-    facts = good("fleet", "status", "--store", STORE, "--json").json()
-    assert (facts["running"], facts["nodes"]) == (False, [])
-    assert facts["last_poll_at"] == pytest.approx(time.time() - 300, abs=20)
-    assert said in good("fleet", "status", "fine", "--store", STORE).err
-    assert said in good("fleet", "dead", "--store", STORE).err
-    Path("elsewhere.toml").write_text(FILE)
-    words = ("--store", STORE, "--file", "elsewhere.toml")
-    assert "start one with: pollwise fleet run --file elsewhere.toml --store" in (
-        good("fleet", "status", *words).out
-    )
-
-
-def test_a_fleet_that_was_never_polled_is_reported(file: Path) -> None:
-    saved(polled=False)
-    result = pollwise("fleet", "check", "--store", STORE)
-    assert result.code == 1
-    assert (
-        "no node polls this fleet; no target was ever polled; start one with: pollwise"
-        in result.err
-    )
-    assert "polled yet" not in result.err
 
 
 def test_a_stopped_fleet_has_no_node(file: Path) -> None:
@@ -498,13 +337,6 @@ def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> 
     assert result.code == code, result.err
     assert said in result.err
     assert not Path("none.db").exists()
-
-
-def test_retry_all_skips_paused_targets(file: Path) -> None:
-    dead = {"state": "dead", "failures": 5, "error": "gone", "failed_at": -9}
-    saved(row("broken", **dead), row("slow", paused=1, **dead))
-    found = good("fleet", "retry", "--all", "--store", STORE, "--json").json()
-    assert found["targets"] == ["broken"]
 
 
 def test_a_target_that_is_no_longer_in_the_file_can_be_removed(file: Path) -> None:

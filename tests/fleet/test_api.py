@@ -152,6 +152,30 @@ def test_the_last_error_is_shown_with_its_time_after_a_recovery(folder: Path) ->
     in_virtual_time(main)
 
 
+def test_orders_of_other_processes_are_pending_until_they_are_carried_out(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db", clock=clock)
+        fleet = fleet_for(clock, store=store)
+        fleet.add(Target("a", watch.probe(), "10s"), Target("b", watch.probe(), "10s"))
+        async with running(fleet):
+            await clock.advance(30)
+            control = Control(fleet)  # too late for its chore, so orders wait
+            await store.order("pause", ["a"], "cli")
+            async with desk(control, folder) as client:
+                health = await client.good("GET", "/api/fleet/state")
+                assert health["pending"] == 1
+                assert [each["pending"] for each in health["target_list"]] == [["pause"], []]
+                assert (await client.good("GET", "/api/fleet/targets/a"))["pending"] == ["pause"]
+                await control.check_store()
+                found = await client.good("GET", "/api/fleet/targets/a")
+                assert (found["pending"], found["paused"], found["plan"]) == ([], True, "paused")
+                await clock.advance(0.1)  # saved at once: a command sees it, and can resume it
+                assert [each.paused for each in await store.load(["a"])] == [True]
+        await store.close()
+
+    in_virtual_time(main)
+
+
 def test_orders_are_carried_out(folder: Path) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         broken = {"on": True}
@@ -166,7 +190,7 @@ def test_orders_are_carried_out(folder: Path) -> None:
             assert fleet.target("a b").state == "dead"
             broken["on"] = False
             assert await client.good("POST", "/api/fleet/targets/a%20b/retry") == {
-                "order": "retry", "targets": ["a b"]
+                "order": "retry", "targets": ["a b"], "pending": []
             }  # fmt: skip
             await clock.advance(1)
             assert fleet.target("a b").state == "closed"

@@ -26,7 +26,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -34,8 +34,8 @@ from typing import Any, Literal
 
 from pollwise.errors import ConfigError, MissingExtra, PollwiseError, StoreError
 from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget, note, note_order
-from pollwise.fleet.stores.base import ORDERS, TARGET_STATES
-from pollwise.fleet.views import TargetState, saved_state, target_json
+from pollwise.fleet.stores.base import ORDERS, TARGET_STATES, TargetOrder
+from pollwise.fleet.views import TargetState, saved_state, target_json, with_pending
 from pollwise.runtime.http import allowed_methods, unknown_query
 from pollwise.settings.values import shown
 
@@ -231,15 +231,17 @@ class _Api:
             if name > after and group in (None, fleet.definition(name).group)
         )
         page: list[TargetState] = []
+        pending = [] if fleet.store is None else await fleet.store.pending()
         # In portions: a fleet may be large, and its polls must not wait for this.
         while len(page) <= limit and (names := list(islice(left, PORTION))):
-            found = await self._states(names)
+            found = await self._states(names, pending)
             page += [each for each in found if state in (None, each.state)]
             await asyncio.sleep(0)
         more, page = len(page) > limit, page[:limit]
         following = page[-1].name if more and page else None
         listed = [target_json(each) for each in page]
-        return _answer({**await self._figures(), "target_list": listed, "next": following})
+        figures = {**await self._figures(), "pending": len(pending)}
+        return _answer({**figures, "target_list": listed, "next": following})
 
     async def _figures(self) -> dict[str, Any]:
         """The figures of this node; with several nodes, the targets of all are counted."""
@@ -255,9 +257,16 @@ class _Api:
         closed = sum(states.values()) - opened - half
         return {**figures, "breakers": {"closed": closed, "open": opened, "half-open": half}}
 
-    async def _states(self, names: list[str]) -> list[TargetState]:
-        """The states of these targets; for those of other nodes, the saved states."""
+    async def _states(
+        self, names: list[str], pending: Sequence[TargetOrder] | None = None
+    ) -> list[TargetState]:
+        """The states of these targets; for those of other nodes, the saved states.
+
+        pending: the orders that are not carried out yet; None reads those of these targets.
+        """
         fleet = self._control.fleet
+        if pending is None:
+            pending = [] if fleet.store is None else await fleet.store.pending(names)
         # One may have been removed in the meantime.
         found = {name: fleet.target(name) for name in names if name in fleet}
         elsewhere = [name for name, each in found.items() if not each.held]
@@ -267,7 +276,7 @@ class _Api:
                 if kept.name in fleet:
                     target = fleet.definition(kept.name)
                     found[kept.name] = saved_state(target, kept, now, held=False)
-        return list(found.values())
+        return with_pending(found.values(), pending)
 
     async def target(self, request: Request) -> Response:
         await self._reader(request)
@@ -307,9 +316,9 @@ class _Api:
             raise Refusal(
                 404, f"{shown(what)} is not an order", f"Choose one of {', '.join(ORDERS)}."
             )
-        await self._control.order(what, names, who.by)
+        pending = await self._control.order(what, names, who.by)
         await note_order(self._control.fleet.store, who.who, what, names, who.address)
-        return _answer({"order": what, "targets": names}, 202)
+        return _answer({"order": what, "targets": names, "pending": pending}, 202)
 
     async def polling(self, request: Request) -> Response:
         await self._reader(request)

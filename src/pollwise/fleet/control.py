@@ -99,9 +99,10 @@ class Control:
             self._apply(changes)
             self._report_changes(changed, ELSEWHERE)
 
-    async def order(self, what: str, names: Sequence[str], by: str = CODE) -> None:
+    async def order(self, what: str, names: Sequence[str], by: str = CODE) -> list[str]:
         """Give an order, one of ORDERS, to targets. If one does not exist, nothing is ordered.
 
+        Returns the names for which the order waits in the store: other nodes poll these targets.
         by: who gives it, for the log: "api", "view", and what is known of the person.
         """
         if what not in ORDERS:
@@ -115,6 +116,7 @@ class Control:
         if store is not None and elsewhere:
             await store.order(what, sorted(elsewhere), by)
         self._carry_out(what, [name for name in names if name not in elsewhere], by)
+        return sorted(elsewhere)
 
     async def change(self, group: str | None, changes: Mapping[str, Any], by: str = CODE) -> None:
         """Change settings of polling and keep them; None undoes an earlier change."""

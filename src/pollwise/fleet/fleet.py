@@ -287,7 +287,7 @@ class Fleet:
         if self._run is None or not self.running:
             raise ConfigError(f"fleet {self.name} is not running, so it cannot poll {name!r} now")
         order(entry, self._time())
-        self._run.saving.touch(entry)
+        self._run.saving.touch_now(entry)
         self._run.pump()
 
     def _find(self, name: str) -> RunningTarget | None:

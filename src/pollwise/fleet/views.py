@@ -1,4 +1,4 @@
-"""The state of a fleet and of its targets as plain values, and the goals of a fleet.
+"""The state of a fleet and of its targets as plain values.
 
 Times are in seconds since 1970, None if never. A fleet saves at most once a second, so for other
 processes, which see its store, the state is that far behind. A target that became due a moment ago
@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from pollwise.durations import short
+from pollwise.core.strategies.freshness import staleness_score
 from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget
-from pollwise.fleet.stores.paging import OVERDUE
+from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget, TargetOrder
+from pollwise.fleet.stores.paging import plan_of
 from pollwise.fleet.targets import Target
 
 #: A target is stale if its last success is older than this many intervals plus its timeout.
@@ -31,6 +31,8 @@ TIMEOUT = 30.0
 _AS_SAVED = (
     "name", "paused", "failures", "error", "polled_at", "succeeded_at", "failed_at", "changed_at",
 )  # fmt: skip
+#: The plans of targets that are not polled on purpose: their age misses no goal.
+RESTING = ("paused", "quiet")
 #: Maximum number of names in `dead_targets`.
 NAMES_MAX = 100
 
@@ -40,8 +42,15 @@ class TargetState:
     """The state of one target.
 
     state: closed, confirming, backing off, open, half-open or dead.
+    plan: whether it is due: one of PLANS; see `plan_of`.
     next_at: time of the next poll; None while it is paused or polled by another node.
+    deferred_since: when it would have been polled without its quiet hours; None if they defer
+        nothing.
+    down_since: when the failures began that are now confirmed; None while it is not down.
     staleness: age of its last success; None if it never succeeded.
+    score: how stale it is, from 0 to 1: its staleness as a share of its max_interval, or 1 if it
+        never succeeded. None if its max_interval is not known.
+    pending: orders that no node carried out yet, oldest first.
     """
 
     name: str
@@ -52,7 +61,9 @@ class TargetState:
     polling: bool
     waiting: bool
     held: bool
+    plan: str
     next_at: float | None
+    deferred_since: float | None
     interval: float
     failures: int
     error: str | None
@@ -61,11 +72,14 @@ class TargetState:
     succeeded_at: float | None
     failed_at: float | None
     changed_at: float | None
+    down_since: float | None
     staleness: float | None
+    score: float | None
     stale: bool
     changes_per_second: float | None
     summary: str | None
     facts: dict[str, Any]
+    pending: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,7 +91,8 @@ class FleetState:
 
     targets: number of targets. target_list: the state of each, sorted by name.
     queue_depth: targets whose next poll is planned, due or not. due: those that are due and wait
-        for a slot or for their host.
+        for a slot, their host or the budget. overdue: those that wait for more than 5 seconds.
+        quiet: those that quiet hours defer.
     states: number of targets in each state. stale: number of targets that are older than they
         should be. never: number that never succeeded.
     problems: what is wrong with the fleet itself, for people.
@@ -88,6 +103,8 @@ class FleetState:
     targets: int
     queue_depth: int
     due: int
+    overdue: int
+    quiet: int
     in_flight: int
     stuck: int
     paused: int
@@ -117,6 +134,8 @@ def saved_state(
     changes = kept.more.get("changes")
     age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
     interval = kept.interval or 0.0
+    deferred = kept.more.get("deferred")
+    longest = kept.more.get("max_interval")
     state = kept.state
     due = kept.due if kept.due is not None and math.isfinite(kept.due) else None
     if state == "open" and due is not None and due <= now:
@@ -129,27 +148,50 @@ def saved_state(
         polling=False,
         waiting=False,
         held=held,
+        plan=plan_of(
+            due,
+            now,
+            succeeded_at=kept.succeeded_at,
+            paused=kept.paused,
+            deferred=deferred is not None,
+        ),
         next_at=None if kept.paused else due,
+        deferred_since=deferred,
         interval=interval,
         permanent=bool(kept.more.get("permanent")),
+        down_since=kept.more.get("failing_since") if kept.more.get("down") else None,
         staleness=age,
-        stale=_is_stale(target, kept, age, interval),
+        score=1.0 if age is None else None if longest is None else staleness_score(age, longest),
+        stale=_is_stale(kept, age_without_quiet(age, deferred, now), interval, _timeout(target)),
         changes_per_second=changes[0] if changes else None,
         summary=reading.get("summary"),
         facts=reading.get("facts") or {},
     )
 
 
+def _timeout(target: Target | None) -> float:
+    return TIMEOUT if target is None else target.timeout
+
+
+def age_without_quiet(age: float | None, deferred_since: float | None, now: float) -> float | None:
+    """The age of the last success when quiet hours began to defer the next poll. Else the age."""
+    if age is None or deferred_since is None:
+        return age
+    return max(age - max(now - deferred_since, 0.0), 0.0)
+
+
 def _is_stale(
-    target: Target | None, seen: SavedTarget | RunningTarget, age: float | None, interval: float
+    seen: SavedTarget | RunningTarget, age: float | None, interval: float, timeout: float
 ) -> bool:
-    """True if it is older than its interval allows; a target that was never polled is not."""
-    quiet = target is not None and target.quiet is not None
-    if seen.paused or (quiet and not seen.failures):
+    """True if it is older than its interval allows; a target that was never polled is not.
+
+    age: as `age_without_quiet` gives it: what was fresh before its quiet hours stays fresh.
+    """
+    if seen.paused:
         return False
     if age is None:
         return seen.failures > 0
-    return age > STALE_INTERVALS * interval + (TIMEOUT if target is None else target.timeout)
+    return age > STALE_INTERVALS * interval + timeout
 
 
 def target_state(entry: RunningTarget, scheduler: Scheduler, now: float) -> TargetState:
@@ -159,27 +201,49 @@ def target_state(entry: RunningTarget, scheduler: Scheduler, now: float) -> Targ
     return replace(
         kept,
         state=scheduler.state(entry, now),
+        plan=plan_here(entry, scheduler, now),
         polling=entry.place == FLIGHT,
         waiting=entry.place == WAITING,
         next_at=entry.due + offset if held and not entry.paused else None,
     )
 
 
+def plan_here(entry: RunningTarget, scheduler: Scheduler, now: float) -> str:
+    """What this node plans for a target: one of PLANS."""
+    return plan_of(
+        entry.due,
+        now,
+        succeeded_at=entry.succeeded_at,
+        paused=entry.paused,
+        elsewhere=entry.until <= now,
+        polling=entry.place == FLIGHT,
+        deferred=entry in scheduler.deferred,
+    )
+
+
+def is_stale_here(entry: RunningTarget, scheduler: Scheduler, now: float) -> bool:
+    """True if a target of this process is older than its interval allows."""
+    age = None if entry.succeeded_at is None else max(now - entry.succeeded_at, 0.0)
+    age = age_without_quiet(age, scheduler.deferred.get(entry), now)
+    return _is_stale(entry, age, entry.interval, entry.target.timeout)
+
+
 def fleet_state(name: str, scheduler: Scheduler, run: FleetRun | None, now: float) -> FleetState:
     """The state of the whole fleet now, without `target_list`; walks over all targets."""
     states: Counter[str] = Counter()
     dead: list[str] = []
-    paused = stale = never = 0
+    plans: Counter[str] = Counter()
+    stale = never = 0
     oldest: RunningTarget | None = None
     for entry in scheduler.entries.values():
         states[scheduler.state(entry, now)] += 1
-        paused += entry.paused
-        age = None if entry.succeeded_at is None else max(now - entry.succeeded_at, 0.0)
-        stale += _is_stale(entry.target, entry, age, entry.interval)
+        plan = plan_here(entry, scheduler, now)
+        plans[plan] += 1
+        stale += is_stale_here(entry, scheduler, now)
         never += entry.succeeded_at is None
         if entry.dead and len(dead) < NAMES_MAX:
             dead.append(entry.target.name)
-        if entry.succeeded_at is not None and not entry.paused:
+        if entry.succeeded_at is not None and plan not in RESTING:
             if oldest is None or entry.succeeded_at < (oldest.succeeded_at or 0.0):
                 oldest = entry
     budget = scheduler.budget
@@ -200,9 +264,11 @@ def fleet_state(name: str, scheduler: Scheduler, run: FleetRun | None, now: floa
         targets=len(scheduler.entries),
         queue_depth=scheduler.depth,
         due=scheduler.count_due(now, max(len(scheduler.entries), 1)),
+        overdue=plans["overdue"],
+        quiet=plans["quiet"],
         in_flight=scheduler.flying,
         stuck=0 if run is None else len(run.stuck),
-        paused=paused,
+        paused=plans["paused"],
         dead=states["dead"],
         stale=stale,
         states={each: states[each] for each in TARGET_STATES},
@@ -218,46 +284,62 @@ def fleet_state(name: str, scheduler: Scheduler, run: FleetRun | None, now: floa
     )
 
 
-# The saved state, as other processes see it, and its goals
-
-
-@dataclass(frozen=True, slots=True)
-class Goals:
-    """The goals of a fleet.
-
-    max_due: maximum number of polls that are overdue. (The queue depth is not a goal: a healthy
-        fleet has one planned poll for each target.)
-    max_staleness: maximum age of a target's last success; None allows each target twice its
-        interval plus its timeout.
-    max_dead: maximum number of dead targets; paused ones do not count.
-    """
-
-    max_due: int = 50
-    max_staleness: float | None = None
-    max_dead: int = 0
+# The saved state, as other processes see it
 
 
 def states(
-    targets: Iterable[Target], saved: Iterable[SavedTarget], now: float
+    targets: Iterable[Target],
+    saved: Iterable[SavedTarget],
+    now: float,
+    pending: Iterable[TargetOrder] = (),
 ) -> list[TargetState]:
-    """The saved state of each target; targets without a saved state were never polled."""
+    """The saved state of each target; targets without a saved state were never polled.
+
+    pending: orders that are not carried out yet.
+    """
     kept = {each.name: each for each in saved}
     known = {target.name: target for target in targets}
     names = known or kept  # without a file of targets, those in the store
-    return [saved_state(known.get(name), kept.get(name, SavedTarget(name)), now) for name in names]
+    found = [saved_state(known.get(name), kept.get(name, SavedTarget(name)), now) for name in names]
+    return with_pending(found, pending)
 
 
-def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
+def with_pending(every: Iterable[TargetState], pending: Iterable[TargetOrder]) -> list[TargetState]:
+    """The states with the orders that are not carried out yet."""
+    waiting: dict[str, tuple[str, ...]] = {}
+    for order in pending:
+        waiting[order.name] = (*waiting.get(order.name, ()), order.what)
+    return [
+        replace(each, pending=waiting[each.name]) if each.name in waiting else each
+        for each in every
+    ]
+
+
+def after_orders(each: TargetState) -> TargetState:
+    """The state of a target once its pending orders are carried out."""
+    for what in each.pending:
+        if what in ("pause", "resume"):
+            each = replace(each, paused=what == "pause")
+        elif what == "close-breaker":
+            each = replace(each, state="closed", failures=0)
+    return each
+
+
+def summary(every: Sequence[TargetState]) -> dict[str, Any]:
     """Figures over all targets."""
     states = Counter(each.state for each in every)
     dead = [each.name for each in every if each.state == "dead"]
-    ages = [each for each in every if each.staleness is not None and not each.paused]
+    plans = Counter(each.plan for each in every)
+    ages = [each for each in every if each.staleness is not None and each.plan not in RESTING]
     oldest = max(ages, key=lambda each: each.staleness or 0.0, default=None)
     return {
         "targets": len(every),
         "queue_depth": sum(each.next_at is not None for each in every),
-        "due": sum(overdue(each, now) for each in every),
-        "paused": sum(each.paused for each in every),
+        "due": plans["due"] + plans["overdue"],
+        "overdue": plans["overdue"],
+        "quiet": plans["quiet"],
+        "paused": plans["paused"],
+        "pending": sum(len(each.pending) for each in every),
         "dead": len(dead),
         "dead_targets": dead[:NAMES_MAX],
         "states": {each: states[each] for each in TARGET_STATES},
@@ -268,103 +350,15 @@ def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
     }
 
 
-def overdue(each: TargetState, now: float) -> bool:
-    """True if its poll should have happened by now; False if none is planned."""
-    return each.next_at is not None and each.next_at < now - OVERDUE
-
-
 def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:
-    """The targets by the age of their last success: never first, then the oldest; paused last."""
+    """The targets by the age of their last success: never first, then the oldest; then those in
+    quiet hours, and paused ones last."""
 
-    def order(each: TargetState) -> tuple[bool, float, str]:
+    def order(each: TargetState) -> tuple[bool, bool, float, str]:
         never = float("inf") if each.staleness is None else each.staleness
-        return each.paused, -never, each.name
+        return each.paused, each.plan == "quiet", -never, each.name
 
     return sorted(every, key=order)
-
-
-def unpolled(every: Iterable[TargetState], now: float, start: str) -> str:
-    """Warning that no node polls: how old the figures are, and the command to start one."""
-    latest = last_poll(every)
-    if latest is None:
-        age = "no target was ever polled"
-    else:
-        age = f"the figures are {about(now - latest)} old"
-    return f"no node polls this fleet; {age}; start one with: {start}"
-
-
-def about(age: float) -> str:
-    """An age in its largest unit.
-
-    >>> about(7300)
-    '2h'
-    """
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if age >= 2 * length:
-            return f"{int(age // length)}{unit}"
-    return f"{max(int(age), 0)}s"
-
-
-def last_poll(every: Iterable[TargetState]) -> float | None:
-    """Time of the last poll of any target; None if there was none."""
-    return max((each.polled_at for each in every if each.polled_at is not None), default=None)
-
-
-def shortfalls(
-    every: Sequence[TargetState], goals: Goals, now: float, notice: str | None = None
-) -> list[str]:
-    """The goals that a fleet misses, each as a sentence; empty if it meets them.
-
-    Dead targets have a goal of their own, so their staleness does not count. Paused targets never
-    count. A fleet that no node polls (`notice` says so), or whose targets were never polled, misses
-    its goals.
-    """
-    found = [] if notice is None else [notice]
-    late = sum(overdue(each, now) for each in every)
-    if late > goals.max_due:
-        are = "poll is" if late == 1 else "polls are"
-        found.append(
-            f"{late} {are} overdue by more than {short(OVERDUE)}; the goal (fleet.max_due) is at "
-            f"most {goals.max_due}"
-        )
-    asked = [each for each in every if not each.paused]
-    dead = sorted(each.name for each in asked if each.state == "dead")
-    if len(dead) > goals.max_dead:
-        are = "target is dead" if len(dead) == 1 else "targets are dead"
-        listed = ", ".join(map(repr, dead[:3])) + (", …" if len(dead) > 3 else "")
-        found.append(
-            f"{len(dead)} {are} ({listed}); the goal (fleet.max_dead) is at most {goals.max_dead}; "
-            "`pollwise fleet dead` shows why"
-        )
-    live = [each for each in asked if each.state != "dead"]
-    stale = [each for each in live if _misses(each, goals)]
-    if stale:
-        first = stalest_first(stale)[0]
-        age = (
-            "which never succeeded"
-            if first.staleness is None
-            else f"whose last success was {short(round(first.staleness))} ago"
-        )
-        limit = (
-            "twice their interval plus their timeout"
-            if goals.max_staleness is None
-            else short(goals.max_staleness)
-        )
-        found.append(
-            f"{len(stale)} of {len(every)} targets are older than {limit} (fleet.max_staleness); "
-            f"the stalest is {first.name!r}, {age}"
-        )
-    if notice is None and every and last_poll(every) is None:
-        found.append("no target was polled yet; wait if `pollwise fleet run` has just started")
-    return found
-
-
-def _misses(each: TargetState, goals: Goals) -> bool:
-    if goals.max_staleness is None:
-        return each.stale
-    if each.staleness is None:
-        return each.failures > 0
-    return each.staleness > goals.max_staleness
 
 
 def target_json(each: TargetState) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,12 +32,15 @@ from pollwise.cli.output import (
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.fleet.control import note_order
-from pollwise.fleet.stores.base import FleetStore
-from pollwise.fleet.views import Goals, TargetState, shortfalls, stalest_first, target_json
+from pollwise.fleet.goals import Goals, shortfalls
+from pollwise.fleet.stores.base import PENDING_MAX, FleetStore
+from pollwise.fleet.views import TargetState, after_orders, stalest_first, target_json
 from pollwise.observe import logs
 from pollwise.runtime.signals import process_ends_on_signals
 from pollwise.settings import load
 
+#: What `check` says of targets whose age does not count, if there are any.
+RESTING_WORDS = {"dead": "dead", "paused": "paused", "quiet": "in quiet hours"}
 SET_EXAMPLE = "fleet.lease=30s"
 
 app = typer.Typer(
@@ -107,8 +110,8 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
     """Check whether the fleet meets its goals: exit code 0 if it does, 1 if not.
 
     The goals are the settings fleet.max_due (overdue polls), fleet.max_dead (dead targets) and
-    fleet.max_staleness (age of a target's last success). Paused targets do not count. A fleet that
-    no node polls misses its goals.
+    fleet.max_staleness (age of a target's last success). Paused targets do not count, and quiet
+    hours make no target older. A fleet that no node polls misses its goals.
 
     Example: pollwise fleet check --store sqlite:///fleet.db || page-somebody
     """
@@ -126,11 +129,7 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
         for each in missed:
             fail(each)
     else:
-        facts = snapshot.facts()
-        oldest = facts["staleness"]
-        age = "no success yet" if oldest is None else f"the stalest is {rounded(oldest)} old"
-        dead_too = f", {facts['dead']} dead" if facts["dead"] else ""
-        say(("meets its goals", "green"), f": {facts['targets']} targets{dead_too}, {age}")
+        _say_met(snapshot.facts())
     if missed:
         raise typer.Exit(1)
 
@@ -247,28 +246,32 @@ def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, na
         settings = opening.settings_for(file, store)
         targets = opening.targets_of(settings)
 
-        async def work(opened: FleetStore) -> list[str]:
-            known = (await opening.take_snapshot(opened, settings, targets)).targets
-            meant = (
-                filter(fits, known)
-                if every
-                else [opening.named(known, name) for name in names or ()]
-            )
-            ordered = [each.name for each in meant]
+        async def work(opened: FleetStore) -> tuple[list[str], FleetSnapshot]:
+            snapshot = await opening.take_snapshot(opened, settings, targets)
+            known = snapshot.targets
+            if not every:
+                ordered = [opening.named(known, name).name for name in names or ()]
+            else:
+                # An order that still waits counts: `pause` and then `resume --all` resumes.
+                unknown = sum(len(each.pending) for each in known) >= PENDING_MAX
+                meant = (each for each in known if unknown or fits(after_orders(each)))
+                ordered = [each.name for each in meant]
             if ordered:
                 await opened.order(what, ordered, f"cli: {opening.asker()}")
                 await note_order(opened, opening.asker(), what, ordered, "the command line")
-            return ordered
+            return ordered, snapshot
 
-        ordered = opening.with_store(settings, work)
+        ordered, snapshot = opening.with_store(settings, work)
         if as_json:
-            print_json({"order": what, "targets": ordered})
+            running = snapshot.facts()["running"]
+            print_json({"order": what, "targets": ordered, "running": running})
         elif ordered:
             listed = ", ".join(map(visible, ordered[:5])) + (", …" if len(ordered) > 5 else "")
-            say(
-                f"{what}: {listed}. Queued. The polling node applies it within seconds, or at its "
-                "next start."
-            )
+            if snapshot.notice is None:
+                when = "Queued. The polling node applies it within seconds, or at its next start."
+            else:
+                when = f"Pending: {snapshot.notice}"
+            say(f"{what}: {listed}. {when}")
         else:
             say(f"nothing to {what}")
 
@@ -359,6 +362,23 @@ def migrate(
 # Helpers
 
 
+def _say_met(facts: Mapping[str, Any]) -> None:
+    """Print that a fleet meets its goals."""
+    if facts["targets"] and facts["paused"] == facts["targets"]:
+        every = (
+            "its only target is" if facts["targets"] == 1 else f"all {facts['targets']} targets are"
+        )
+        say(f"nothing to check: {every} paused; `pollwise fleet resume --all` polls again")
+        return
+    oldest = facts["staleness"]
+    resting = [f"{facts[key]} {word}" for key, word in RESTING_WORDS.items() if facts[key]]
+    age = [] if oldest is None else [f"the stalest is {rounded(oldest)} old"]
+    if not resting and not age:
+        age = ["no success yet"]
+    counted = ", ".join([f"{facts['targets']} targets", *resting, *age])
+    say(("meets its goals", "green"), f": {counted}")
+
+
 def _warn_unpolled(snapshot: FleetSnapshot) -> None:
     """Warn if no node polls the fleet, so that the figures are old."""
     if snapshot.notice is not None:
@@ -378,13 +398,16 @@ def _show_one(each: TargetState, now: float) -> None:
         ("type", each.type),
         ("group", each.group or NOTHING),
         ("state", phrase(each)),
+        ("pending orders", ", ".join(each.pending) or NOTHING),
         ("last success", at(each.succeeded_at)),
         ("last change", at(each.changed_at)),
         ("last error", at(each.failed_at)),
         ("error", each.error or NOTHING),
         ("failures in a row", each.failures),
+        ("down since", at(each.down_since) if each.down_since else NOTHING),
         ("next poll", NOTHING if each.next_at is None else moment(each.next_at)),
         ("interval", short(each.interval) if each.interval else NOTHING),
+        ("staleness score", NOTHING if each.score is None else f"{each.score:.2f}"),
         ("reading", each.summary or NOTHING),
         *((f"  {key}", value) for key, value in each.facts.items()),
     ]

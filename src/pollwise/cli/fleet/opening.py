@@ -95,7 +95,7 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
 async def take_snapshot(
     store: FleetStore, settings: Settings, targets: tuple[Target, ...]
 ) -> FleetSnapshot:
-    saved = await store.load()
+    saved, pending = await store.load(), await store.pending()
     nodes = await store.nodes()
     now = time.time()
     given = settings.fleet
@@ -103,7 +103,7 @@ async def take_snapshot(
     if given.file != FILE:
         words = ["--file", given.file, *words]
     start = f"pollwise fleet run {shlex.join(words)}"
-    return FleetSnapshot(start, states(targets, saved, now), now, nodes)
+    return FleetSnapshot(start, states(targets, saved, now, pending), now, nodes)
 
 
 def snapshot_of(settings: Settings) -> FleetSnapshot:

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from pollwise.cli.live import fitted_table
 from pollwise.cli.output import NOTHING, out, rounded, visible
+from pollwise.fleet.goals import last_poll, unpolled
 from pollwise.fleet.stores.base import FleetNode
-from pollwise.fleet.views import TargetState, last_poll, overdue, stalest_first, summary, unpolled
+from pollwise.fleet.views import TargetState, stalest_first, summary
 
 #: Words shown for states. A closed breaker lets polls through, but next to open ports "closed"
 #: reads like a failure.
@@ -35,6 +36,7 @@ STYLES = {
     "half-open": "yellow",
     "dead": "bold red",
     "paused": "dim",
+    "quiet": "dim",
     "new": "dim",
 }
 COLUMNS = ("target", "type", "state", "last success", "next", "every", "reading")
@@ -71,7 +73,7 @@ class FleetSnapshot:
     def facts(self) -> dict[str, Any]:
         nodes = [{"node": each[0], "lasts": each[1], "held": each[2]} for each in self.nodes or ()]
         return {
-            **summary(self.targets, self.now),
+            **summary(self.targets),
             "nodes": nodes,
             "running": None if self.nodes is None else bool(self.nodes),
             "last_poll_at": last_poll(self.targets),
@@ -109,18 +111,23 @@ def fitting(snapshot: FleetSnapshot) -> RenderableType:
 
 
 def headline(snapshot: FleetSnapshot) -> Text:
-    figures = summary(snapshot.targets, snapshot.now)
+    figures = summary(snapshot.targets)
     states = figures["states"]
     broken = states["open"] + states["half-open"]
     parts: list[tuple[str, str]] = [
         (f"{figures['targets']} targets", "bold"),
-        (f"{figures['due']} due", "yellow" if figures["due"] else ""),
+        (f"{figures['due']} due", "yellow" if figures["overdue"] else ""),
         (f"{figures['stale']} stale", "yellow" if figures["stale"] else ""),
         (f"{broken} broken", "red" if broken else ""),
         (f"{figures['dead']} dead", "bold red" if figures["dead"] else ""),
         (f"{figures['paused']} paused", ""),
         (f"{figures['never']} never", ""),
     ]
+    if figures["quiet"]:
+        parts.append((f"{figures['quiet']} in quiet hours", ""))
+    if figures["pending"]:
+        pending = figures["pending"]
+        parts.append((f"{pending} pending {'order' if pending == 1 else 'orders'}", "magenta"))
     text = Text(no_wrap=True, overflow="ellipsis")
     for place, (words, style) in enumerate(parts):
         text.append(" · " if place else "")
@@ -140,7 +147,7 @@ def cells(each: TargetState, now: float) -> list[Text]:
     return [
         Text(visible(each.name)),
         Text(visible(each.type)),
-        Text(state, STYLES.get(state, "")),
+        _with_pending(Text(state, STYLES.get(state, "")), each),
         Text("never" if each.staleness is None else f"{rounded(each.staleness)} ago",
              "yellow" if each.stale else ""),
         Text(coming(each, now)),
@@ -149,10 +156,19 @@ def cells(each: TargetState, now: float) -> list[Text]:
     ]  # fmt: skip
 
 
+def _with_pending(text: Text, each: TargetState) -> Text:
+    """The state, and the orders that no node carried out yet."""
+    if each.pending:
+        text.append(f" ({', '.join(dict.fromkeys(each.pending))} pending)", "magenta")
+    return text
+
+
 def word(each: TargetState) -> str:
     """Its state in one word."""
     if each.paused:
         return "paused"
+    if each.state == "closed" and each.plan == "quiet":
+        return "quiet"
     if each.polled_at is None and each.state == "closed":
         return "new"
     return WORDS.get(each.state, each.state)
@@ -164,6 +180,8 @@ def phrase(each: TargetState) -> str:
     explained = PHRASES.get(each.state, each.state)
     if each.paused:
         return "paused" if each.state == "closed" else f"paused; {explained}"
+    if each.plan == "quiet":
+        return f"{explained}; not polled in its quiet hours"
     return "new (not polled yet)" if known == "new" else explained
 
 
@@ -171,6 +189,6 @@ def coming(each: TargetState, now: float) -> str:
     if each.next_at is None:
         return NOTHING
     left = each.next_at - now
-    if overdue(each, now):
-        return f"late {rounded(-left)}"
+    if each.plan == "overdue":
+        return f"late {rounded(-left)}" if left < 0 else "late"
     return "now" if left <= 0 else f"in {rounded(left)}"

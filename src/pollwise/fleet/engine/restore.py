@@ -37,10 +37,12 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
             more["down"] = True
     if entry.recent:
         more["recent"] = as_text(entry.recent)
-    due = scheduler.deferred.get(entry, entry.due) if scheduler.deferred else entry.due
+    more["max_interval"] = entry.strategy.max_interval
+    if scheduler.deferred and entry in scheduler.deferred:
+        more["deferred"] = epoch(scheduler.deferred[entry])
     return SavedTarget(
         entry.target.name,
-        epoch(due),
+        epoch(entry.due),
         entry.paused,
         scheduler.rules.state(entry.failures, dead=entry.dead, asked=False),
         entry.failures,
@@ -62,7 +64,8 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     offset = scheduler.offset
 
     def local(at: float | None) -> float | None:
-        return None if at is None else at - offset
+        """A time in the past, also if the clock was set back since it was saved."""
+        return None if at is None else min(at - offset, now)
 
     entry.paused = kept.paused
     entry.dead = kept.state == "dead"
@@ -84,8 +87,9 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     if kept.interval is not None:
         entry.interval = min(max(kept.interval, strategy.min_interval), strategy.max_interval)
     _restore_rate(entry, kept)
-    due = local(kept.due)
-    if due is not None:
+    planned = kept.more.get("deferred", kept.due)  # the quiet hours may have changed
+    if planned is not None:
+        due = planned - offset
         # A target must not wait because its interval was shortened or the clock set back.
         rules = scheduler.rules
         longest = (

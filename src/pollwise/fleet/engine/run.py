@@ -30,6 +30,7 @@ from pollwise.fleet.engine.saving import Saving
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.recent import PastReading, recorded
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
+from pollwise.fleet.stores.paging import was_set_back
 from pollwise.fleet.targets import Action, Changed, ProbeContext, Reading
 from pollwise.runtime import events
 from pollwise.runtime.chores import Chores
@@ -145,6 +146,8 @@ class FleetRun:
             kept = before.get(entry.target.name)
             if kept is not None:
                 restore(entry, kept, scheduler, now)
+                if was_set_back(kept.polled_at, now + scheduler.offset):
+                    self.saving.touch(entry)  # others must not see the times of the wrong clock
             elif self._nodes is None:
                 self.saving.touch(entry)  # saves when it is first due
         self.loaded = True

@@ -89,6 +89,12 @@ class Saving:
             self._wake()
             self._dirty[entry] = None
 
+    def touch_now(self, entry: RunningTarget) -> None:
+        """Save its state at once: somebody gave it an order, and looks whether it was carried
+        out."""
+        self.touch(entry)
+        self._chores.hasten(_SAVE, 0.0)
+
     def remove(self, entry: RunningTarget) -> None:
         """Delete its saved state soon."""
         if self._store is not None:

@@ -35,6 +35,8 @@ NAME = "fleet"
 TARGET_STATES = ("closed", "confirming", "backing off", "open", "half-open", "dead")
 #: The orders that operators give for a target.
 ORDERS = ("retry", "close-breaker", "pause", "resume", "poll-now")
+#: `FleetStore.pending` returns at most this many orders.
+PENDING_MAX = 1000
 #: How long audit entries are kept, in seconds.
 AUDIT_KEPT = 90 * 86400.0
 
@@ -214,7 +216,7 @@ class FleetStore(ABC):
     async def pending(self, names: Sequence[str] | None = None) -> list[TargetOrder]:
         """The orders for these targets that are not carried out yet, oldest first; None for all.
 
-        At most 1,000.
+        At most PENDING_MAX.
         """
         return []
 

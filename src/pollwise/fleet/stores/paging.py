@@ -23,8 +23,60 @@ VIEWED_STATES = ("dead", "open", "backing off", "confirming", "new", "paused", "
 TEXT_MAX = 255
 #: A target is overdue this many seconds after its due time: until then it is being polled or saved.
 OVERDUE = 5.0
+#: What is planned for a target; see `plan_of`.
+PLANS = ("paused", "elsewhere", "polling", "overdue", "due", "quiet", "planned", "unplanned")
 #: Sorts behind every time.
 _LAST = 1e300
+
+
+def is_overdue(due: float | None, succeeded_at: float | None, now: float) -> bool:
+    """True if a target that is not paused should have been polled by now.
+
+    A success in the future counts too: the clock was set back since, so the due time is also too
+    late, and nobody planned the target again. The SQL stores compute the same in `counts`.
+    """
+    return (due is not None and due < now - OVERDUE) or was_set_back(succeeded_at, now)
+
+
+def was_set_back(at: float | None, now: float) -> bool:
+    """True if the clock was set back since `at`, the time of a poll."""
+    return at is not None and at > now + OVERDUE
+
+
+def plan_of(
+    due: float | None,
+    now: float,
+    *,
+    succeeded_at: float | None = None,
+    paused: bool = False,
+    elsewhere: bool = False,
+    polling: bool = False,
+    deferred: bool = False,
+) -> str:
+    """What is planned for a target, one of PLANS. All views use it.
+
+    - paused: no poll until somebody resumes it.
+    - elsewhere: another node polls it, and this one does not know when.
+    - polling: it is being polled.
+    - overdue: it should have been polled OVERDUE seconds ago or earlier.
+    - due: it waits for a free slot, its host or the budget.
+    - quiet: its quiet hours defer the poll until they end.
+    - planned: its next poll is later. A dead target's is its recheck.
+    - unplanned: no node planned it yet.
+    """
+    if paused:
+        return "paused"
+    if polling:
+        return "polling"
+    if elsewhere:
+        return "elsewhere"
+    if is_overdue(due, succeeded_at, now):
+        return "overdue"
+    if due is None or not math.isfinite(due):
+        return "unplanned"
+    if due <= now:
+        return "due"
+    return "quiet" if deferred else "planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +219,7 @@ def counts_of(targets: Iterable[ViewedTarget], now: float) -> TargetCounts:
         groups.setdefault(each.group, Counter())[each.viewed] += 1
         if each.interval and not each.paused:
             rates[each.group] = rates.get(each.group, 0.0) + 1.0 / each.interval
-        overdue += each.sorted_by("next") < now - OVERDUE
+        overdue += not each.paused and is_overdue(each.due, each.succeeded_at, now)
         if each.succeeded_at is not None:
             newest = max(newest or 0.0, each.succeeded_at)
     return TargetCounts(groups, overdue, newest, rates)

@@ -141,7 +141,8 @@ class PostgresFleetStore(FleetStore):
 
     async def figures(self) -> dict[str, Any]:
         fleet = self._fleet
-        [(targets, paused, never)] = await self.database.rows("figures", [fleet], safe=True)
+        params = [fleet, number(OVERDUE), self.database.now()]
+        [(targets, paused, never, overdue)] = await self.database.rows("figures", params, safe=True)
         counted = dict(await self.database.rows("states", [fleet], safe=True))
         dead = await self.database.rows("dead", [fleet, number(NAMES_MAX)], safe=True)
         oldest = await self.database.rows("stalest", [fleet, self.database.now()], safe=True)
@@ -149,6 +150,7 @@ class PostgresFleetStore(FleetStore):
             "targets": targets,
             "paused": paused,
             "never": never,
+            "overdue": overdue,
             "dead": counted.get("dead", 0),
             "states": {each: counted.get(each, 0) for each in TARGET_STATES},
             "dead_targets": [name for (name,) in dead],

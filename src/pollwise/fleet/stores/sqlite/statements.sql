@@ -14,8 +14,10 @@ WHERE fleet = :fleet AND name IN (SELECT value FROM json_each(:names));
 
 -- name: counts
 -- By group, state and pause: how many there are, how many of them never succeeded, how many are
--- overdue, the newest success, and polls a second. Reads only the index, in its order.
-SELECT "group", state, paused, count(*), count(*) - count(succeeded_at), sum(due < :late),
+-- overdue (as `is_overdue`), the newest success, and polls a second. Reads only the index, in its
+-- order.
+SELECT "group", state, paused, count(*), count(*) - count(succeeded_at),
+       sum(due < :late OR succeeded_at > :ahead),
        max(succeeded_at), sum(CASE WHEN interval > 0 THEN 1.0 / interval END)
 FROM pollwise_fleet_targets INDEXED BY pollwise_fleet_targets_view
 WHERE fleet = :fleet GROUP BY "group", state, paused;

@@ -90,7 +90,7 @@ class _FleetTables(SqliteFile):
         return TargetPage(in_order(names, self.load(names)), cursor_after(rows, chosen.limit))
 
     def counts(self, now: float) -> TargetCounts:
-        return counts_from(self._rows("counts", late=now - OVERDUE))
+        return counts_from(self._rows("counts", late=now - OVERDUE, ahead=now + OVERDUE))
 
     def pending(self, names: Sequence[str] | None = None) -> list[TargetOrder]:
         listed = None if names is None else json.dumps(list(names))
