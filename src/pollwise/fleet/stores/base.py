@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from pollwise.alerts.values import Alert, Notice
 from pollwise.errors import Unsupported
 from pollwise.fleet.history.values import Period
+from pollwise.fleet.stores.definitions import StoredDefinition
 from pollwise.fleet.stores.paging import (
     TargetCounts,
     TargetFilter,
@@ -247,6 +248,30 @@ class FleetStore(ABC):
     async def keep_settings(self, changes: Mapping[str, Any]) -> None:
         """Add changed settings; a value of None deletes the change."""
         raise self._cannot("keep settings")
+
+    # Definitions of targets, by the API and the command line
+
+    async def definitions(self, since: int = 0) -> list[StoredDefinition]:
+        """The definitions that changed after the version `since`, removed ones included; 0 for all
+        that exist."""
+        return []
+
+    async def definitions_version(self) -> int:
+        """The version of the definitions; each change makes it larger."""
+        return 0
+
+    async def define(
+        self,
+        tables: Mapping[str, Mapping[str, Any] | None],
+        by: str = "",
+        expected: Mapping[str, int] | None = None,
+    ) -> int:
+        """Keep definitions by name, None removes one; all or none. Returns the new version.
+
+        by: who changes them. expected: by name, the version that a definition must have, 0 if it
+        must not exist; else DefinitionConflict.
+        """
+        raise self._cannot("keep definitions of targets")
 
     async def audit(self, entry: AuditEntry) -> None:  # noqa: B027 - a log line is left anyway
         """Keep an audit entry for AUDIT_KEPT seconds."""

@@ -148,3 +148,15 @@ SELECT $1, now, $2::text, $3::text, $4::text, $5::text, $6::text FROM clock
 -- name: list_audit
 SELECT who, action, what, detail, address, id, at FROM {schema}.fleet_audit
 WHERE fleet = $1 AND id < $2::bigint ORDER BY id DESC LIMIT $3::integer
+
+-- name: definitions
+-- The definitions that changed after $2; removed ones too, unless all are asked for.
+SELECT name, definition, version, defined_by, at FROM {schema}.fleet_definitions
+WHERE fleet = $1 AND version > $2::bigint AND ($2::bigint > 0 OR definition IS NOT NULL)
+ORDER BY version, name
+
+-- name: definitions_version
+SELECT coalesce(max(version), 0) FROM {schema}.fleet_definitions WHERE fleet = $1
+
+-- name: define
+SELECT version, conflict FROM {schema}.fleet_define($1, $2, $3, $4, $5, $6, $7, $8)

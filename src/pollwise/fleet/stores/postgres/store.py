@@ -19,7 +19,6 @@ from pollwise.fleet.stores.base import (
     NAME,
     TARGET_STATES,
     FleetNode,
-    FleetStore,
     LeaseRenewal,
     SavedTarget,
     SaveExtras,
@@ -44,6 +43,7 @@ try:
 except ImportError as error:  # also if psycopg is installed without libpq
     raise MissingExtra("a fleet on Postgres", "postgres") from error
 
+from pollwise.fleet.stores.postgres.definitions import PostgresDefinitions
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import flags, number, numbers, text, texts
 from pollwise.storage.postgres.schema import TableSet
@@ -63,7 +63,7 @@ _SAVED: dict[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
-class PostgresFleetStore(FleetStore):
+class PostgresFleetStore(PostgresDefinitions):
     """State of the fleet `name` in a Postgres database. `await store.migrate()` creates its tables.
 
     conninfo: for libpq: a URL, or `host=… dbname=…`.

@@ -106,3 +106,29 @@ DELETE FROM pollwise_fleet_audit WHERE fleet = :fleet AND at <= :before;
 -- name: list_audit
 SELECT who, action, what, detail, address, id, at FROM pollwise_fleet_audit
 WHERE fleet = :fleet AND id < :before ORDER BY id DESC LIMIT :limit;
+
+-- name: definitions
+-- The definitions that changed after :since; removed ones too, unless all are asked for.
+SELECT name, definition, version, defined_by, at FROM pollwise_fleet_definitions
+WHERE fleet = :fleet AND version > :since AND (:since > 0 OR definition IS NOT NULL)
+ORDER BY version, name;
+
+-- name: definitions_version
+SELECT coalesce(max(version), 0) FROM pollwise_fleet_definitions WHERE fleet = :fleet;
+
+-- name: definition_versions
+-- The versions of these definitions; :names is a JSON list.
+SELECT name, version FROM pollwise_fleet_definitions
+WHERE fleet = :fleet AND definition IS NOT NULL
+  AND name IN (SELECT value FROM json_each(:names));
+
+-- name: count_definitions
+SELECT count(*) FROM pollwise_fleet_definitions WHERE fleet = :fleet AND definition IS NOT NULL;
+
+-- name: define
+INSERT OR REPLACE INTO pollwise_fleet_definitions (fleet, name, definition, version, defined_by, at)
+VALUES (:fleet, :name, :definition, :version, :by, :now);
+
+-- name: prune_definitions
+DELETE FROM pollwise_fleet_definitions
+WHERE fleet = :fleet AND definition IS NULL AND at <= :before;

@@ -34,9 +34,10 @@ from pollwise.fleet.stores.paging import (
     counts_from,
     cursor_after,
 )
+from pollwise.fleet.stores.sqlite.definitions import DefinitionRows
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import Clock
-from pollwise.storage.sqlite.file import SqliteFile, file_path, transaction
+from pollwise.storage.sqlite.file import file_path, transaction
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 
 #: A run without a sign of life for this many seconds is over; and seconds between two signs.
@@ -47,7 +48,7 @@ SIGN_EVERY = 10.0
 _OUR_RUNS: set[str] = set()
 
 
-class _FleetTables(SqliteFile):
+class _FleetTables(DefinitionRows):
     """Blocking calls on one connection, made from one thread."""
 
     package = __package__
@@ -227,6 +228,9 @@ class SqliteFleetStore(FleetStore):
     orders = in_thread(_FleetTables.orders)
     settings = in_thread(_FleetTables.settings)
     keep_settings = in_thread(_FleetTables.keep_settings)
+    definitions = in_thread(_FleetTables.definitions)
+    definitions_version = in_thread(_FleetTables.definitions_version)
+    define = in_thread_now(_FleetTables.define)
     audit = in_thread_now(_FleetTables.audit)
     list_audit = in_thread(_FleetTables.list_audit)
 
