@@ -20,8 +20,9 @@ import dns.rrset
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet.probes import host_of, make_probe, ping
-from pollwise.fleet.probes.ping import checksum
+from pollwise.fleet.probes import host_of, make_probe
+from pollwise.fleet.probes.net import ping
+from pollwise.fleet.probes.net.ping import checksum
 from pollwise.fleet.targets import Target
 from tests.fleet.probes.kit import certificate, page, polled, really, web
 from tests.support.daemons import HOST
@@ -351,7 +352,7 @@ def test_a_refused_socket_is_reported_with_advice(
         return real(family, kind, proto, *more)
 
     async def main() -> None:
-        monkeypatch.setattr("pollwise.fleet.probes.ping.socket.socket", forbidden)
+        monkeypatch.setattr("pollwise.fleet.probes.net.ping.socket.socket", forbidden)
         with pytest.raises(ProbeError, match="ping_group_range") as raised:
             await polled("ping", address=HOST)
         assert raised.value.permanent

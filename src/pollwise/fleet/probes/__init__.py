@@ -17,11 +17,16 @@ from pollwise.fleet.targets import Probe, Target
 
 #: The modules of the probes, by type.
 MODULES = {
-    name.partition(".")[0]: name
-    for name in (
-        "command", "dns", "feed", "function", "http.probe", "ping", "prometheus", "sql", "tcp",
-    )
-}  # fmt: skip
+    "command": "command",
+    "dns": "net.dns",
+    "feed": "feed",
+    "function": "function",
+    "http": "http.probe",
+    "ping": "net.ping",
+    "prometheus": "prometheus",
+    "sql": "sql",
+    "tcp": "net.tcp",
+}
 
 
 def make_probe(target: Target) -> Probe:

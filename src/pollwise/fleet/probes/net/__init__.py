@@ -1,0 +1,1 @@
+"""Probes of network protocols other than HTTP, and the bounded conversation they share."""
