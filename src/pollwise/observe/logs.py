@@ -21,9 +21,9 @@ FORMATS = ("text", "json")
 #: because some of them log every poll.
 LIBRARIES = frozenset(
     {
-        *("aio_pika", "aiobotocore", "aiokafka", "aiormq", "asyncio", "asyncpg", "botocore"),
-        *("httpcore", "httpx", "nats", "opentelemetry", "psycopg", "redis", "sqlalchemy"),
-        *("urllib3", "uvicorn", "websockets"),
+        *("aio_pika", "aiobotocore", "aiokafka", "aiormq", "apprise", "asyncio", "asyncpg"),
+        *("botocore", "httpcore", "httpx", "nats", "opentelemetry", "psycopg", "redis"),
+        *("sqlalchemy", "urllib3", "uvicorn", "websockets"),
     }
 )
 #: The query of a URL or path, which may hold secrets.

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import TypedDict
 
 from pollwise.alerts.quiet import Quiet
+from pollwise.alerts.rules import SEVERITIES
 from pollwise.alerts.values import Notice
 from pollwise.durations import Duration, seconds, shown
-from pollwise.errors import ChannelError, ConfigError
+from pollwise.errors import ChannelError, ConfigError, did_you_mean
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import checked_name
 
@@ -29,7 +30,7 @@ class ChannelOptions(TypedDict, total=False):
 
     timeout: Duration
     quiet: str | Quiet | None
-    quiet_except: Collection[str]
+    quiet_except: Sequence[str]
     clock: Clock | None
 
 
@@ -50,13 +51,7 @@ class Channel(ABC):
         self.timeout = seconds(options.get("timeout", "10s"), "timeout", positive=True)
         quiet = options.get("quiet")
         self.quiet = Quiet.parsed(quiet) if isinstance(quiet, str) else quiet
-        excepted = options.get("quiet_except", ())
-        if isinstance(excepted, str) or not all(isinstance(each, str) for each in excepted):
-            raise ConfigError(
-                f"quiet_except = {shown(excepted)} must be a list of severities, such as "
-                "['critical']"
-            )
-        self.quiet_except = frozenset(excepted)
+        self.quiet_except = frozenset(_severities(options.get("quiet_except", ())))
         self.clock = options.get("clock") or Clock()
 
     async def send(self, notice: Notice) -> None:
@@ -88,3 +83,17 @@ class Channel(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
+
+
+def _severities(given: object) -> Sequence[str]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ConfigError(
+            f"quiet_except = {shown(given)} must be a list of severities, such as ['critical']"
+        )
+    for each in given:
+        if each not in SEVERITIES:
+            raise ConfigError(
+                f"quiet_except: {shown(each)} is not a severity; "
+                f"{did_you_mean(str(each), SEVERITIES)}"
+            )
+    return given
