@@ -210,3 +210,15 @@ def test_orders_that_nobody_takes_are_shown_as_pending(file: Path) -> None:
         wait_until(lambda: bool(state("fine")["paused"]), "the pause", within=20)
         assert state("fine")["pending"] == []
         assert command.stopped() == 0
+
+
+def test_commands_that_do_not_poll_need_no_secrets(file: Path) -> None:
+    secret = '\n[[target]]\nname = "page"\ntype = "http"\nurl = "https://x:${NO_PASSWORD}@y.org/"\n'
+    file.write_text(FILE + secret)
+    saved(row("fine"), row("broken"), row("slow", interval=3600.0), row("page"))
+    for words in (("check",), ("status",), ("top",), ("dead",), ("pause", "page")):
+        assert good("fleet", *words, "--store", STORE).err == ""
+    assert state("page")["type"] == "http"
+    result = pollwise("fleet", "run", "--store", STORE)
+    assert result.code == 2
+    assert "the environment variable NO_PASSWORD is not set" in result.err

@@ -60,7 +60,7 @@ def _with_groups(file: Path | None) -> tuple[Settings, frozenset[str] | None]:
     if not settings.fleet.groups or not path.exists():
         return settings, None
     try:
-        groups = read(path).groups
+        groups = read(path, for_views=True).groups
     except PollwiseError:  # `pollwise fleet check` shows what is wrong with it
         return settings, None
     return load(file, groups=groups), groups

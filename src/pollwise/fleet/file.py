@@ -68,8 +68,15 @@ class FleetFile:
             await each.close()
 
 
-def read(path: Path | str, environment: Mapping[str, str] | None = None) -> FleetFile:
-    """Read a file of targets; FleetFileError lists everything that is wrong with it."""
+def read(
+    path: Path | str, environment: Mapping[str, str] | None = None, *, for_views: bool = False
+) -> FleetFile:
+    """Read a file of targets; FleetFileError lists everything that is wrong with it.
+
+    environment: the variables that `${NAME}` stands for; those of the process by default.
+    for_views: the targets are shown and not polled. Then variables that only probes and actions
+        need, such as passwords, may be unset.
+    """
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -80,18 +87,22 @@ def read(path: Path | str, environment: Mapping[str, str] | None = None) -> Flee
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise FleetFileError(path, [(line, "is not encoded in UTF-8")]) from None
-    return read_text(text, path, environment)
+    return read_text(text, path, environment, for_views=for_views)
 
 
 def read_text(
-    text: str, path: Path | str = "fleet.toml", environment: Mapping[str, str] | None = None
+    text: str,
+    path: Path | str = "fleet.toml",
+    environment: Mapping[str, str] | None = None,
+    *,
+    for_views: bool = False,
 ) -> FleetFile:
-    """Read the text of such a file."""
+    """Read the text of such a file; the arguments are those of `read`."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FleetFileError(path, [_syntax_error(error, text)]) from None
-    reader = _FileReader(text, document, environment)
+    reader = _FileReader(text, document, environment, for_views=for_views)
     targets = reader.targets()
     if reader.problems:
         found = sorted(set(reader.problems), key=lambda each: (each[0] or 0, each[1]))
@@ -119,9 +130,14 @@ def _lines_of(pattern: re.Pattern[str], text: str) -> list[int]:
 
 class _FileReader(TargetTables):
     def __init__(
-        self, text: str, document: dict[str, Any], environment: Mapping[str, str] | None
+        self,
+        text: str,
+        document: dict[str, Any],
+        environment: Mapping[str, str] | None,
+        *,
+        for_views: bool,
     ) -> None:
-        super().__init__(environment)
+        super().__init__(environment, for_views=for_views)
         self._text = text
         self._document = document
 
@@ -153,6 +169,9 @@ class _FileReader(TargetTables):
             target = self.target(table, line)
             if target is not None:
                 found.append(target)
+        used = {str(table.get("group")) for table in tables}
+        for group in self.groups.keys() - used:
+            self.check_group(group)
         return found
 
     def _read_groups(self) -> None:

@@ -235,6 +235,73 @@ labels = { a = "${2}" }
     assert target.labels["a"] == "${2}"
 
 
+SECRETS = """
+[group.db]
+type = "sql"
+url = "${DB_URL}"
+query = "SELECT 1"
+quiet = "22:00-06:00"
+
+[[target]]
+name = "rows"
+group = "db"
+
+[[target]]
+name = "page"
+type = "http"
+url = "${PAGE}"
+webhook = "${HOOK}"
+"""
+
+
+def test_views_need_no_secrets() -> None:
+    """What only probes and actions use may be unset; what views use may not."""
+    rows, page = read_text(SECRETS, environment={}, for_views=True).targets
+    assert (rows.name, rows.type, rows.group, str(rows.quiet)) == (
+        "rows", "sql", "db", "22:00-06:00 UTC"
+    )  # fmt: skip
+    assert (page.name, page.type, page.actions) == ("page", "http", ())
+    with pytest.raises(FleetFileError) as failed:
+        read_text(SECRETS, environment={})
+    said = str(failed.value)
+    assert all(f"variable {name} is not set" in said for name in ("DB_URL", "PAGE", "HOOK"))
+    wrong = SECRETS.replace('name = "page"', 'name = "${PAGE}"\nprot = 3\ntimeout = "x"')
+    with pytest.raises(FleetFileError) as failed:
+        read_text(wrong, environment={}, for_views=True)
+    said = str(failed.value)
+    assert "name: the environment variable PAGE is not set" in said
+    assert "prot is not an option" in said
+    assert "timeout = 'x'" in said
+    assert "url: the environment" not in said
+    assert "HOOK" not in said
+
+
+def test_errors_of_a_group_that_no_target_uses_are_told() -> None:
+    unused = """
+[group.later]
+type = "http"
+timeout = "soon"
+metod = "GET"
+webhook = { secret = "x" }
+[group.typo]
+type = "htp"
+[group.fine]
+timeout = "5s"
+anything = "its targets have a type"
+[[target]]
+name = "a"
+type = "tcp"
+address = "127.0.0.1:1"
+"""
+    found = errors_of(unused)
+    assert [line for line, _ in found] == [2, 2, 2, 7]
+    said = " ".join(what for _, what in found)
+    for each in ("timeout = 'soon'", "did you mean method?", "webhook: needs url", "type = 'htp'"):
+        assert each in said
+    assert said.count("group 'later'") == 3
+    assert "missing" not in said  # its targets may have a url
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read(tmp_path / "fleet.toml")

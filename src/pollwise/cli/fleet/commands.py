@@ -120,7 +120,8 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
     goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
     if settings.is_set("fleet.file") or Path(kept_to.file).exists():
         # The store alone does not show whether all targets of the file are well.
-        opening.read_checked(settings, opening.chosen(file, store), "Nothing was checked.")
+        chosen = opening.chosen(file, store)
+        opening.read_checked(settings, chosen, "Nothing was checked.", for_views=True)
     snapshot = opening.snapshot_of(settings)
     missed = shortfalls(snapshot.targets, goals, snapshot.now, snapshot.notice)
     if as_json:

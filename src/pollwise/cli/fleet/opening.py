@@ -62,12 +62,18 @@ def with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) -
     return asyncio.run(main())
 
 
-def read_checked(settings: Settings, overrides: Mapping[str, object], otherwise: str) -> FleetFile:
+def read_checked(
+    settings: Settings,
+    overrides: Mapping[str, object],
+    otherwise: str,
+    *,
+    for_views: bool = False,
+) -> FleetFile:
     """The file of targets; if the file or a group in the settings is wrong, the error ends with
-    `otherwise`."""
+    `otherwise`. for_views: as for `read`."""
     import_from_here()
     try:
-        found = read(settings.fleet.file)
+        found = read(settings.fleet.file, for_views=for_views)
     except FleetFileError as error:
         raise ConfigError(f"{error}\n{otherwise}") from None
     groups = load(overrides=overrides, groups=found.groups)
@@ -86,7 +92,7 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
         return ()
     import_from_here()
     try:
-        return read(settings.fleet.file).targets
+        return read(settings.fleet.file, for_views=True).targets
     except FleetFileError as error:
         warn(f"{error}\nSo only the targets in the store are used.")
         return ()

@@ -27,6 +27,8 @@ PLAN_KEYS = (
 )  # fmt: skip
 ACTION_KEYS = ("put", "webhook")
 _OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, *ACTION_KEYS)
+#: What views use of a target.
+_VIEWED_KEYS = ("group", "name", "type", *PLAN_KEYS)
 _BOUNDS = ("base_interval", "min_interval", "max_interval")
 _ARGUMENTS = {
     "webhook": ("url", "secret", "timeout", "headers", "verify", "ca"),
@@ -66,10 +68,18 @@ def read_target(
 
 
 class TargetTables:
-    """Reads the tables of targets, with what they have in common. Errors go to `problems`."""
+    """Reads the tables of targets, with what they have in common. Errors go to `problems`.
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    for_views: the targets are shown and not polled, so the secrets in their options may be unset.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, for_views: bool = False
+    ) -> None:
         self._environment = os.environ if environment is None else environment
+        self._for_views = for_views
+        #: The keys whose variables are unset and need not be set, by whose they are.
+        self._unset: dict[str, set[str]] = {}
         self.problems: list[Problem] = []
         self.puts: dict[str, PutJob] = {}
         self._actions: dict[str, Action] = {}
@@ -96,16 +106,27 @@ class TargetTables:
     def with_variables(
         self, table: Mapping[str, Any], line: int | None, where: str
     ) -> dict[str, Any]:
-        """A table whose `${NAME}` are replaced."""
+        """A table whose `${NAME}` are replaced. where: whose table it is, for errors."""
 
         def missing(key: str, name: str) -> None:
+            if self._for_views and key not in _VIEWED_KEYS:
+                self._unset.setdefault(where, set()).add(key)
+                return
             what = f"the environment variable {name} is not set; set it, or write $${{ for ${{"
             self.wrong(line, f"{where}: {key}: {what}")
 
         return replaced(table, self._environment, missing)
 
+    def unset(self, where: str) -> frozenset[str]:
+        """The keys of a table whose values are not known, so that nothing is wrong with them."""
+        return frozenset(self._unset.get(where, ()))
+
     def wrong(self, line: int | None, what: str) -> None:
         self.problems.append((line, what))
+
+    def check_group(self, name: str) -> None:
+        """Report what is wrong with a group from which no target inherits."""
+        _UnusedGroup(self, None, {"name": "-", "group": name}).target()
 
     def action(self, key: str, given: Any) -> Action:
         """The action that a table asks for; equal tables share one."""
@@ -140,6 +161,7 @@ class _TargetReader:
         self._own = tables.with_variables(table, line, self._where)
         self._sound = True
         self._group: str | None = None
+        self._unset = tables.unset(self._where)
         self._given = self._merged()
 
     def target(self) -> Target | None:
@@ -170,7 +192,8 @@ class _TargetReader:
             for key, what in error.problems:
                 self._wrong(key, f"{key} {self._nearer(key, what)}")
         except (PollwiseError, ImportError) as error:
-            self._wrong("type", f"type = {kind!r}: {_bare(error)}")
+            if not self._unset:
+                self._wrong("type", f"type = {kind!r}: {_bare(error)}")
         return target if self._sound else None
 
     def _merged(self) -> dict[str, Any]:
@@ -187,6 +210,7 @@ class _TargetReader:
             self._wrong("group", f"group = {name!r} does not exist; {advice}")
             return own
         self._group = name
+        self._unset |= self._tables.unset(f"group {name!r}") - own.keys()
         merged = dict(groups.get(name, {}))
         # An interval and bounds exclude each other: the target's own replace the group's.
         if "interval" in own:
@@ -246,12 +270,23 @@ class _TargetReader:
         return what
 
     def _wrong(self, key: str, what: str) -> None:
+        if key in self._unset:
+            return
         self._sound = False
         if key and key not in self._own and self._group is not None:
             line = self._tables.group_line(self._group)
             self._tables.wrong(line, f"group {self._group!r}: {what}")
         else:
             self._tables.wrong(self._line, f"{self._where}: {what}")
+
+
+class _UnusedGroup(_TargetReader):
+    """Reads a group as a target that has only what the group sets."""
+
+    def _wrong(self, key: str, what: str) -> None:
+        # A target may add what the group lacks.
+        if self._group is not None and key in self._tables.groups[self._group]:
+            super()._wrong(key, what)
 
 
 def _bare(error: BaseException) -> str:
