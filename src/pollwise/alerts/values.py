@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pollwise.errors import ConfigError
+
 AlertState = Literal["open", "closed"]
+ALERT_STATES: tuple[AlertState, ...] = ("open", "closed")
+#: How long closed alerts are kept, in seconds, and how many of one target.
+ALERTS_KEPT = 90 * 86400.0
+ALERTS_PER_TARGET = 200
+#: The largest page of alerts.
+PAGE_MAX = 1000
 #: What a notice is about: an alert that opened, is still open, or closed; or a changed reading,
 #: which opens nothing.
 NoticeEvent = Literal["opened", "repeated", "closed", "changed"]
@@ -16,7 +24,7 @@ NoticeEvent = Literal["opened", "repeated", "closed", "changed"]
 class Alert:
     """An alert, open or closed. Times are in seconds since 1970.
 
-    id: the same if the alert is found again after a crash.
+    id: unique in its fleet, and sorted by when the alerts opened.
     rule: which rule of its target opened it.
     when: the condition, as written.
     since: when the condition began to hold; it opened at `opened_at`.
@@ -41,6 +49,60 @@ class Alert:
     note: str = ""
     sent: int = 0
     last_sent_at: float | None = None
+
+    @property
+    def lasted(self) -> float | None:
+        """How long its condition held; None while it is open."""
+        return None if self.closed_at is None else max(self.closed_at - self.since, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AlertFilter:
+    """Which alerts to list: all that match what is given, newest first.
+
+    state: "open" or "closed". target, group: names.
+    after: `AlertPage.next` of the page before.
+    """
+
+    state: AlertState | None = None
+    target: str | None = None
+    group: str | None = None
+    limit: int = 100
+    after: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.state not in (None, *ALERT_STATES):
+            raise ConfigError(f"state = {self.state!r} must be 'open' or 'closed'")
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int):
+            raise ConfigError(f"limit = {self.limit!r} must be a whole number")
+        if not 1 <= self.limit <= PAGE_MAX:
+            raise ConfigError(f"limit = {self.limit} must be from 1 to {PAGE_MAX}")
+
+    def matches(self, alert: Alert) -> bool:
+        return (
+            self.state in (None, alert.state)
+            and self.target in (None, alert.target)
+            and self.group in (None, alert.group)
+            and (self.after is None or alert.id < self.after)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AlertPage:
+    """Some of the alerts that match a filter, newest first.
+
+    next: pass it as `AlertFilter.after` to go on; None at the end.
+    """
+
+    alerts: list[Alert]
+    next: str | None
+
+    @classmethod
+    def of(cls, found: list[Alert], limit: int) -> AlertPage:
+        """The page of alerts that were read with a limit of one more."""
+        more = len(found) > limit
+        page = found[:limit]
+        return cls(page, page[-1].id if more else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from pollwise.alerts.values import Alert, Notice
+from pollwise.alerts.values import Alert, AlertFilter, AlertPage, Notice
 from pollwise.errors import Unsupported
 from pollwise.fleet.history.values import Period
 from pollwise.fleet.stores.definitions import StoredDefinition
@@ -29,6 +29,9 @@ from pollwise.fleet.stores.paging import (
     page_names,
 )
 from pollwise.runtime.audit import AuditEntry
+
+if TYPE_CHECKING:
+    from pollwise.outbox.stores.base import OutboxStore
 
 #: Default name of a fleet.
 NAME = "fleet"
@@ -220,6 +223,26 @@ class FleetStore(ABC):
         At most PENDING_MAX.
         """
         return []
+
+    # Alerts
+
+    def outbox(self) -> OutboxStore | None:
+        """The outbox with the notices that `save` puts; a new object for each call. None if this
+        store keeps no alerts: a fleet then keeps them in memory."""
+        return None
+
+    async def alerts(self, chosen: AlertFilter) -> AlertPage:
+        """A page of alerts, newest first."""
+        raise self._cannot("keep alerts")
+
+    async def alerts_by_id(self, ids: Sequence[str]) -> list[Alert]:
+        """The alerts with these ids, as far as they exist, newest first."""
+        raise self._cannot("keep alerts")
+
+    async def acknowledge(self, ids: Sequence[str], by: str, note: str = "") -> list[Alert]:
+        """Note who knows of these open alerts, so that they are not repeated; returns those that
+        were open."""
+        raise self._cannot("keep alerts")
 
     async def enter(self) -> None:  # noqa: B027 - only where a store cannot be shared
         """Declare that this process polls the fleet, from now on or still.

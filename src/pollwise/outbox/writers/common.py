@@ -187,6 +187,20 @@ def run_steps(
         return ids
 
 
+def put_once(
+    target: OutboxTarget,
+    records: Sequence[NewRecord],
+    rows: Callable[[str, Mapping[str, Any]], Rows],
+) -> None:
+    """Put records on SQLite, without those whose `unique` the outbox has: they were put before."""
+    uniques = json.dumps([each.unique for each in records])
+    values = {"outbox": target.outbox, "uniques": uniques}
+    taken = {row[0] for row in rows(statements("pollwise.outbox.stores.sqlite")["taken"], values)}
+    new = [each for each in records if each.unique not in taken]
+    if new:
+        run_steps(put_steps(target, new), rows)
+
+
 def put_steps(
     target: OutboxTarget, records: Sequence[NewRecord]
 ) -> Generator[Step, Rows, list[str]]:
@@ -280,16 +294,13 @@ def _postgres_taken(schema: str) -> str:
 
 def batch_of(records: Sequence[NewRecord]) -> str:
     """Records as one string, which every driver accepts and both databases can read."""
-    rows: list[tuple[Any, ...]] = [
-        (each.kind, each.encoded, each.key, each.encoded_headers)
-        if each.plain
-        else (
-            *(each.kind, each.encoded, each.key, each.encoded_headers),
-            *(each.delay or None, each.at, each.unique),
-        )
-        for each in records
-    ]
-    return json.dumps(rows, ensure_ascii=False)
+    return json.dumps([row_of(each) for each in records], ensure_ascii=False)
+
+
+def row_of(record: NewRecord) -> tuple[Any, ...]:
+    """A record as plain values, in the order that the statements of a put expect."""
+    row = (record.kind, record.encoded, record.key, record.encoded_headers)
+    return row if record.plain else (*row, record.delay or None, record.at, record.unique)
 
 
 def check_twins(records: Sequence[NewRecord], taken: Iterable[tuple[Any, ...]]) -> dict[str, str]:

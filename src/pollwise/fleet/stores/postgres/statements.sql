@@ -71,7 +71,13 @@ WHERE fleet = $1 AND succeeded_at IS NOT NULL AND NOT paused ORDER BY succeeded_
 SELECT {schema}.fleet_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 -- name: remove
-WITH ordered AS (DELETE FROM {schema}.fleet_orders WHERE fleet = $1 AND name = ANY ($2::text[]))
+WITH ordered AS (
+    DELETE FROM {schema}.fleet_orders WHERE fleet = $1 AND name = ANY ($2::text[])
+), closed AS (
+    UPDATE {schema}.fleet_alerts
+    SET state = 'closed', closed_at = {schema}.fleet_now($3::double precision)
+    WHERE fleet = $1 AND target = ANY ($2::text[]) AND state = 'open'
+)
 DELETE FROM {schema}.fleet_targets WHERE fleet = $1 AND name = ANY ($2::text[])
 
 -- name: renew
@@ -160,3 +166,37 @@ SELECT coalesce(max(version), 0) FROM {schema}.fleet_definitions WHERE fleet = $
 
 -- name: define
 SELECT version, conflict FROM {schema}.fleet_define($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: save_with_alerts
+-- As `save`, with the alerts and notices of the targets that were not refused.
+WITH refused AS MATERIALIZED (
+    SELECT ARRAY(
+        SELECT {schema}.fleet_save(
+            $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16
+        )
+    ) AS names
+), kept AS MATERIALIZED (
+    SELECT {schema}.fleet_keep_alerts($1, $17, refused.names, $18, $19, $20, $21, $22) FROM refused
+)
+SELECT unnest(refused.names) FROM refused, kept
+
+-- name: alerts
+SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,
+       acknowledged_at, acknowledged_by, note, sent, last_sent_at
+FROM {schema}.fleet_alerts
+WHERE fleet = $1 AND ($2::text IS NULL OR state = $2::text)
+  AND ($3::text IS NULL OR target = $3::text) AND ($4::text IS NULL OR "group" = $4::text)
+  AND ($5::text IS NULL OR id < $5::text)
+ORDER BY id DESC LIMIT $6::integer
+
+-- name: alerts_by_id
+SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,
+       acknowledged_at, acknowledged_by, note, sent, last_sent_at
+FROM {schema}.fleet_alerts WHERE fleet = $1 AND id = ANY ($2::text[]) ORDER BY id DESC
+
+-- name: acknowledge
+UPDATE {schema}.fleet_alerts SET
+    acknowledged_at = {schema}.fleet_now($5::double precision), acknowledged_by = $3::text,
+    note = $4::text
+WHERE fleet = $1 AND state = 'open' AND id = ANY ($2::text[])
+RETURNING id

@@ -12,6 +12,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from pollwise.alerts.notices import NOTICES_KEPT, outbox_of_alerts
+from pollwise.alerts.values import Alert, AlertFilter, AlertPage
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.fleet.stores.base import (
@@ -43,7 +45,9 @@ try:
 except ImportError as error:  # also if psycopg is installed without libpq
     raise MissingExtra("a fleet on Postgres", "postgres") from error
 
+from pollwise.fleet.stores.postgres.alerts import AlertTables
 from pollwise.fleet.stores.postgres.definitions import PostgresDefinitions
+from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import flags, number, numbers, text, texts
 from pollwise.storage.postgres.schema import TableSet
@@ -94,16 +98,23 @@ class PostgresFleetStore(PostgresDefinitions):
         )
         self.schema, self.url = self.database.schema, self.database.url
         self._fleet = text(self.name)
+        self._alerts = AlertTables(self.database, self.name)
+        self._timeout = timeout
         self._id: int | None = None
         self._held: set[str] = set()
 
     # Migrating
 
     async def migrate(self) -> list[int]:
+        outbox = self.outbox()
+        try:
+            await outbox.migrate()
+        finally:
+            await outbox.close()
         return await self.database.migrate()
 
     def migration(self) -> str:
-        return self.database.migration()
+        return f"{self.outbox().migration()}\n{self.database.migration()}"
 
     # State
 
@@ -161,24 +172,52 @@ class PostgresFleetStore(PostgresDefinitions):
     async def save(
         self, batch: Sequence[SavedTarget], extras: SaveExtras | None = None
     ) -> list[str]:
-        if not batch:
+        more = extras is not None and (extras.alerts or extras.notices)
+        if not batch and not more:
             return []
         columns = [
             passed([getattr(each, name) for each in batch]) for name, passed in _SAVED.items()
         ]
-        # With a token, saving twice is harmless.
-        rows = await self.database.rows("save", [self._fleet, *columns], safe=True)
+        # With a token, saving twice is harmless; and an alert or a notice is known by its id.
+        params = [self._fleet, *columns]
+        if extras is not None and more:
+            params += self._alerts.params(extras.alerts, extras.notices)
+        rows = await self.database.rows("save_with_alerts" if more else "save", params, safe=True)
         refused = [name for (name,) in rows]
         self._held.difference_update(refused)
         return refused
 
     async def remove(self, names: Sequence[str]) -> None:
         if names:
-            await self.database.rows("remove", [self._fleet, texts(names)], safe=True)
+            params = [self._fleet, texts(names), self.database.now()]
+            await self.database.rows("remove", params, safe=True)
             self._held.difference_update(names)
 
     async def close(self) -> None:
         await self.database.close()
+
+    # Alerts
+
+    def outbox(self) -> PostgresOutboxStore:
+        return PostgresOutboxStore(
+            self.database.conninfo,
+            outbox_of_alerts(self.name),
+            schema=self.schema,
+            timeout=self._timeout,
+            connections=CONNECTIONS,
+            clock=self.database.clock,
+            keep=NOTICES_KEPT,
+            on_dead="continue",
+        )
+
+    async def alerts(self, chosen: AlertFilter) -> AlertPage:
+        return await self._alerts.page(chosen)
+
+    async def alerts_by_id(self, ids: Sequence[str]) -> list[Alert]:
+        return await self._alerts.by_id(ids)
+
+    async def acknowledge(self, ids: Sequence[str], by: str, note: str = "") -> list[Alert]:
+        return await self._alerts.acknowledge(ids, by, note)
 
     # Nodes
 

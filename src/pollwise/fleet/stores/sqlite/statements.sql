@@ -132,3 +132,66 @@ VALUES (:fleet, :name, :definition, :version, :by, :now);
 -- name: prune_definitions
 DELETE FROM pollwise_fleet_definitions
 WHERE fleet = :fleet AND definition IS NULL AND at <= :before;
+
+-- name: keep_alert
+-- Positional parameters, for executemany. A closed alert stays closed, and what people noted stays.
+INSERT INTO pollwise_fleet_alerts
+    (fleet, id, target, "group", rule, "when", severity, state, since, opened_at, closed_at,
+     summary, sent, last_sent_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (fleet, id) DO UPDATE SET
+    state = excluded.state, closed_at = excluded.closed_at, summary = excluded.summary,
+    sent = excluded.sent, last_sent_at = excluded.last_sent_at
+    WHERE pollwise_fleet_alerts.state = 'open';
+
+-- name: prune_alerts
+DELETE FROM pollwise_fleet_alerts WHERE fleet = :fleet AND closed_at <= :before;
+
+-- name: prune_alerts_of
+-- The oldest closed alerts of a target, above :most.
+DELETE FROM pollwise_fleet_alerts
+WHERE fleet = :fleet AND target = :target AND state = 'closed' AND id <= (
+    SELECT id FROM pollwise_fleet_alerts
+    WHERE fleet = :fleet AND target = :target AND state = 'closed'
+    ORDER BY id DESC LIMIT 1 OFFSET :most
+);
+
+-- name: open_alerts
+SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,
+       acknowledged_at, acknowledged_by, note, sent, last_sent_at
+FROM pollwise_fleet_alerts
+WHERE fleet = :fleet AND state = 'open'
+  AND (:group IS NULL OR "group" = :group) AND (:after IS NULL OR id < :after)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: alerts_of
+SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,
+       acknowledged_at, acknowledged_by, note, sent, last_sent_at
+FROM pollwise_fleet_alerts
+WHERE fleet = :fleet AND target = :target AND (:state IS NULL OR state = :state)
+  AND (:group IS NULL OR "group" = :group) AND (:after IS NULL OR id < :after)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: alerts
+SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,
+       acknowledged_at, acknowledged_by, note, sent, last_sent_at
+FROM pollwise_fleet_alerts
+WHERE fleet = :fleet AND (:state IS NULL OR state = :state)
+  AND (:group IS NULL OR "group" = :group) AND (:after IS NULL OR id < :after)
+ORDER BY id DESC LIMIT :limit;
+
+-- name: alerts_by_id
+-- :ids is a JSON list.
+SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,
+       acknowledged_at, acknowledged_by, note, sent, last_sent_at
+FROM pollwise_fleet_alerts
+WHERE fleet = :fleet AND id IN (SELECT value FROM json_each(:ids)) ORDER BY id DESC;
+
+-- name: acknowledge
+UPDATE pollwise_fleet_alerts
+SET acknowledged_at = :now, acknowledged_by = :by, note = :note
+WHERE fleet = :fleet AND state = 'open' AND id = :id;
+
+-- name: close_alerts_of
+UPDATE pollwise_fleet_alerts SET state = 'closed', closed_at = :now
+WHERE fleet = :fleet AND target = :name AND state = 'open';

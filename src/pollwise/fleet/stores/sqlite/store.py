@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from pollwise.alerts.notices import NOTICES_KEPT, outbox_of_alerts
 from pollwise.errors import StoreError
 from pollwise.fleet.stores.base import (
     AUDIT_KEPT,
@@ -34,7 +35,9 @@ from pollwise.fleet.stores.paging import (
     counts_from,
     cursor_after,
 )
+from pollwise.fleet.stores.sqlite.alerts import AlertTables
 from pollwise.fleet.stores.sqlite.definitions import DefinitionRows
+from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import Clock
 from pollwise.storage.sqlite.file import file_path, transaction
@@ -48,7 +51,7 @@ SIGN_EVERY = 10.0
 _OUR_RUNS: set[str] = set()
 
 
-class _FleetTables(DefinitionRows):
+class _FleetTables(AlertTables, DefinitionRows):
     """Blocking calls on one connection, made from one thread."""
 
     package = __package__
@@ -97,7 +100,9 @@ class _FleetTables(DefinitionRows):
         listed = None if names is None else json.dumps(list(names))
         return [TargetOrder(*row) for row in self._rows("pending", names=listed)]
 
-    def save(self, batch: Sequence[SavedTarget], extras: SaveExtras | None = None) -> list[str]:
+    def save(
+        self, now: float, batch: Sequence[SavedTarget], extras: SaveExtras | None = None
+    ) -> list[str]:
         rows = [
             (
                 self._fleet, each.name, each.due, each.paused, each.state, each.failures,
@@ -109,12 +114,15 @@ class _FleetTables(DefinitionRows):
         ]  # fmt: skip
         with transaction(self.connect()):
             self.connect().executemany(self._sql["save"], rows)
+            if extras is not None and (extras.alerts or extras.notices):
+                self.keep_alerts(now, extras.alerts, extras.notices)
         return []
 
-    def remove(self, names: Sequence[str]) -> None:
+    def remove(self, now: float, names: Sequence[str]) -> None:
         with transaction(self.connect()):
             for name in names:
                 self._change("remove", name=name)
+                self._change("close_alerts_of", name=name, now=now)
 
     def enter(self, now: float) -> None:
         pid, host = os.getpid(), socket.gethostname()
@@ -215,9 +223,21 @@ class SqliteFleetStore(FleetStore):
     async def close(self) -> None:
         await self._thread.close()
 
+    def outbox(self) -> SqliteOutboxStore:
+        return SqliteOutboxStore(
+            self.path,
+            outbox_of_alerts(self.name),
+            clock=self.clock,
+            keep=NOTICES_KEPT,
+            on_dead="continue",
+        )
+
     load = in_thread(_FleetTables.load)
-    save = in_thread(_FleetTables.save)
-    remove = in_thread(_FleetTables.remove)
+    save = in_thread_now(_FleetTables.save)
+    remove = in_thread_now(_FleetTables.remove)
+    alerts = in_thread(_FleetTables.alerts)
+    alerts_by_id = in_thread(_FleetTables.alerts_by_id)
+    acknowledge = in_thread_now(_FleetTables.acknowledge)
     page = in_thread(_FleetTables.page)
     counts = in_thread_now(_FleetTables.counts)
     pending = in_thread(_FleetTables.pending)
