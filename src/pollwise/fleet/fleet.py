@@ -20,7 +20,7 @@ from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.probes import host_of, make_probe
-from pollwise.fleet.probes.http.connections import connections
+from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.stores.base import FleetStore, SavedTarget, TargetPage
 from pollwise.fleet.stores.paging import (
     TargetCounts,

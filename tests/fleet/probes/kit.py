@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pollwise.fleet.probes import facts_of, make_probe
-from pollwise.fleet.probes.http.connections import connections
+from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from tests.support.daemons import HOST, Missing
 

@@ -10,7 +10,8 @@ import pytest
 
 from pollwise.errors import ProbeError
 from pollwise.fleet.probes.http import carrier
-from pollwise.fleet.probes.http.connections import Tls, connections, transport
+from pollwise.fleet.probes.http.connections import Tls, transport
+from pollwise.fleet.probes.kept import _loops, connections
 from tests.fleet.probes.kit import Request, page, polled, really, web
 from tests.support.daemons import HOST
 
@@ -110,10 +111,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
         async with web(answer) as proxy, web(page("direct")) as server:
             monkeypatch.setenv("http_proxy", proxy.url())
             monkeypatch.setenv("no_proxy", HOST)
-            connections_module = __import__(
-                "pollwise.fleet.probes.http.connections", fromlist=["_pools"]
-            )
-            connections_module._pools.clear()  # as at the start of a process
+            _loops.clear()  # as at the start of a process
             async with connections():
                 found = await polled("http", url="http://far.invalid/x", regex=".*")
                 assert found.value == "proxied http://far.invalid/x"

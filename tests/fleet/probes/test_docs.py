@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pollwise.fleet.file import read_text
-from pollwise.fleet.probes import MODULES, facts_of, seconds_in
+from pollwise.fleet.probes import MODULES, facts_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "fleet-probes.md"
 FILES = re.findall(r"^```toml[^\n]*\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -31,9 +31,3 @@ def test_every_type_says_which_facts_it_has() -> None:
         facts = facts_of(name)
         assert facts is None if name == "function" else facts and "value" in facts, name
     assert facts_of("a type of your own") is None
-
-
-def test_a_time_has_the_unit_of_its_name() -> None:
-    assert seconds_in("ms") == seconds_in("connect_ms") == 0.001
-    assert seconds_in("days_left") == 86400
-    assert seconds_in("ttl") == seconds_in("oldest") == 1

@@ -15,7 +15,7 @@ from pollwise.errors import ConfigError, ProbeError
 from pollwise.fleet import Changed, Fleet, FleetRunOptions, ProbeContext, Target
 from pollwise.fleet.actions import Webhook
 from pollwise.fleet.file import read_text
-from pollwise.fleet.probes.http.connections import _pools
+from pollwise.fleet.probes.kept import _loops
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import ActionFailed, TargetDead, TargetFailed
 from tests.fleet.probes.kit import Request, page, really, web
@@ -57,7 +57,7 @@ def test_a_changed_page_is_sent_by_webhook_and_no_connection_is_left() -> None:
 
     asyncio.run(main())
     assert not seen.of(ActionFailed, TargetFailed)
-    assert not any(pool.transports for pool in _pools.values())
+    assert not any(kept.things for kept in _loops.values())
 
 
 def test_a_webhook_that_fails_is_an_event_without_secrets() -> None:

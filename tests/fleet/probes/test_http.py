@@ -17,7 +17,7 @@ import pytest
 from pollwise.errors import ConfigError, ProbeError
 from pollwise.fleet.probes import host_of, make_probe
 from pollwise.fleet.probes.http.certificates import days_left
-from pollwise.fleet.probes.http.connections import connections
+from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.targets import Reading, Target
 from tests.fleet.probes.kit import HttpAnswer, Request, certificate, page, polled, really, web
 from tests.support.daemons import HOST

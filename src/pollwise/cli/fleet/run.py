@@ -16,7 +16,7 @@ from pollwise.errors import ConfigError, MissingExtra
 from pollwise.fleet import FailureRules, Fleet, FleetRunOptions
 from pollwise.fleet.control import Control
 from pollwise.fleet.file import FleetFile
-from pollwise.fleet.probes.http.connections import connections
+from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.stores.base import NAME
 from pollwise.fleet.stores.urls import open_store
 from pollwise.runtime.http import warn_without_tls

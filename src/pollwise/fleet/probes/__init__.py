@@ -22,8 +22,10 @@ MODULES = {
     "feed": "feed",
     "function": "function",
     "http": "http.probe",
+    "outbox": "work.outbox",
     "ping": "net.ping",
     "prometheus": "prometheus",
+    "queue": "work.queue",
     "sql": "sql",
     "tcp": "net.tcp",
 }
@@ -44,11 +46,12 @@ def make_probe(target: Target) -> Probe:
     return probe
 
 
-def facts_of(type: str) -> Mapping[str, str] | None:
+def facts_of(type: str, probe: Probe | None = None) -> Mapping[str, str] | None:
     """The facts that readings of a probe type can have, each with its meaning.
 
     A fact may be missing in a reading, such as `days_left` without TLS. `value` stands for the
     reading's value. None if any fact is possible: for functions, and types that are not built in.
+    probe: leave out the facts that this probe cannot have, such as the workers of an SQS queue.
     """
     module = MODULES.get(type)
     if module is None:
@@ -56,15 +59,10 @@ def facts_of(type: str) -> Mapping[str, str] | None:
     found: Mapping[str, str] | None = getattr(
         import_module(f"pollwise.fleet.probes.{module}"), "FACTS", None
     )
+    lacks = getattr(probe, "lacks", None)
+    if found and lacks:
+        return {name: about for name, about in found.items() if name not in lacks}
     return found
-
-
-def seconds_in(fact: str) -> float:
-    """Seconds in one unit of a fact that is a time: `ms` is in milliseconds, `days_left` in days,
-    and all others, such as `ttl`, in seconds."""
-    if fact == "ms" or fact.endswith("_ms"):
-        return 0.001
-    return 86400.0 if fact == "days_left" else 1.0
 
 
 def host_of(target: Target, probe: Probe) -> str | None:

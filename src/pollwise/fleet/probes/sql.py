@@ -72,6 +72,7 @@ class SqlProbe:
         only = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
         if isinstance(only, (int, float, Decimal)) and math.isfinite(only):
             facts["value"] = float(only) if isinstance(only, Decimal) else only
+            text = str(only)  # a number that conditions can compare
         value = text if len(text) <= 200 else digest(text.encode())
         return Reading(value, None, facts, text[:80])
 

@@ -1,4 +1,4 @@
-"""One pool of HTTP connections for all targets of a process, closed at its end.
+"""One pool of HTTP connections for all targets of a process.
 
 httpx's client is not used: it shares cookies between targets, logs every URL with its secrets, and
 follows redirects with headers meant for another host. Each combination of TLS options has its own
@@ -7,14 +7,12 @@ pool, so most fleets have one. Through a proxy, httpx's pool is used.
 
 from __future__ import annotations
 
-import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.request import getproxies, proxy_bypass
-from weakref import WeakKeyDictionary
+
+from pollwise.fleet.probes.kept import shared
 
 if TYPE_CHECKING:
     import httpx
@@ -43,21 +41,20 @@ class Tls:
 
 
 @dataclass(slots=True)
-class _Pool:
-    users: int = 0
+class _Transports:
     proxies: dict[str, str] = field(default_factory=getproxies)
     transports: dict[tuple[Tls, str | None], Carrier | httpx.AsyncHTTPTransport] = field(
         default_factory=dict
     )
 
-
-# By event loop: a connection belongs to the loop in which it was opened.
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
+    async def aclose(self) -> None:
+        while self.transports:
+            await self.transports.popitem()[1].aclose()
 
 
 def transport(tls: Tls, scheme: str, host: str) -> Carrier | httpx.AsyncHTTPTransport:
     """The transport of requests to a host, through the environment's proxy for it, if any."""
-    pool = _pool()
+    pool = shared(_Transports, _Transports)
     proxy = pool.proxies.get(scheme) or pool.proxies.get("all") if pool.proxies else None
     if proxy and proxy_bypass(host):
         proxy = None
@@ -78,27 +75,3 @@ def _made(tls: Tls, proxy: str | None) -> Carrier | httpx.AsyncHTTPTransport:
     return httpx.AsyncHTTPTransport(
         verify=tls.context(), trust_env=False, proxy=proxy, limits=limits
     )
-
-
-@asynccontextmanager
-async def connections() -> AsyncIterator[None]:
-    """Use the shared connections; the last user closes them."""
-    pool = _pool()
-    pool.users += 1
-    try:
-        yield
-    finally:
-        pool.users -= 1
-        if not pool.users:
-            transports = list(pool.transports.values())
-            pool.transports.clear()
-            for each in transports:
-                await each.aclose()
-
-
-def _pool() -> _Pool:
-    loop = asyncio.get_running_loop()
-    pool = _pools.get(loop)
-    if pool is None:
-        pool = _pools[loop] = _Pool()
-    return pool
