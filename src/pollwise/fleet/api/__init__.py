@@ -1,0 +1,26 @@
+"""The HTTP API of a fleet: its state, orders for its targets, and its polling settings.
+
+    GET   /api/fleet/state                       all figures, each target's last success and error
+    GET   /api/fleet/targets/NAME                one target
+    POST  /api/fleet/targets/NAME/ORDER          retry, close-breaker, pause, resume, poll-now
+    POST  /api/fleet/ORDER {"targets": [names]}  the same for several targets
+    GET   /api/fleet/polling                     the polling settings, and where each comes from
+    GET   /api/fleet/audit                       who changed what, newest first
+    PATCH /api/fleet/polling {"group": null, "enabled": false, "base_interval": "10s", …}
+
+`application` is a Starlette application to mount at /api/fleet in an existing one; `served` is
+a standalone one with /livez and /readyz, which need no token. They say that the process is alive
+and that it polls, however many targets are broken.
+
+An `authorise` function decides who may do what: it raises a `Refusal` (or any HTTPException), or
+returns who the caller is. All changes go to the audit log. Errors have the controller's format:
+`{"error": {"code", "message", "what_to_do"}}`.
+
+One module per part of it; `requests` has what all routes share.
+"""
+
+from pollwise.fleet.api.access import Authorise, Bearer, Refusal, Scope
+from pollwise.fleet.api.application import application, served
+from pollwise.fleet.api.requests import BODY_MAX
+
+__all__ = ["BODY_MAX", "Authorise", "Bearer", "Refusal", "Scope", "application", "served"]

@@ -1,0 +1,83 @@
+"""The API as an application: to mount, or standalone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+
+from pollwise.errors import PollwiseError, StoreError
+from pollwise.fleet.api.access import CODES, Authorise, Refusal
+from pollwise.fleet.api.requests import answer
+from pollwise.fleet.api.state import StateRoutes
+from pollwise.fleet.control import Control, NoSuchTarget
+from pollwise.runtime.http import allowed_methods
+
+
+def served(control: Control, authorise: Authorise) -> Starlette:
+    """A standalone application: the API, and /livez and /readyz for process supervisors."""
+
+    async def livez(_: Request) -> Response:
+        return answer({"status": "ok"})
+
+    async def readyz(_: Request) -> Response:
+        running = control.fleet.running
+        return answer({"status": "ok" if running else "starting"}, 200 if running else 503)
+
+    return _closed(
+        routes=[
+            Route("/livez", livez, methods=["GET"]),
+            Route("/readyz", readyz, methods=["GET"]),
+            Mount("/api/fleet", application(control, authorise)),
+        ],
+        authorise=authorise,
+    )
+
+
+def application(control: Control, authorise: Authorise) -> Starlette:
+    """The API, to mount at /api/fleet."""
+    parts = (StateRoutes(control, authorise),)
+    return _closed(routes=[route for each in parts for route in each.routes()], authorise=authorise)
+
+
+def _closed(routes: list[Any], authorise: Authorise) -> Starlette:
+    """An application that answers a caller without a token with nothing but that.
+
+    No redirects, which come before the token is checked.
+    """
+
+    async def refused(request: Request, error: Exception) -> Response:
+        found = isinstance(error, Refusal) or not isinstance(error, HTTPException)
+        if not found and request.scope["path"] not in ("/livez", "/readyz"):
+            try:
+                await authorise(request, "read")
+            except HTTPException as closed:
+                return await _refused(request, closed)
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            allowed = ", ".join(allowed_methods(routes, request.scope))
+            error.headers = {**(error.headers or {}), "Allow": allowed}
+        return await _refused(request, error)
+
+    handlers: dict[Any, Any] = {HTTPException: refused, PollwiseError: refused}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    if isinstance(error, NoSuchTarget):
+        error = Refusal(404, str(error), "GET /api/fleet/state lists all targets.")
+    elif isinstance(error, StoreError):
+        error = Refusal(503, str(error), "Try again in a few seconds; the fleet's log says more.")
+    elif not isinstance(error, HTTPException):
+        error = Refusal(400, str(error))
+    code = getattr(error, "code", CODES.get(error.status_code, "refused"))
+    what_to_do = getattr(error, "what_to_do", "")
+    content = {"code": code, "message": error.detail, "what_to_do": what_to_do}
+    response = JSONResponse({"error": content}, error.status_code, {"Cache-Control": "no-store"})
+    response.headers.update(error.headers or {})
+    return response

@@ -1,0 +1,172 @@
+"""Routes for the state of a fleet and its targets, for orders, and for the polling settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from pollwise.fleet.api.access import Refusal
+from pollwise.fleet.api.requests import Operator, Routes, answer, body_of, limit_of, number_of
+from pollwise.fleet.control import CHANGEABLE, NoSuchTarget, note, note_order
+from pollwise.fleet.stores.base import ORDERS, TARGET_STATES, TargetOrder
+from pollwise.fleet.views import TargetState, saved_state, target_json, with_pending
+from pollwise.settings.values import shown
+
+#: Default number of audit entries; and number of targets that are processed before other tasks get
+#: a turn.
+AUDIT_PAGE = 100
+PORTION = 200
+
+
+class StateRoutes(Routes):
+    """The state of targets, orders for them, the polling settings, and the audit log."""
+
+    def routes(self) -> list[Route]:
+        # The orders come last: their address fits all others.
+        return [
+            Route("/state", self.state, methods=["GET"]),
+            Route("/audit", self.audit, methods=["GET"]),
+            Route("/polling", self.polling, methods=["GET"]),
+            Route("/polling", self.change, methods=["PATCH"]),
+            Route("/targets/{name:path}/{what}", self.order_one, methods=["POST"]),
+            Route("/targets/{name:path}", self.target, methods=["GET"]),
+            Route("/{what}", self.order, methods=["POST"]),
+        ]
+
+    async def state(self, request: Request) -> Response:
+        await self._reader(request, "limit", "after", "state", "group")
+        limit, after = limit_of(request), request.query_params.get("after", "")
+        state, group = (request.query_params.get(each) for each in ("state", "group"))
+        if state is not None and state not in TARGET_STATES:
+            raise Refusal(
+                400, "there is no such state", f"Choose one of {', '.join(TARGET_STATES)}."
+            )
+        fleet = self._control.fleet
+        left = iter(
+            name
+            for name in fleet.names()
+            if name > after and group in (None, fleet.definition(name).group)
+        )
+        page: list[TargetState] = []
+        pending = [] if fleet.store is None else await fleet.store.pending()
+        # In portions: a fleet may be large, and its polls must not wait for this.
+        while len(page) <= limit and (names := list(islice(left, PORTION))):
+            found = await self._states(names, pending)
+            page += [each for each in found if state in (None, each.state)]
+            await asyncio.sleep(0)
+        more, page = len(page) > limit, page[:limit]
+        following = page[-1].name if more and page else None
+        listed = [target_json(each) for each in page]
+        figures = {**await self._figures(), "pending": len(pending)}
+        return answer({**figures, "target_list": listed, "next": following})
+
+    async def _figures(self) -> dict[str, Any]:
+        """The figures of this node; with several nodes, the targets of all are counted."""
+        fleet = self._control.fleet
+        figures = fleet.state(targets=False).as_dict()
+        if fleet.store is not None and fleet.store.shared:
+            held = sum(fleet.is_held(name) for name in fleet.names())
+            figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
+        # The breaker of a target that is confirming or backing off is still closed, and that of a
+        # dead one is open, as in the metrics.
+        states = figures["states"]
+        opened, half = states["open"] + states["dead"], states["half-open"]
+        closed = sum(states.values()) - opened - half
+        return {**figures, "breakers": {"closed": closed, "open": opened, "half-open": half}}
+
+    async def _states(
+        self, names: list[str], pending: Sequence[TargetOrder] | None = None
+    ) -> list[TargetState]:
+        """The states of these targets; for those of other nodes, the saved states.
+
+        pending: the orders that are not carried out yet; None reads those of these targets.
+        """
+        fleet = self._control.fleet
+        if pending is None:
+            pending = [] if fleet.store is None else await fleet.store.pending(names)
+        # One may have been removed in the meantime.
+        found = {name: fleet.target(name) for name in names if name in fleet}
+        elsewhere = [name for name, each in found.items() if not each.held]
+        if fleet.store is not None and fleet.store.shared and elsewhere:
+            now = fleet.clock.epoch()
+            for kept in await fleet.store.load(elsewhere):
+                if kept.name in fleet:
+                    target = fleet.definition(kept.name)
+                    found[kept.name] = saved_state(target, kept, now, held=False)
+        return with_pending(found.values(), pending)
+
+    async def target(self, request: Request) -> Response:
+        await self._reader(request)
+        name = request.path_params["name"]
+        for each in await self._states([name]):
+            return answer(target_json(each))
+        raise NoSuchTarget([name])
+
+    async def order_one(self, request: Request) -> Response:
+        who = await self._operator(request)
+        return await self._ordered(who, request.path_params["what"], [request.path_params["name"]])
+
+    async def order(self, request: Request) -> Response:
+        who = await self._operator(request)
+        body = await body_of(request)
+        names = body.get("targets")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise Refusal(
+                400,
+                "targets must be a list of names",
+                'Name them: {"targets": ["front page"]}.',
+            )
+        return await self._ordered(who, request.path_params["what"], names)
+
+    async def _ordered(self, who: Operator, what: str, names: list[str]) -> Response:
+        if what not in ORDERS:
+            raise Refusal(
+                404, f"{shown(what)} is not an order", f"Choose one of {', '.join(ORDERS)}."
+            )
+        pending = await self._control.order(what, names, who.by)
+        await note_order(self._control.fleet.store, who.who, what, names, who.address)
+        return answer({"order": what, "targets": names, "pending": pending}, 202)
+
+    async def polling(self, request: Request) -> Response:
+        await self._reader(request)
+        return self._polling()
+
+    async def change(self, request: Request) -> Response:
+        who = await self._operator(request)
+        body = await body_of(request)
+        group = body.pop("group", None)
+        if group is not None and (not isinstance(group, str) or not group):
+            raise Refusal(
+                400, f"group = {shown(group)} must be a group's name, or null for all targets"
+            )
+        if not body:
+            raise Refusal(
+                400, "no setting to change", f"Give one or more of {', '.join(CHANGEABLE)}."
+            )
+        await self._control.change(group, body, who.by)
+        changes = ", ".join(f"{name} = {shown(value)}" for name, value in body.items())
+        whose = "all targets" if group is None else f"group {group!r}"
+        store = self._control.fleet.store
+        await note(store, who.who, "polling.change", whose, changes, who.address)
+        return self._polling()
+
+    async def audit(self, request: Request) -> Response:
+        await self._operator(request, "limit", "before")
+        limit = limit_of(request, AUDIT_PAGE)
+        entry = "the id of an entry: `next` of the last answer"
+        before = number_of(request, "before", 10**15, entry)
+        store = self._control.fleet.store
+        found = [] if store is None else await store.list_audit(limit, before)
+        more = limit and len(found) == limit
+        entries = [asdict(each) for each in found]
+        return answer({"entries": entries, "next": found[-1].id if more else None})
+
+    def _polling(self) -> Response:
+        return answer({"kept_in": self._control.where, "settings": self._control.polling()})
