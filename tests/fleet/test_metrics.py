@@ -56,7 +56,7 @@ def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along
             await asyncio.sleep(100)
             well, ill = {"type": "function", "target": "well"}, {"type": "http", "target": "ill"}
             assert value(sink, "pollwise_fleet_poll_total", **well, result="unchanged") in (9, 10)
-            assert value(sink, "pollwise_fleet_poll_total", **ill, result="failed") == 1
+            assert value(sink, "pollwise_fleet_poll_total", **ill, result="failed") == 3
             assert value(sink, "pollwise_fleet_poll_duration_seconds_sum", **well) in (9, 10)
             age = value(sink, "pollwise_fleet_poll_staleness_seconds", **well)
             assert age is not None

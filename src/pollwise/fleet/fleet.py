@@ -78,6 +78,8 @@ class Fleet:
         self.clock = clock or Clock()
         self.store = store
         self._paces: dict[str | None, GroupPace] = {None: GroupPace(self.options.strategy)}
+        detect = self.options.detect_within
+        self._detect_within = None if detect is None else seconds(detect, "detect_within")
         self._random = Random(self.options.seed)
         self._actions: list[Action] = []
         self._chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = []
@@ -111,7 +113,9 @@ class Fleet:
         if not isinstance(target, Target):
             raise ConfigError(f"expected a Target, got {shown(target)}")
         probe, strategy = make_probe(target), self._strategy_of(target)
-        return RunningTarget(target, probe, host_of(target, probe), strategy)
+        return RunningTarget(
+            target, probe, host_of(target, probe), strategy, target.within(self._detect_within)
+        )
 
     def _take(self, fresh: dict[str, RunningTarget]) -> None:
         if self._run is None or not self.running:
@@ -170,10 +174,7 @@ class Fleet:
             entry.paused = old.paused
             self._planned[name] = entry
             return
-        new = replace(
-            self._scheduler, old, entry.target, entry.probe, entry.host, entry.strategy,
-            self._time(),
-        )  # fmt: skip
+        new = replace(self._scheduler, old, entry, self._time())
         self._run.drop(old)
         self._run.saving.touch(new)
 
@@ -225,7 +226,7 @@ class Fleet:
             if strategy == entry.strategy:
                 continue
             if entry.target.name in self._planned:
-                fresh = RunningTarget(entry.target, entry.probe, entry.host, strategy)
+                fresh = RunningTarget(entry.target, entry.probe, entry.host, strategy, entry.within)
                 fresh.paused = entry.paused
                 self._planned[entry.target.name] = fresh
             else:
@@ -235,7 +236,7 @@ class Fleet:
 
     def _strategy_of(self, target: Target) -> Strategy:
         pace = self._paces.get(target.group) if target.group is not None else None
-        return (pace or self._paces[None]).of(target)
+        return (pace or self._paces[None]).of(target, self._detect_within)
 
     def __contains__(self, name: object) -> bool:
         return name in self._planned or name in self._scheduler.entries
@@ -306,7 +307,7 @@ class Fleet:
         if self._run is not None:
             raise ConfigError(f"fleet {self.name} is already running; create another one")
         again = {
-            name: RunningTarget(each.target, each.probe, each.host, each.strategy)
+            name: RunningTarget(each.target, each.probe, each.host, each.strategy, each.within)
             for name, each in self._scheduler.entries.items()
         }
         self._planned = {**again, **self._planned}
@@ -393,7 +394,7 @@ class Fleet:
                 entry.paused,
                 None if at is None else at + offset,
                 entry.due + offset,
-                entry.interval,
+                scheduler.every(entry),
             )
 
     def definition(self, name: str) -> Target:

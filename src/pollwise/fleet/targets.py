@@ -21,7 +21,7 @@ from pollwise.core.outcome import Plain
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
-from pollwise.durations import Duration, seconds, shown
+from pollwise.durations import Duration, seconds, short, shown
 from pollwise.errors import ConfigError
 
 #: Longer values are kept and compared as their digest.
@@ -29,6 +29,8 @@ VALUE_MAX = 256
 #: Maximum length of a name, and maximum timeout in seconds.
 NAME_MAX = 255
 TIMEOUT_MAX = 3600.0
+#: Minimum seconds between two polls that `detect_within` leaves.
+DETECT_INTERVAL_MIN = 1.0
 #: Maximum of `dead_after`: ten years, with a breaker that lets a poll through every five minutes.
 DEAD_AFTER_MAX = 1_000_000
 
@@ -127,7 +129,7 @@ class Changed:
 
 
 #: Polls a target. It raises if the poll failed; after an error with `permanent = True` (no such
-#: page, not allowed) the target is dead at once.
+#: page, not allowed) that is confirmed, the target is dead.
 Probe = Callable[["Target", ProbeContext], Awaitable[Any]]
 #: Called with a change.
 Action = Callable[[Changed], Any]
@@ -148,9 +150,12 @@ class Target:
     host: the number of polls at a time of targets with the same host is limited.
     group: its group in settings, where groups are paced separately.
     quiet: hours in which it is not polled: "22:00-06:00 Europe/Berlin".
-    dead_after: number of transient failures in a row after which it is dead, and polled only every
-        half hour; None uses the fleet's rules (5, about 100 seconds). Until then its breaker lets a
-        poll through at least every 5 minutes.
+    dead_after: number of failures in a row after which it is dead, and polled only every ten
+        minutes; None uses the fleet's rules (10, about twenty minutes). Until then its breaker lets
+        a poll through at least every 5 minutes.
+    detect_within: time within which an outage, and its end, is noticed by a poll, the timeout of
+        that poll included; None uses the fleet's. The interval is at most detect_within - timeout,
+        also while the target fails, backs off or is dead. Quiet hours and pauses come first.
     type: its probe type in metrics and views.
     labels: text for views.
     options: options of the probe type.
@@ -171,6 +176,7 @@ class Target:
     group: str | None
     quiet: Quiet | None
     dead_after: int | None
+    detect_within: float | None
     type: str
     labels: Mapping[str, str]
     options: Mapping[str, Any]
@@ -193,6 +199,7 @@ class Target:
         group: str | None = None,
         quiet: str | Quiet | None = None,
         dead_after: int | None = None,
+        detect_within: Duration | None = None,
         type: str | None = None,
         labels: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -248,25 +255,63 @@ class Target:
         put(self, "group", group)
         put(self, "quiet", _quiet(name, quiet))
         put(self, "dead_after", dead_after)
+        detect = None if detect_within is None else _duration(name, "detect_within", detect_within)
+        put(self, "detect_within", detect)
         put(self, "type", type or (probe if isinstance(probe, str) else "function"))
         put(self, "labels", MappingProxyType(dict(labels)) if labels else _NOTHING)
         put(self, "options", MappingProxyType(dict(options)) if options else _NOTHING)
         put(self, "actions", tuple(actions))
         put(self, "origin", origin)
-        if given:
+        if given or detect is not None:
             self.strategy(Freshness())  # refuses contradictions now
 
-    def strategy(self, fleets: Strategy) -> Strategy:
-        """The strategy of this target in a fleet with the strategy `fleets`."""
+    def strategy(self, fleets: Strategy, detect_within: float | None = None) -> Strategy:
+        """The strategy of this target in a fleet with the strategy `fleets`.
+
+        detect_within: the fleet's, for targets without their own.
+        """
+        within = self.within(detect_within)
         if self.interval is not None:
             return self.interval
-        if self.base_interval is None and self.min_interval is None and self.max_interval is None:
-            return fleets
+        longest = self.max_interval
+        if self.base_interval is None and self.min_interval is None and longest is None:
+            if within >= fleets.max_interval or not isinstance(fleets, Freshness):
+                return fleets  # the scheduler keeps other strategies within it
         over = fleets if isinstance(fleets, Freshness) else Freshness()
+        if within < (over.max_interval if longest is None else longest):
+            longest = within
         try:
-            return over.adjusted(self.base_interval, self.min_interval, self.max_interval)
+            return over.adjusted(self.base_interval, self.min_interval, longest)
         except ConfigError as error:
             raise ConfigError(f"target {self.name!r}: {error}") from None
+
+    def within(self, detect_within: float | None = None) -> float:
+        """Maximum seconds from the end of a poll to the next one, so that outages are noticed in
+        time; infinity if there is no `detect_within`, neither its own nor the fleet's."""
+        whose, limit = "", self.detect_within
+        if limit is None:
+            whose, limit = "the fleet's ", detect_within
+        if limit is None:
+            return math.inf
+        left = limit - self.timeout
+        said = f"target {self.name!r}: {whose}detect_within = {short(limit)}"
+        if left < DETECT_INTERVAL_MIN:
+            raise ConfigError(
+                f"{said} must be at least {short(DETECT_INTERVAL_MIN)} longer than its timeout of "
+                f"{short(self.timeout)}: a poll may take that long; lower the timeout, or raise "
+                "detect_within"
+            )
+        fixed = None if self.interval is None else self.interval.min_interval
+        for key, each in (
+            ("interval", fixed), ("base_interval", self.base_interval),
+            ("min_interval", self.min_interval),
+        ):  # fmt: skip
+            if each is not None and each > left:
+                raise ConfigError(
+                    f"{said} and {key} = {short(each)} contradict each other: with its timeout of "
+                    f"{short(self.timeout)}, {key} must be at most {short(left)}"
+                )
+        return left
 
     def __repr__(self) -> str:
         # Without its options: a URL there may contain a password.

@@ -213,13 +213,23 @@ class FleetSettings(Section):
         30.0, "After how long other nodes take over the targets of a killed node."
     )
     grace: Grace = setting(10.0, "How long a stop waits for running polls.")
+    detect_within: Annotated[float | None, OptionalReader(DurationReader(1.0, None))] = setting(
+        None,
+        "Time within which an outage of a target, and its end, is noticed, timeout included, also "
+        "while it fails or is dead; for targets without their own `detect_within`.",
+    )
     dead_after: Annotated[int, IntegerReader(1, MAX_FAILURES)] = setting(
-        5,
-        "A target is dead after this many transient failures in a row, unless it has "
-        "its own `dead_after`; five take about 100 seconds.",
+        10,
+        "A target is dead after this many failures in a row, unless it has its own "
+        "`dead_after`; ten take about twenty minutes.",
     )
     recheck: Annotated[float, DurationReader(1.0, 86400.0)] = setting(
-        1800.0, "How often a dead target is polled."
+        600.0, "How often a dead target is polled."
+    )
+    max_retry_after: Annotated[float, DurationReader(0.0, 86400.0)] = setting(
+        300.0,
+        "The longest time that a server may ask not to be polled (`Retry-After`); a target's "
+        "`max_interval` is allowed too, if it is longer.",
     )
     max_due: MaximumCount = setting(
         50, "`pollwise fleet check` fails if more polls than this are due and not started."

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from pollwise.errors import ProbeRefused
 from pollwise.fleet import FailureRules, Target
 from pollwise.fleet.file import FleetFileError, read_text
 from pollwise.runtime.clock import VirtualClock
@@ -39,14 +40,16 @@ def seen_again_after(dead_after: int | None, rules: FailureRules = USUAL) -> flo
     return next(at for at in seen if at > OUTAGE[1]) - OUTAGE[1]
 
 
-def test_after_two_minutes_of_outage_a_recovery_is_noticed_half_an_hour_later() -> None:
-    assert 1600 < seen_again_after(None) <= 1800
+def test_an_outage_of_two_minutes_makes_no_dead_target() -> None:
+    assert seen_again_after(None) <= 120
 
 
-def test_with_more_failures_allowed_the_end_is_seen_within_the_half_open_delay() -> None:
+def test_the_end_is_seen_within_the_half_open_delay_until_the_target_is_dead() -> None:
     assert seen_again_after(20) <= 120
     assert seen_again_after(None, FailureRules(dead_after=20)) <= 120
-    assert seen_again_after(5, FailureRules(dead_after=20)) > 1600  # the target's own counts
+    assert 480 < seen_again_after(5) <= 600
+    assert 480 < seen_again_after(5, FailureRules(dead_after=20)) <= 600  # its own number counts
+    assert 1600 < seen_again_after(None, FailureRules(dead_after=5, recheck=1800.0)) <= 1800
 
 
 def test_the_tutorial_states_how_long_an_outage_may_last() -> None:
@@ -61,6 +64,7 @@ def test_the_tutorial_states_how_long_an_outage_may_last() -> None:
         return sum(each.delay for each in verdicts)
 
     assert lasts(5, 0.0) == 100.0
+    assert 18 * 60 < lasts(10, 1.0) < lasts(10, 0.0) < 23 * 60  # "about twenty minutes"
     assert 55 * 60 < lasts(20, 1.0) < lasts(20, 0.0) < 75 * 60  # "about an hour"
 
 
@@ -103,7 +107,19 @@ def test_an_invalid_number_of_failures_is_refused(wrong: str) -> None:
 
 def test_the_settings_begin_with_the_rules_of_code() -> None:
     settings = FleetSettings()
-    assert (settings.dead_after, settings.recheck) == (
-        FailureRules().dead_after,
-        FailureRules().recheck,
-    )
+    rules = FailureRules()
+    for name in ("dead_after", "recheck", "max_retry_after"):
+        assert getattr(settings, name) == getattr(rules, name), name
+
+
+def test_the_interval_of_a_dead_target_is_its_recheck() -> None:
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("t", Watch().probe(lambda _: ProbeRefused("404")), "10s"))
+        async with running(fleet):
+            await asyncio.sleep(100)
+            state = fleet.target("t")
+            assert (state.state, state.interval) == ("dead", 600.0)
+            assert fleet.saved("t").interval == 600.0
+
+    virtually(main)

@@ -23,7 +23,10 @@ def after(failures: int, u: float = 0.0, **given: bool) -> tuple[float, bool]:
 
 def test_an_outage_from_the_first_failure_to_the_dead_targets() -> None:
     assert [after(n) for n in range(1, 7)] == [
-        (5.0, False), (5.0, False), (30.0, False), (60.0, False), (1800.0, True), (1800.0, True),
+        (5.0, False), (5.0, False), (30.0, False), (60.0, False), (120.0, False), (240.0, False),
+    ]  # fmt: skip
+    assert [after(n) for n in (7, 8, 9, 10, 11)] == [
+        (300.0, False), (300.0, False), (300.0, False), (600.0, True), (600.0, True),
     ]  # fmt: skip
 
 
@@ -37,13 +40,32 @@ def test_a_target_may_have_its_own_number_of_failures(failures: int, u: float, o
 
 
 @given(counts, units)
-def test_a_target_is_dead_after_one_permanent_failure(failures: int, u: float) -> None:
-    assert after(failures, u, permanent=True) == (1800.0, True)
+def test_a_permanent_failure_is_confirmed_before_the_target_is_dead(
+    failures: int, u: float
+) -> None:
+    if failures <= RULES.confirmations:
+        assert after(failures, u, permanent=True) == (5.0, False)
+    else:
+        assert after(failures, u, permanent=True) == (600.0, True)
+    at_once = FailureRules(confirmations=0)
+    assert at_once.failed(1, permanent=True, dead=False, soon=10.0, u=u).dead
+
+
+@given(counts, units, st.booleans(), st.booleans(), st.floats(0.1, 1e4))
+def test_no_delay_is_longer_than_detect_within_allows(
+    failures: int, u: float, permanent: bool, dead: bool, within: float
+) -> None:
+    bound = {"permanent": permanent, "dead": dead, "soon": 10.0, "u": u}
+    free = RULES.failed(failures, **bound)  # type: ignore[arg-type]
+    kept = RULES.failed(failures, **bound, within=within)  # type: ignore[arg-type]
+    assert kept == (min(free.delay, within), free.dead)
 
 
 @given(counts, units, st.booleans())
-def test_a_dead_target_is_polled_every_half_hour(failures: int, u: float, permanent: bool) -> None:
-    assert after(failures, u, dead=True, permanent=permanent) == (1800.0, True)
+def test_a_dead_target_is_polled_every_ten_minutes(
+    failures: int, u: float, permanent: bool
+) -> None:
+    assert after(failures, u, dead=True, permanent=permanent) == (600.0, True)
 
 
 @given(counts, units, st.floats(0.001, 1e6))
@@ -94,7 +116,13 @@ def test_a_target_has_one_state(failures: int, dead: bool, asked: bool) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"confirm": 0.0}, {"recheck": -1.0}, {"dead_after": 0}, {"confirmations": -1}],
+    [
+        {"confirm": 0.0},
+        {"recheck": -1.0},
+        {"dead_after": 0},
+        {"confirmations": -1},
+        {"max_retry_after": -1.0},
+    ],
 )
 def test_invalid_rules_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):

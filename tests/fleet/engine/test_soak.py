@@ -67,7 +67,12 @@ def soak(hours: float, *, traced: bool) -> None:
         random, watch = Random(8), Watch()
         # max_interval must be below the promised age: at Pulse's 5 min no healthy target is
         # younger than 45 s.
-        fleet = fleet_for(clock, strategy=Freshness("10s", "5s", "30s"), concurrency=16)
+        fleet = fleet_for(
+            clock,
+            strategy=Freshness("10s", "5s", "30s"),
+            rules=FailureRules(dead_after=5, recheck=1800.0),
+            concurrency=16,
+        )
         kinds = {"healthy": (60, 0.98), "flaky": (15, 0.85), "broken": (5, 0.0)}
         in_a_row: Counter[str] = Counter()
         given_up: set[str] = set()

@@ -129,30 +129,41 @@ def test_a_slow_drip_and_a_hanging_command_are_failures_of_their_targets_alone(
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the command")
 
 
-def test_retry_after_is_respected() -> None:
+@pytest.mark.parametrize(
+    ("asked", "plan", "gap"),
+    [
+        (200.0, {"interval": "10s"}, 200.0),
+        (999_999_999.0, {"interval": "10s"}, 300.0),
+        (999_999_999.0, {"interval": "20m"}, 1200.0),
+        (999_999_999.0, {"interval": "10s", "timeout": "5s", "detect_within": "60s"}, 55.0),
+    ],
+)
+def test_retry_after_is_respected_up_to_a_limit(
+    asked: float, plan: dict[str, Any], gap: float
+) -> None:
     polls: list[float] = []
 
     async def busy(target: Target, context: ProbeContext) -> str:
         polls.append(asyncio.get_running_loop().time())
         error = ProbeError("429")
-        error.retry_after = 1000.0
+        error.retry_after = asked
         raise error
 
     async def main(clock: VirtualClock) -> None:
         fleet = fleet_for(clock)
-        fleet.add(Target("t", busy, "10s"))
+        fleet.add(Target("t", busy, dead_after=1000, **plan))
         running = asyncio.ensure_future(fleet.run())
-        await clock.advance(4000)
+        await clock.advance(5000)
         fleet.stop()
         await running
 
     virtually(main)
     gaps = [after - before for before, after in itertools.pairwise(polls)]
     assert len(gaps) >= 3
-    assert all(gap == pytest.approx(1000, abs=10) for gap in gaps)
+    assert gaps[:4] == pytest.approx([gap] * len(gaps[:4]), abs=1)
 
 
-def test_a_target_that_is_not_found_is_dead_at_once() -> None:
+def test_a_target_that_is_not_found_is_dead_once_confirmed() -> None:
     seen = Seen()
 
     async def main() -> None:
@@ -165,7 +176,7 @@ def test_a_target_that_is_not_found_is_dead_at_once() -> None:
             await dead.wait()
             fleet.stop()
             await running
-            assert len(server.requests) == 1
+            assert len(server.requests) == 3
 
     really(main)
 

@@ -201,7 +201,7 @@ def top(
 
 @app.command("dead")
 def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
-    """List the dead targets. They are polled every half hour, and a success brings them back.
+    """List the dead targets. They are polled every ten minutes, and a success brings them back.
 
     Example: pollwise fleet dead --store sqlite:///fleet.db
     """

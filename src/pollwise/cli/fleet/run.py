@@ -46,7 +46,12 @@ async def run(
             budget=settings.budget,
             budget_burst=settings.budget_burst,
             per_host=settings.per_host,
-            rules=FailureRules(dead_after=settings.dead_after, recheck=settings.recheck),
+            detect_within=settings.detect_within,
+            rules=FailureRules(
+                dead_after=settings.dead_after,
+                recheck=settings.recheck,
+                max_retry_after=settings.max_retry_after,
+            ),
             grace=settings.grace,
             lease=settings.lease,
         )

@@ -47,7 +47,7 @@ class FleetBudget:
         """
         learner = entry.learner
         if learner is None:
-            self.take(entry, 1.0 / entry.strategy.max_interval)
+            self.take(entry, 1.0 / min(entry.strategy.max_interval, entry.within))
             return
         if entry.reading is None:
             learner.changes = ChangeRate(self.whole / max(others, 1))

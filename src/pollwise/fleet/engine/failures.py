@@ -4,11 +4,12 @@
       ▲                     │                          ▲                     │
       └──── any success ────┴──────────────────────────┼──────── failed, longer delay
                                                        │
-                            fifth failure, or a permanent one ──▶ dead, rechecked every 30 min
+             tenth failure, or a confirmed permanent one ──▶ dead, rechecked every 10 min
 
-A target that just failed is polled sooner, not later: two quick polls tell an outage from a hiccup.
-Only then is it polled less often. A dead target is still polled every half hour, and one success
-brings it back.
+A target that just failed is polled sooner, not later: two quick polls tell an outage from a hiccup,
+also if the error looks permanent (a page that is missing during a deployment). Only then is it
+polled less often. A dead target is still polled every ten minutes, and one success brings it back.
+With `detect_within`, no delay is longer than that allows.
 
 Nothing here has a clock or keeps state: the number of failures in a row and whether the target is
 dead decide everything.
@@ -46,8 +47,11 @@ class FailureRules:
         poll, after at most `confirm` seconds.
     breaker: opens after its `failures` in a row, for longer each time.
     backoff: used between the confirmations and the opening of the breaker, if there is room.
-    dead_after: number of transient failures in a row that make a target dead.
+    dead_after: number of failures in a row that make a target dead; the tenth comes about twenty
+        minutes after the first. A permanent failure does so once it is confirmed.
     recheck: seconds between two polls of a dead target.
+    max_retry_after: maximum of the seconds that a source may ask to wait (`Retry-After`); if the
+        target's max_interval is longer, that is the maximum.
     """
 
     confirm: float = 5.0
@@ -56,12 +60,14 @@ class FailureRules:
     backoff: Retry = field(
         default_factory=lambda: Retry.exponential("5s", "5m", attempts=None, jitter=0.2)
     )
-    dead_after: int = 5
-    recheck: float = 1800.0
+    dead_after: int = 10
+    recheck: float = 600.0
+    max_retry_after: float = 300.0
 
     def __post_init__(self) -> None:
         seconds(self.confirm, "confirm", positive=True)
         seconds(self.recheck, "recheck", positive=True)
+        seconds(self.max_retry_after, "max_retry_after")
         check_count(self.dead_after, "dead_after", "failures in a row that make a target dead")
         if isinstance(self.confirmations, bool) or self.confirmations < 0:
             raise ConfigError(f"confirmations = {self.confirmations!r} must be 0 or more")
@@ -75,6 +81,7 @@ class FailureRules:
         soon: float,
         u: float,
         dead_after: int | None = None,
+        within: float = math.inf,
     ) -> FailureDecision:
         """The decision after failure number `failures` in a row (1 is the first).
 
@@ -82,15 +89,28 @@ class FailureRules:
         soon: minimum interval of the target, in seconds.
         u: places the delay within its jitter, 0 ≤ u < 1.
         dead_after: the target's own number, if it has one.
+        within: maximum delay of the target, in seconds.
         """
-        if dead or permanent or failures >= (dead_after or self.dead_after):
-            return FailureDecision(self.recheck, True)
+        confirmed = failures > self.confirmations
+        if dead or (permanent and confirmed) or failures >= (dead_after or self.dead_after):
+            return FailureDecision(min(self.recheck, within), True)
         if failures >= self.breaker.failures:
             whole = self.breaker.open_for(failures - self.breaker.failures + 1)
-            return FailureDecision(whole * (1.0 - OPEN_JITTER * u), False)
-        if failures <= self.confirmations:
-            return FailureDecision(min(self.confirm, soon), False)
-        return FailureDecision(self.backoff.delay(failures - self.confirmations, u), False)
+            delay = whole * (1.0 - OPEN_JITTER * u)
+        elif confirmed:
+            delay = self.backoff.delay(failures - self.confirmations, u)
+        else:
+            delay = min(self.confirm, soon)
+        return FailureDecision(min(delay, within), False)
+
+    def longest(self, *, dead: bool, max_interval: float) -> float:
+        """Maximum delay after a failure of a target with this max_interval."""
+        usual = self.recheck if dead else max(self.breaker.max_delay, self.backoff.max_delay)
+        return max(usual, self.longest_wait(max_interval))
+
+    def longest_wait(self, max_interval: float) -> float:
+        """Maximum of the seconds that a source may ask to wait."""
+        return max(self.max_retry_after, max_interval)
 
     def state(self, failures: int, *, dead: bool, asked: bool) -> str:
         """The state of a target; asked: its next poll is due or in progress."""

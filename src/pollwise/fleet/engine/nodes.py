@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pollwise.fleet.engine.restore import restore
+from pollwise.fleet.engine.restore import catch_up, restore
 from pollwise.fleet.engine.running_target import AGENDA, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import FleetStore, TargetLease
@@ -95,7 +95,7 @@ class Nodes:
                     restore(entry, lease.saved, scheduler, now)
                     entry.paused = entry.paused or ordered
                 claimed.append((entry, lease))
-            scheduler.spread_overdue((entry for entry, _ in claimed), now)
+            catch_up((entry for entry, _ in claimed), scheduler, now)
             for entry, lease in claimed:
                 until = asked_at + lease.lasts - self.lease * MARGIN
                 scheduler.hold(entry, lease.token, until, now)

@@ -29,6 +29,8 @@ class FleetRunOptions:
     budget_burst: polls that may start at once after a quiet time, in addition to the budget; None
         for one second's worth, at least 1.
     per_host: maximum number of polls at a time of targets with the same host; None for no limit.
+    detect_within: time within which an outage, and its end, is noticed, for targets without their
+        own `detect_within`; None for no such limit.
     rules: what happens after failed polls.
     grace: how long a stop waits for polls in progress.
     lease: with several nodes on one store, the time after which other nodes take over the targets
@@ -44,6 +46,7 @@ class FleetRunOptions:
     budget: float | None = None
     budget_burst: float | None = None
     per_host: int | None = 4
+    detect_within: Duration | None = None
     rules: FailureRules = field(default_factory=FailureRules)
     grace: Duration = "10s"
     lease: Duration = "30s"
@@ -77,6 +80,8 @@ class FleetRunOptions:
             raise ConfigError(
                 f"budget_burst = {shown(burst)} has no effect without a budget; give a budget too"
             )
+        if self.detect_within is not None:
+            seconds(self.detect_within, "detect_within", positive=True)
         seconds(self.grace, "grace")
         seconds(self.lease, "lease", positive=True)
 
@@ -92,14 +97,14 @@ class GroupPace:
     strategy: Strategy = field(default_factory=Freshness)
     enabled: bool = True
 
-    def of(self, target: Target) -> Strategy:
-        """The strategy of this target."""
-        strategy = target.strategy(self.strategy)
+    def of(self, target: Target, detect_within: float | None = None) -> Strategy:
+        """The strategy of this target. detect_within: the fleet's."""
+        strategy = target.strategy(self.strategy, detect_within)
         if self.enabled or isinstance(strategy, Fixed):
             return strategy
         if isinstance(strategy, Freshness):
             return Fixed(strategy.base_interval)
-        return Fixed(strategy.pacer().first().delay)
+        return Fixed(min(strategy.pacer().first().delay, target.within(detect_within)))
 
 
 def _is_finite(value: object) -> bool:

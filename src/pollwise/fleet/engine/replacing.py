@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from pollwise.core.grid import spread
-from pollwise.core.strategies.base import Strategy
 from pollwise.fleet.engine.running_target import GONE, RunningTarget
 from pollwise.fleet.engine.scheduler import FIRST_WITHIN, Scheduler
-from pollwise.fleet.targets import Probe, Target
+from pollwise.fleet.targets import Target
 
 #: Not part of a definition: a target that moves from the API to the file is the same target.
 _ASIDE = frozenset(("origin",))
@@ -35,29 +34,28 @@ def same(one: Target, other: Target) -> bool:
 
 
 def replace(
-    scheduler: Scheduler,
-    old: RunningTarget,
-    target: Target,
-    probe: Probe,
-    host: str | None,
-    strategy: Strategy,
-    now: float,
+    scheduler: Scheduler, old: RunningTarget, defined: RunningTarget, now: float
 ) -> RunningTarget:
-    """Poll a target by its new definition, keeping its state and what was learned.
+    """Poll a target as newly `defined`, keeping its state and what was learned.
 
     If the same thing is polled, at its planned time; else soon, spread over a minute so that many
     changed targets are not polled at once. The result of a poll in progress is dropped.
     """
-    new = RunningTarget(target, probe, host, old.strategy)
+    target, strategy = defined.target, defined.strategy
+    new = RunningTarget(target, defined.probe, defined.host, old.strategy)
     for name in RunningTarget.__slots__:
         setattr(new, name, getattr(old, name))
-    new.target, new.probe, new.host = target, probe, host
+    new.target, new.probe, new.host, new.within = (
+        target, defined.probe, defined.host, defined.within,
+    )  # fmt: skip
     new.place, new.share = GONE, None
     new.due = scheduler.deferred.get(old, old.due)  # quiet hours are applied again
     if any(getattr(old.target, key) != getattr(target, key) for key in _POLLED):
         new.reading = None  # the next one is a first reading, not a change
         within = min(FIRST_WITHIN, strategy.max_interval)
         new.due = min(new.due, now + spread(target.name) * within)
+    if new.due > now + new.within:
+        new.due = now + spread(target.name) * new.within
     scheduler.remove(target.name)
     scheduler.add([new], now)
     if strategy != new.strategy:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
+from pollwise.core.strategies.freshness import JITTER
+from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.recent import as_text, from_text
@@ -14,6 +17,10 @@ from pollwise.fleet.targets import Reading
 
 #: How often a new pacer is given the last success: it smooths, and must not start from scratch.
 REPEATS = 4
+#: Missed polls are made up within the target's interval, within this many seconds, and within
+#: CATCH_UP_STEP seconds for each target that missed its poll: few targets need no spreading.
+CATCH_UP_WITHIN = 60.0
+CATCH_UP_STEP = 0.1
 
 
 def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
@@ -51,7 +58,7 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
         epoch(entry.succeeded_at),
         epoch(entry.failed_at),
         epoch(entry.changed_at),
-        entry.interval,
+        scheduler.every(entry),
         more,
         entry.token,
         entry.target.type,
@@ -84,20 +91,41 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
         entry.reading = Reading.restored(kept.more["reading"])
     entry.recent = from_text(kept.more.get("recent"))
     strategy = entry.strategy
-    if kept.interval is not None:
+    if kept.interval is not None and not entry.dead:
         entry.interval = min(max(kept.interval, strategy.min_interval), strategy.max_interval)
     _restore_rate(entry, kept)
     planned = kept.more.get("deferred", kept.due)  # the quiet hours may have changed
     if planned is not None:
-        due = planned - offset
-        # A target must not wait because its interval was shortened or the clock set back.
-        rules = scheduler.rules
-        longest = (
-            rules.recheck if entry.dead else max(strategy.max_interval, rules.breaker.max_delay)
-        )
-        if entry.target.quiet is None:
-            due = min(due, now + longest)
-        entry.due = due
+        longest = _longest_delay(entry, kept, planned, scheduler.rules)
+        entry.due = min(planned - offset, now + longest)
+
+
+def _longest_delay(
+    entry: RunningTarget, kept: SavedTarget, planned: float, rules: FailureRules
+) -> float:
+    """Maximum seconds until the next poll: the delay that was planned after the last one, as far as
+    the current settings allow it. A target must not wait because the wall clock was set back or its
+    interval was shortened."""
+    strategy, longest = entry.strategy, entry.interval * (1 + JITTER)
+    if entry.failures:
+        longest = rules.longest(dead=entry.dead, max_interval=strategy.max_interval)
+    if kept.polled_at is not None:
+        longest = min(longest, max(planned - kept.polled_at, 0.0))
+    return min(longest, entry.within)
+
+
+def catch_up(entries: Iterable[RunningTarget], scheduler: Scheduler, now: float) -> None:
+    """Spread the polls of targets that are overdue because no process polled them, the longest due
+    first. With a budget, its tokens do that."""
+    if scheduler.budget is not None:
+        return
+    late = sorted(
+        (entry for entry in entries if entry.due < now and not entry.paused),
+        key=lambda entry: (entry.due, -entry.target.priority, entry.target.name),
+    )
+    for place, entry in enumerate(late):
+        within = min(entry.interval, CATCH_UP_WITHIN, CATCH_UP_STEP * len(late))
+        entry.due = now + within * place / len(late)
 
 
 def _restore_rate(entry: RunningTarget, kept: SavedTarget) -> None:

@@ -24,7 +24,7 @@ from pollwise.fleet.engine.failures import is_permanent, text_of, wait_of
 from pollwise.fleet.engine.nodes import RENEW, Nodes
 from pollwise.fleet.engine.observing import Observation, PollObserver
 from pollwise.fleet.engine.options import FleetRunOptions
-from pollwise.fleet.engine.restore import restore
+from pollwise.fleet.engine.restore import catch_up, restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
 from pollwise.fleet.engine.saving import Saving
 from pollwise.fleet.engine.scheduler import Scheduler
@@ -157,6 +157,7 @@ class FleetRun:
                 self.saving.touch(entry)
             if entry.failures:
                 self._report_state(entry)
+        catch_up(fresh, scheduler, now)
         self.add(fresh)
 
     def add(self, entries: Iterable[RunningTarget]) -> None:

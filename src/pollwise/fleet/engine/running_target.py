@@ -27,14 +27,23 @@ class RunningTarget:
         "changed_at", "dead", "down_since", "due", "error", "failed_at", "failing_since",
         "failures", "grid", "host", "interval", "pacer", "paused", "permanent", "place",
         "polled_at", "probe", "reading", "recent", "share", "strategy", "succeeded_at", "target",
-        "token", "until",
+        "token", "until", "within",
     )  # fmt: skip
 
-    def __init__(self, target: Target, probe: Probe, host: str | None, strategy: Strategy) -> None:
+    def __init__(
+        self,
+        target: Target,
+        probe: Probe,
+        host: str | None,
+        strategy: Strategy,
+        within: float = math.inf,
+    ) -> None:
         self.target = target
         self.probe = probe
         self.host = host
         self.strategy = strategy
+        #: Maximum seconds from the end of a poll to the next one, also while it fails or is dead.
+        self.within = within
         #: None for a fixed interval, which needs no pacer.
         self.pacer: Pacer | None = None if isinstance(strategy, Fixed) else strategy.pacer()
         self.share: Share | None = None

@@ -5,7 +5,7 @@ Every target is in one place: on the agenda, waiting for its host, being polled,
 off the agenda starts a poll, and only the end of that poll puts it back, so no target is polled
 twice at once, and none is lost. Only the end of a poll moves a due time further away; everything
 else moves it nearer. (One exception: polls that were missed while no process polled are spread over
-a short time, see `spread_overdue`.)
+a short time, see `restore.catch_up`.)
 """
 
 from __future__ import annotations
@@ -30,10 +30,6 @@ from pollwise.fleet.targets import Reading
 
 #: A new target is first polled within its interval, and within this many seconds.
 FIRST_WITHIN = 60.0
-#: Missed polls are made up within the target's interval, within this many seconds, and within
-#: CATCH_UP_STEP seconds for each target that missed its poll: few targets need no spreading.
-CATCH_UP_WITHIN = 60.0
-CATCH_UP_STEP = 0.1
 
 
 def _stalest_first(entry: RunningTarget) -> tuple[float, str]:
@@ -88,7 +84,6 @@ class Scheduler:
             self._allot(now)
             for entry in fresh:
                 self._join(entry, others)
-        self.spread_overdue(fresh, now)
         for entry in fresh:
             if math.isinf(entry.due):
                 entry.interval = self._first_interval(entry)
@@ -115,19 +110,6 @@ class Scheduler:
             self._promote(entry.host)
         entry.place = GONE
         return entry
-
-    def spread_overdue(self, entries: Iterable[RunningTarget], now: float) -> None:
-        """Spread the polls of targets that are overdue because no process polled them, the longest
-        due first. With a budget its tokens do that."""
-        if self.budget is not None:
-            return
-        late = sorted(
-            (entry for entry in entries if entry.due < now and not entry.paused),
-            key=lambda entry: (entry.due, -entry.target.priority, entry.target.name),
-        )
-        for place, entry in enumerate(late):
-            within = min(entry.interval, CATCH_UP_WITHIN, CATCH_UP_STEP * len(late))
-            entry.due = now + within * place / len(late)
 
     def _first_interval(self, entry: RunningTarget) -> float:
         if self.budget is not None and entry.share is not None:
@@ -223,6 +205,7 @@ class Scheduler:
         if learns:
             pacer.queued = self.queued  # type: ignore[attr-defined]
         interval = pacer.after(Outcome(at, 1 if changed else 0, 1, waits)).delay
+        interval = min(interval, entry.within)
         if self.budget is not None:
             if entry.share is None:
                 if not learns and not self._parked(entry):
@@ -230,15 +213,16 @@ class Scheduler:
             elif learns:
                 interval = self.budget.interval(entry, pacer.changes)  # type: ignore[attr-defined]
         entry.interval = interval
+        longest = min(strategy.max_interval, entry.within)
         return jittered(
-            interval, strategy.min_interval, strategy.max_interval, self._random(), JITTER
+            interval, min(strategy.min_interval, longest), longest, self._random(), JITTER
         )
 
     def failed(
         self, entry: RunningTarget, error: str, permanent: bool, at: float, wait: float = 0.0
     ) -> FailureDecision | None:
         """Record a failed poll; None if its target was removed. wait: seconds that the source asked
-        to wait."""
+        to wait, which is respected up to a limit."""
         if self._landed(entry):
             return None
         entry.polled_at = entry.failed_at = at
@@ -255,6 +239,7 @@ class Scheduler:
             soon=min(entry.strategy.min_interval, entry.interval),
             u=self._random(),
             dead_after=entry.target.dead_after,
+            within=entry.within,
         )
         entry.permanent = permanent
         if decision.dead and not entry.dead:
@@ -266,6 +251,7 @@ class Scheduler:
         confirming = not decision.dead and entry.failures <= self.rules.confirmations
         if confirming and entry.grid is not None:  # not later than its next regular poll
             due = min(due, point_after(entry.grid, entry.interval, at))
+        wait = min(wait, self.rules.longest_wait(entry.strategy.max_interval), entry.within)
         if due < at + wait:
             due, decision = at + wait, decision._replace(delay=wait)
         self._plan(entry, due)
@@ -357,7 +343,7 @@ class Scheduler:
         if self.budget is None or self._parked(entry):
             return
         if entry.dead:
-            self.budget.take(entry, 1.0 / self.rules.recheck)
+            self.budget.take(entry, 1.0 / self.every(entry))
         else:
             self.budget.join(entry, others)
 
@@ -489,6 +475,10 @@ class Scheduler:
     def count_due(self, now: float, maximum: int = 1000) -> int:
         """Number of targets that wait for a slot or for their host."""
         return self.agenda.count_due(now, maximum) + self.waiting
+
+    def every(self, entry: RunningTarget) -> float:
+        """The current seconds between two polls of a target; of a dead one, between rechecks."""
+        return min(self.rules.recheck, entry.within) if entry.dead else entry.interval
 
     def state(self, entry: RunningTarget, now: float) -> str:
         """The state of a target."""

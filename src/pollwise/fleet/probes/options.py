@@ -200,7 +200,8 @@ def failed(
 ) -> ProbeError:
     """The error of a failed poll. The message says what was polled, without secrets.
 
-    permanent: polling again would not help (no such page, not allowed): the target is dead at once.
+    permanent: polling again would not help (no such page, not allowed): once
+        confirmed, the target is dead.
     retry_after: seconds that the source asked to wait before the next poll.
     """
     error = ProbeRefused(message) if permanent else ProbeError(message)
