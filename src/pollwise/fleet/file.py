@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,16 @@ from typing import Any
 from pollwise.errors import ConfigError
 from pollwise.fleet.actions import PutJob
 from pollwise.fleet.definitions.table import Problem, TargetTables
-from pollwise.fleet.targets import Target
+from pollwise.fleet.targets import Action, Target
 from pollwise.runtime.redact import without_hidden
 
 _TARGET_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*target[ \t]*\]\]", re.MULTILINE)
 _AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
 _PRINTED_MAX = 100
+
+
+#: The time of the last change, the size and the inode of a file.
+Signature = tuple[int, int, int]
 
 
 class FleetFileError(ConfigError):
@@ -55,29 +59,55 @@ class FleetFileError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class FleetFile:
-    """The targets of a file, in its order. `close()` closes the queues that `put` opened."""
+    """The targets of a file, in its order. `close()` closes the queues that `put` opened.
+
+    groups: all groups of the file, with and without targets.
+    tables, group_tables: the tables of the targets and groups by name, with `${NAME}` as written.
+    actions: the actions of the targets, by what is written there.
+    signature: tells whether the file was changed since; None if it was not read from a file.
+    """
 
     path: Path
     targets: tuple[Target, ...]
-    puts: tuple[PutJob, ...] = ()
-    #: All groups of the file, with and without targets.
     groups: frozenset[str] = frozenset()
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    group_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    actions: Mapping[str, Action] = field(default_factory=dict, repr=False)
+    signature: Signature | None = None
 
-    async def close(self) -> None:
-        for each in self.puts:
-            await each.close()
+    async def close(self, after: FleetFile | None = None) -> None:
+        """Close what it opened. after: the file as it was read again, which may use some of it."""
+        used = () if after is None else after.actions.values()
+        for each in self.actions.values():
+            if isinstance(each, PutJob) and each not in used:
+                await each.close()
+
+
+def signature(path: Path) -> Signature | None:
+    """A value that differs after a change of the file; None if there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def read(
-    path: Path | str, environment: Mapping[str, str] | None = None, *, for_views: bool = False
+    path: Path | str,
+    environment: Mapping[str, str] | None = None,
+    before: FleetFile | None = None,
+    *,
+    for_views: bool = False,
 ) -> FleetFile:
     """Read a file of targets; FleetFileError lists everything that is wrong with it.
 
     environment: the variables that `${NAME}` stands for; those of the process by default.
+    before: the same file, read earlier; actions that are still the same are used again.
     for_views: the targets are shown and not polled. Then variables that only probes and actions
         need, such as passwords, may be unset.
     """
     path = Path(path)
+    signed = signature(path)  # first: a change while it is read is then noticed
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -87,13 +117,15 @@ def read(
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise FleetFileError(path, [(line, "is not encoded in UTF-8")]) from None
-    return read_text(text, path, environment, for_views=for_views)
+    found = read_text(text, path, environment, before, for_views=for_views)
+    return replace(found, signature=signed)
 
 
 def read_text(
     text: str,
     path: Path | str = "fleet.toml",
     environment: Mapping[str, str] | None = None,
+    before: FleetFile | None = None,
     *,
     for_views: bool = False,
 ) -> FleetFile:
@@ -102,13 +134,21 @@ def read_text(
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FleetFileError(path, [_syntax_error(error, text)]) from None
-    reader = _FileReader(text, document, environment, for_views=for_views)
+    actions = None if before is None else before.actions
+    reader = _FileReader(text, document, environment, actions, for_views=for_views)
     targets = reader.targets()
     if reader.problems:
         found = sorted(set(reader.problems), key=lambda each: (each[0] or 0, each[1]))
         raise FleetFileError(path, found)
     groups = {*reader.groups, *(each.group for each in targets if each.group is not None)}
-    return FleetFile(Path(path), tuple(targets), tuple(reader.puts.values()), frozenset(groups))
+    return FleetFile(
+        Path(path),
+        tuple(targets),
+        frozenset(groups),
+        {each["name"]: each for each in document.get("target", ())},
+        document.get("group", {}),
+        reader.actions,
+    )
 
 
 def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> Problem:
@@ -129,15 +169,18 @@ def _lines_of(pattern: re.Pattern[str], text: str) -> list[int]:
 
 
 class _FileReader(TargetTables):
+    origin = "file"
+
     def __init__(
         self,
         text: str,
         document: dict[str, Any],
         environment: Mapping[str, str] | None,
+        before: Mapping[str, Action] | None,
         *,
         for_views: bool,
     ) -> None:
-        super().__init__(environment, for_views=for_views)
+        super().__init__(environment, before, for_views=for_views)
         self._text = text
         self._document = document
 

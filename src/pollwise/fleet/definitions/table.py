@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, did_you_mean
@@ -70,19 +70,28 @@ def read_target(
 class TargetTables:
     """Reads the tables of targets, with what they have in common. Errors go to `problems`.
 
+    before: the actions of tables that were read before; equal ones are used again.
     for_views: the targets are shown and not polled, so the secrets in their options may be unset.
     """
 
+    #: The `origin` of the targets.
+    origin: ClassVar[str] = "code"
+
     def __init__(
-        self, environment: Mapping[str, str] | None = None, *, for_views: bool = False
+        self,
+        environment: Mapping[str, str] | None = None,
+        before: Mapping[str, Action] | None = None,
+        *,
+        for_views: bool = False,
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._for_views = for_views
         #: The keys whose variables are unset and need not be set, by whose they are.
         self._unset: dict[str, set[str]] = {}
         self.problems: list[Problem] = []
-        self.puts: dict[str, PutJob] = {}
-        self._actions: dict[str, Action] = {}
+        self._before = before or {}
+        #: The actions of the tables, by what is written there.
+        self.actions: dict[str, Action] = {}
         #: What each group sets.
         self.groups: dict[str, dict[str, Any]] = {}
 
@@ -112,14 +121,21 @@ class TargetTables:
             if self._for_views and key not in _VIEWED_KEYS:
                 self._unset.setdefault(where, set()).add(key)
                 return
-            what = f"the environment variable {name} is not set; set it, or write $${{ for ${{"
-            self.wrong(line, f"{where}: {key}: {what}")
+            self.wrong(line, f"{where}: {key}: {self.unset_variable(name)}")
 
         return replaced(table, self._environment, missing)
 
     def unset(self, where: str) -> frozenset[str]:
         """The keys of a table whose values are not known, so that nothing is wrong with them."""
         return frozenset(self._unset.get(where, ()))
+
+    def unset_variable(self, name: str) -> str:
+        """What is wrong with a variable that has no value."""
+        return f"the environment variable {name} is not set; set it, or write $${{ for ${{"
+
+    def refused(self, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """The keys of a target that are not allowed here, and why."""
+        return iter(())
 
     def wrong(self, line: int | None, what: str) -> None:
         self.problems.append((line, what))
@@ -131,9 +147,9 @@ class TargetTables:
     def action(self, key: str, given: Any) -> Action:
         """The action that a table asks for; equal tables share one."""
         written = f"{key} {given!r}"
-        found = self._actions.get(written)
+        found = self.actions.get(written) or self._before.get(written)
         if found is None:
-            makers: dict[str, Callable[..., Action]] = {"webhook": Webhook, "put": self._put}
+            makers: dict[str, Callable[..., Action]] = {"webhook": Webhook, "put": PutJob}
             needed = "url" if key == "webhook" else "queue"
             arguments = {needed: given} if isinstance(given, str) else given
             if not isinstance(arguments, dict) or needed not in arguments:
@@ -141,13 +157,9 @@ class TargetTables:
             for name in arguments:
                 if name not in _ARGUMENTS[key]:
                     raise ConfigError(f"has no {name}; {hint(name, _ARGUMENTS[key])}")
-            found = self._actions[written] = makers[key](**arguments)
+            found = makers[key](**arguments)
+        self.actions[written] = found
         return found
-
-    def _put(self, queue: str, **given: Any) -> PutJob:
-        put = PutJob(queue, **given)
-        self.puts[f"{queue} {given!r}"] = put
-        return put
 
 
 class _TargetReader:
@@ -176,7 +188,9 @@ class _TargetReader:
             known = hint(str(kind).lower(), sorted(MODULES))
             self._wrong("type", f"type = {shown(kind)} is not a probe type; {known}")
             kind = None
-        actions = self._read_actions()
+        for key, what in self._tables.refused(given):
+            self._wrong(key, what)
+        actions = self._read_actions() if self._sound else ()
         plan = {key: given[key] for key in PLAN_KEYS if key in given}
         self._check_texts(plan)
         named = {"name": given.get("name", "-")}
@@ -185,7 +199,8 @@ class _TargetReader:
             self._plan(named, "http", plan)
             return None
         options = {key: each for key, each in given.items() if key not in _OWN_KEYS}
-        target = self._plan(named, kind, plan, options=options, group=self._group, actions=actions)
+        more = {"group": self._group, "actions": actions, "origin": self._tables.origin}
+        target = self._plan(named, kind, plan, options=options, **more)
         try:
             make_probe(target or Target("-", kind, options=options))
         except BadOptions as error:
