@@ -141,4 +141,5 @@ def test_an_error_says_whether_it_is_permanent() -> None:
     assert not is_permanent(Odd())
     assert text_of(Odd()) == "Odd: <an error whose message cannot be printed>"
     assert len(text_of(OSError("x" * 10_000))) == 500
+    assert text_of(OSError("é\ud800")) == "OSError: é\\ud800", "a store takes it"
     assert text_of(KeyboardInterrupt()) == "KeyboardInterrupt"

@@ -141,4 +141,6 @@ def text_of(error: BaseException) -> str:
     except Exception:
         said = "<an error whose message cannot be printed>"
     name = type(error).__name__
-    return f"{name}: {without_hidden(said)}"[:500] if said else name
+    text = f"{name}: {without_hidden(said)}"[:500] if said else name
+    # Lone surrogates, as in the name of a file, cannot be saved.
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

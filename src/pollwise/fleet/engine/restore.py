@@ -11,6 +11,7 @@ from pollwise.core.strategies.freshness import JITTER
 from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.history.tracker import TargetTracker
 from pollwise.fleet.recent import as_text, from_text
 from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.targets import Reading
@@ -44,6 +45,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
             more["down"] = True
     if entry.recent:
         more["recent"] = as_text(entry.recent)
+    if entry.history is not None:
+        more["history"] = entry.history.kept()
     more["max_interval"] = entry.strategy.max_interval
     if scheduler.deferred and entry in scheduler.deferred:
         more["deferred"] = epoch(scheduler.deferred[entry])
@@ -90,6 +93,7 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     if kept.more.get("reading") is not None:
         entry.reading = Reading.restored(kept.more["reading"])
     entry.recent = from_text(kept.more.get("recent"))
+    entry.history = TargetTracker.restored(entry.target.name, kept.more.get("history"))
     strategy = entry.strategy
     if kept.interval is not None and not entry.dead:
         entry.interval = min(max(kept.interval, strategy.min_interval), strategy.max_interval)

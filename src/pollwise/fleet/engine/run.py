@@ -22,13 +22,13 @@ from pollwise.errors import ProbeTimeout
 from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, PollSlot
 from pollwise.fleet.engine.failures import is_permanent, text_of, wait_of
 from pollwise.fleet.engine.nodes import RENEW, Nodes
-from pollwise.fleet.engine.observing import Observation, PollObserver
+from pollwise.fleet.engine.observing import Observation
 from pollwise.fleet.engine.options import FleetRunOptions
 from pollwise.fleet.engine.restore import catch_up, restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
 from pollwise.fleet.engine.saving import Saving
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.recent import PastReading, recorded
+from pollwise.fleet.history.recorder import recorders
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.stores.paging import was_set_back
 from pollwise.fleet.targets import Action, Changed, ProbeContext, Reading
@@ -87,7 +87,7 @@ class FleetRun:
             lease = seconds(options.lease, "lease")
             self._nodes = Nodes(store, node, lease, scheduler, clock, self.pump, self._chores)
         #: Called with each finished poll.
-        self.observers: list[PollObserver] = []
+        self.observers = recorders(store, scheduler)
         #: Chores that also run before the first poll.
         self._first: list[str] = []
         self._not_ready = True
@@ -412,9 +412,6 @@ class FleetRun:
         self._note_end(entry, "failed", started, at)
 
     def _observed(self, entry: RunningTarget, seen: Observation) -> None:
-        at = seen.at + self.scheduler.offset
-        reading = PastReading(at, seen.ok, seen.changed, seen.took, entry.due - seen.at)
-        entry.recent = recorded(entry.recent, reading)
         for each in self.observers:
             each.observed(entry, seen)
 

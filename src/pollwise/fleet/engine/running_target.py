@@ -11,6 +11,7 @@ from pollwise.core.strategies.freshness import FreshnessPacer, staleness_score
 
 if TYPE_CHECKING:
     from pollwise.core.shares import Share
+    from pollwise.fleet.history.tracker import TargetTracker
     from pollwise.fleet.targets import Probe, Reading, Target
 
 #: Where a target is. It is in one place at a time, so it always has one next poll.
@@ -25,7 +26,7 @@ class RunningTarget:
 
     __slots__ = (
         "changed_at", "dead", "down_since", "due", "error", "failed_at", "failing_since",
-        "failures", "grid", "host", "interval", "pacer", "paused", "permanent", "place",
+        "failures", "grid", "history", "host", "interval", "pacer", "paused", "permanent", "place",
         "polled_at", "probe", "reading", "recent", "share", "strategy", "succeeded_at", "target",
         "token", "until", "within",
     )  # fmt: skip
@@ -63,6 +64,8 @@ class RunningTarget:
         self.reading: Reading | None = None
         #: The last readings, packed: see `pollwise.fleet.recent`.
         self.recent = b""
+        #: Its periods and roll-ups; None before the first poll, or if no store keeps them.
+        self.history: TargetTracker | None = None
         self.polled_at: float | None = None
         self.succeeded_at: float | None = None
         self.failed_at: float | None = None

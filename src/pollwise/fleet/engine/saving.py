@@ -13,6 +13,7 @@ from pollwise.fleet.engine.failures import text_of
 from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.running_target import GONE, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.history.recorder import extras_of, give_back_rows, taken_rows
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
@@ -146,10 +147,13 @@ class Saving:
         batch = list(self._dirty)[:SAVE_BATCH]
         for entry in batch:
             del self._dirty[entry]
-        live = [saved(entry, self._scheduler) for entry in batch if entry.place != GONE]
+        entries = [entry for entry in batch if entry.place != GONE]
+        live = [saved(entry, self._scheduler) for entry in entries]
+        rows = taken_rows(entries)
         try:
-            refused = await store.save(live) if live else []
+            refused = await store.save(live, extras_of(rows)) if live else []
         except BaseException:
+            give_back_rows(rows)
             self._dirty = {**dict.fromkeys(batch), **self._dirty}
             raise
         for name in refused:

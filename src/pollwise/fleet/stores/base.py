@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pollwise.alerts.values import Alert, AlertFilter, AlertPage, Notice
 from pollwise.errors import Unsupported
-from pollwise.fleet.history.values import Period
+from pollwise.fleet.history.values import (
+    PERIODS_KEPT,
+    Period,
+    PeriodState,
+    RollupLength,
+    TargetRollup,
+    TimeInStates,
+)
 from pollwise.fleet.stores.definitions import StoredDefinition
 from pollwise.fleet.stores.paging import (
     TargetCounts,
@@ -78,14 +85,20 @@ class SaveExtras:
     """What is saved in the same transaction as the state of targets. What belongs to a target that
     is refused is dropped.
 
-    periods: finished periods of their history.
+    periods, rollups: finished periods, hours and days of their history. Each replaces the one of
+        the same target and start. What is above HOURS_KEPT, DAYS_KEPT and PERIODS_KEPT is deleted.
     alerts: alerts that opened or changed, each replacing the one with its id.
     notices: what is to be sent about them, put into the outbox of the fleet's alerts.
     """
 
     periods: Sequence[Period] = ()
+    rollups: Sequence[TargetRollup] = ()
     alerts: Sequence[Alert] = ()
     notices: Sequence[Notice] = ()
+
+    def __bool__(self) -> bool:
+        """True if there is anything to save."""
+        return bool(self.periods or self.rollups or self.alerts or self.notices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +139,17 @@ def in_order(names: Sequence[str], targets: Iterable[SavedTarget]) -> list[Saved
     """The targets in the order of these names; those that are gone are left out."""
     found = {each.name: each for each in targets}
     return [found[name] for name in names if name in found]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTimes:
+    """How long a target was in each state, for some windows, and its saved state at the same time.
+
+    spent: one for each window, without the open hour and day, which `saved.more` has.
+    """
+
+    saved: SavedTarget
+    spent: tuple[TimeInStates, ...]
 
 
 class TargetOrder(NamedTuple):
@@ -170,6 +194,8 @@ class FleetStore(ABC):
     url: str
     #: True if several nodes can share it; then it has all of the methods below.
     shared: ClassVar[bool] = False
+    #: True if `save` keeps periods and roll-ups; then it has the methods for history.
+    keeps_history: ClassVar[bool] = False
     #: Where nodes cannot share: seconds between two calls of `enter`, as a sign of life.
     enter_every: ClassVar[float | None] = None
 
@@ -243,6 +269,46 @@ class FleetStore(ABC):
         """Note who knows of these open alerts, so that they are not repeated; returns those that
         were open."""
         raise self._cannot("keep alerts")
+
+    # History. `pollwise.fleet.history.views` makes views of it.
+
+    async def rollups(
+        self,
+        names: Sequence[str],
+        length: RollupLength,
+        since: float,
+        *,
+        figures: bool = True,
+    ) -> list[TargetRollup]:
+        """The finished hours or days of these targets that begin at `since` or later, oldest first.
+
+        figures: off leaves out what their polls gave, which is quicker for many targets.
+        """
+        raise self._cannot("keep history")
+
+    async def spent(
+        self, names: Sequence[str], windows: Sequence[tuple[RollupLength, float]]
+    ) -> list[TargetTimes]:
+        """The sums of the finished hours or days of each target since a time, for each window.
+
+        Targets that the store does not know are left out.
+        """
+        raise self._cannot("keep history")
+
+    async def periods(
+        self,
+        names: Sequence[str] | None,
+        since: float,
+        *,
+        state: PeriodState | None = None,
+        before: float | None = None,
+        limit: int = PERIODS_KEPT,
+    ) -> list[Period]:
+        """The finished periods that ended after `since`, newest first; names: None for all targets.
+
+        state: only periods of this state. before: only those that began before this time.
+        """
+        raise self._cannot("keep history")
 
     async def enter(self) -> None:  # noqa: B027 - only where a store cannot be shared
         """Declare that this process polls the fleet, from now on or still.

@@ -70,6 +70,47 @@ WHERE fleet = $1 AND succeeded_at IS NOT NULL AND NOT paused ORDER BY succeeded_
 -- name: save
 SELECT {schema}.fleet_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
+-- name: rollups
+SELECT h.name, r.at, r.up, r.down, r.maintenance, CASE WHEN $5::boolean THEN r.figures END
+FROM {schema}.fleet_history_targets AS h
+JOIN {schema}.fleet_rollups AS r
+    ON r.target = h.id AND r.length = $3::smallint AND r.at >= $4::integer
+WHERE h.fleet = $1 AND h.name = ANY ($2::text[])
+ORDER BY h.name, r.at
+
+-- name: spent
+-- The targets as in `load`, with a JSON list of the sums for each window; in one statement, so that no hour
+-- is missed or counted twice. $3 and $4: the length and the begin of each window.
+SELECT t.name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
+       changed_at, "interval", type, "group", more,
+       (SELECT json_agg(json_build_array(up, down, maintenance) ORDER BY place)::text FROM (
+           SELECT w.place, coalesce(sum(r.up), 0) AS up, coalesce(sum(r.down), 0) AS down,
+                  coalesce(sum(r.maintenance), 0) AS maintenance
+           FROM unnest($3::integer[], $4::integer[]) WITH ORDINALITY AS w (length, since, place)
+           LEFT JOIN {schema}.fleet_rollups AS r
+               ON r.target = h.id AND r.length = w.length AND r.at >= w.since
+           GROUP BY w.place
+       ) AS sums)
+FROM {schema}.fleet_targets AS t
+LEFT JOIN {schema}.fleet_history_targets AS h ON h.fleet = t.fleet AND h.name = t.name
+WHERE t.fleet = $1 AND t.name = ANY ($2::text[])
+
+-- name: periods
+SELECT h.name, p.state, p.started_at, p.ended_at, p.reason
+FROM {schema}.fleet_periods AS p JOIN {schema}.fleet_history_targets AS h ON h.id = p.target
+WHERE h.fleet = $1 AND ($2::text[] IS NULL OR h.name = ANY ($2::text[]))
+  AND p.ended_at > $3::double precision AND p.started_at < $4::double precision
+  AND ($5::text IS NULL OR p.state = $5::text)
+ORDER BY p.started_at DESC LIMIT $6::integer
+
+-- name: incidents
+-- As `periods`, of all targets that were down, by their index.
+SELECT h.name, p.state, p.started_at, p.ended_at, p.reason
+FROM {schema}.fleet_periods AS p JOIN {schema}.fleet_history_targets AS h ON h.id = p.target
+WHERE p.state = 'down' AND h.fleet = $1
+  AND p.ended_at > $2::double precision AND p.started_at < $3::double precision
+ORDER BY p.started_at DESC LIMIT $4::integer
+
 -- name: remove
 WITH ordered AS (
     DELETE FROM {schema}.fleet_orders WHERE fleet = $1 AND name = ANY ($2::text[])
@@ -77,6 +118,13 @@ WITH ordered AS (
     UPDATE {schema}.fleet_alerts
     SET state = 'closed', closed_at = {schema}.fleet_now($3::double precision)
     WHERE fleet = $1 AND target = ANY ($2::text[]) AND state = 'open'
+), forgotten AS (
+    DELETE FROM {schema}.fleet_history_targets WHERE fleet = $1 AND name = ANY ($2::text[])
+    RETURNING id
+), rollups AS (
+    DELETE FROM {schema}.fleet_rollups WHERE target IN (SELECT id FROM forgotten)
+), periods AS (
+    DELETE FROM {schema}.fleet_periods WHERE target IN (SELECT id FROM forgotten)
 )
 DELETE FROM {schema}.fleet_targets WHERE fleet = $1 AND name = ANY ($2::text[])
 
@@ -167,18 +215,23 @@ SELECT coalesce(max(version), 0) FROM {schema}.fleet_definitions WHERE fleet = $
 -- name: define
 SELECT version, conflict FROM {schema}.fleet_define($1, $2, $3, $4, $5, $6, $7, $8)
 
--- name: save_with_alerts
--- As `save`, with the alerts and notices of the targets that were not refused.
+-- name: save_with_extras
+-- As `save`, with what belongs to the targets that were not refused: alerts and notices, and the
+-- finished rows of their history.
 WITH refused AS MATERIALIZED (
     SELECT ARRAY(
         SELECT {schema}.fleet_save(
             $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16
         )
     ) AS names
-), kept AS MATERIALIZED (
+), alerted AS MATERIALIZED (
     SELECT {schema}.fleet_keep_alerts($1, $17, refused.names, $18, $19, $20, $21, $22) FROM refused
+), past AS MATERIALIZED (
+    SELECT {schema}.fleet_keep_history(
+        $1, refused.names, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37
+    ) FROM refused
 )
-SELECT unnest(refused.names) FROM refused, kept
+SELECT unnest(refused.names) FROM refused, alerted, past
 
 -- name: alerts
 SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,

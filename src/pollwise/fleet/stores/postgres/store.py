@@ -47,6 +47,11 @@ except ImportError as error:  # also if psycopg is installed without libpq
 
 from pollwise.fleet.stores.postgres.alerts import AlertTables
 from pollwise.fleet.stores.postgres.definitions import PostgresDefinitions
+from pollwise.fleet.stores.postgres.history import (
+    PostgresTargetHistory,
+    history_params,
+    saved_from,
+)
 from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import flags, number, numbers, text, texts
@@ -67,7 +72,7 @@ _SAVED: dict[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
-class PostgresFleetStore(PostgresDefinitions):
+class PostgresFleetStore(PostgresDefinitions, PostgresTargetHistory):
     """State of the fleet `name` in a Postgres database. `await store.migrate()` creates its tables.
 
     conninfo: for libpq: a URL, or `host=… dbname=…`.
@@ -121,7 +126,7 @@ class PostgresFleetStore(PostgresDefinitions):
     async def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
         given = None if names is None else texts(names)
         return [
-            _saved(*row)
+            saved_from(*row)
             for row in await self.database.rows("load", [self._fleet, given], safe=True)
         ]
 
@@ -172,17 +177,18 @@ class PostgresFleetStore(PostgresDefinitions):
     async def save(
         self, batch: Sequence[SavedTarget], extras: SaveExtras | None = None
     ) -> list[str]:
-        more = extras is not None and (extras.alerts or extras.notices)
+        more = bool(extras)
         if not batch and not more:
             return []
         columns = [
             passed([getattr(each, name) for each in batch]) for name, passed in _SAVED.items()
         ]
-        # With a token, saving twice is harmless; and an alert or a notice is known by its id.
+        # With a token, saving twice is harmless; what belongs to targets replaces what it repeats.
         params = [self._fleet, *columns]
         if extras is not None and more:
             params += self._alerts.params(extras.alerts, extras.notices)
-        rows = await self.database.rows("save_with_alerts" if more else "save", params, safe=True)
+            params += history_params(extras)
+        rows = await self.database.rows("save_with_extras" if more else "save", params, safe=True)
         refused = [name for (name,) in rows]
         self._held.difference_update(refused)
         return refused
@@ -230,7 +236,7 @@ class PostgresFleetStore(PostgresDefinitions):
         params = [self._fleet, whose, texts(names), number(limit), number(lease), now]
         rows = await self.database.rows("claim", params)
         leases = [
-            TargetLease(name, token, lease, _saved(name, *rest)) for name, token, *rest in rows
+            TargetLease(name, token, lease, saved_from(name, *rest)) for name, token, *rest in rows
         ]
         self._held.update(each.name for each in leases)
         return leases
@@ -297,11 +303,6 @@ class PostgresFleetStore(PostgresDefinitions):
         params = [self._fleet, number(newest), number(limit)]
         rows = await self.database.rows("list_audit", params, safe=True)
         return [AuditEntry(*row) for row in rows]
-
-
-def _saved(*row: Any) -> SavedTarget:
-    *fields, type, group, more = row
-    return SavedTarget(*fields, more=json.loads(more), type=type, group=group)  # type: ignore[misc]
 
 
 def _storable(said: str | None) -> str | None:

@@ -58,6 +58,85 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: remove
 DELETE FROM pollwise_fleet_targets WHERE fleet = :fleet AND name = :name;
 
+-- name: history_target
+-- Positional parameters, for executemany, as in the statements that follow.
+INSERT OR IGNORE INTO pollwise_fleet_history_targets (fleet, name) VALUES (?, ?);
+
+-- name: save_rollup
+INSERT OR REPLACE INTO pollwise_fleet_rollups
+    (target, length, at, up, down, maintenance, figures)
+SELECT id, ?, ?, ?, ?, ?, ? FROM pollwise_fleet_history_targets WHERE fleet = ? AND name = ?;
+
+-- name: save_period
+INSERT OR REPLACE INTO pollwise_fleet_periods (target, started_at, ended_at, state, reason)
+SELECT id, ?, ?, ?, ? FROM pollwise_fleet_history_targets WHERE fleet = ? AND name = ?;
+
+-- name: prune_rollups
+-- Keeps the newest roll-ups of a length.
+DELETE FROM pollwise_fleet_rollups WHERE target = :id AND length = :length AND at < (
+    SELECT at FROM pollwise_fleet_rollups WHERE target = :id AND length = :length
+    ORDER BY at DESC LIMIT 1 OFFSET :kept - 1
+);
+
+-- name: prune_periods
+DELETE FROM pollwise_fleet_periods WHERE target = :id AND started_at < (
+    SELECT started_at FROM pollwise_fleet_periods WHERE target = :id
+    ORDER BY started_at DESC LIMIT 1 OFFSET :kept - 1
+);
+
+-- name: history_ids
+-- :names is a JSON list.
+SELECT id FROM pollwise_fleet_history_targets
+WHERE fleet = :fleet AND name IN (SELECT value FROM json_each(:names));
+
+-- name: forget_rollups
+DELETE FROM pollwise_fleet_rollups WHERE target = :id;
+
+-- name: forget_periods
+DELETE FROM pollwise_fleet_periods WHERE target = :id;
+
+-- name: forget_target
+DELETE FROM pollwise_fleet_history_targets WHERE id = :id;
+
+-- name: rollups
+SELECT h.name, r.at, r.up, r.down, r.maintenance, CASE WHEN :figures THEN r.figures END
+FROM pollwise_fleet_history_targets AS h
+JOIN pollwise_fleet_rollups AS r ON r.target = h.id AND r.length = :length AND r.at >= :since
+WHERE h.fleet = :fleet AND h.name IN (SELECT value FROM json_each(:names))
+ORDER BY h.name, r.at;
+
+-- name: spent
+-- :names is a JSON list, :windows one of [length, since]. The targets as in `load`, with a JSON list
+-- of the sums for each window; in one statement, so that no hour is missed or counted twice.
+SELECT t.name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
+       changed_at, interval, type, "group", more,
+       (SELECT json_group_array(json_array(up, down, maintenance)) FROM (
+           SELECT total(r.up) AS up, total(r.down) AS down, total(r.maintenance) AS maintenance
+           FROM json_each(:windows) AS w LEFT JOIN pollwise_fleet_rollups AS r
+               ON r.target = h.id AND r.length = w.value ->> 0 AND r.at >= w.value ->> 1
+           GROUP BY w.key ORDER BY w.key
+       ))
+FROM pollwise_fleet_targets AS t
+LEFT JOIN pollwise_fleet_history_targets AS h ON h.fleet = t.fleet AND h.name = t.name
+WHERE t.fleet = :fleet AND t.name IN (SELECT value FROM json_each(:names));
+
+-- name: periods
+-- :names is a JSON list, or NULL for all.
+SELECT h.name, p.state, p.started_at, p.ended_at, p.reason
+FROM pollwise_fleet_periods AS p
+JOIN pollwise_fleet_history_targets AS h ON h.id = p.target
+WHERE h.fleet = :fleet AND (:names IS NULL OR h.name IN (SELECT value FROM json_each(:names)))
+  AND p.ended_at > :since AND p.started_at < :before AND (:state IS NULL OR p.state = :state)
+ORDER BY p.started_at DESC LIMIT :limit;
+
+-- name: incidents
+-- As `periods`, of all targets that were down, by their index.
+SELECT h.name, p.state, p.started_at, p.ended_at, p.reason
+FROM pollwise_fleet_periods AS p INDEXED BY pollwise_fleet_incidents
+JOIN pollwise_fleet_history_targets AS h ON h.id = p.target
+WHERE p.state = 'down' AND h.fleet = :fleet AND p.ended_at > :since AND p.started_at < :before
+ORDER BY p.started_at DESC LIMIT :limit;
+
 -- name: order
 INSERT INTO pollwise_fleet_orders (fleet, name, what, asked_by) VALUES (:fleet, :name, :what, :by);
 

@@ -37,6 +37,7 @@ from pollwise.fleet.stores.paging import (
 )
 from pollwise.fleet.stores.sqlite.alerts import AlertTables
 from pollwise.fleet.stores.sqlite.definitions import DefinitionRows
+from pollwise.fleet.stores.sqlite.history import TargetHistoryTables, saved_from
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import Clock
@@ -51,7 +52,7 @@ SIGN_EVERY = 10.0
 _OUR_RUNS: set[str] = set()
 
 
-class _FleetTables(AlertTables, DefinitionRows):
+class _FleetTables(AlertTables, TargetHistoryTables, DefinitionRows):
     """Blocking calls on one connection, made from one thread."""
 
     package = __package__
@@ -70,10 +71,7 @@ class _FleetTables(AlertTables, DefinitionRows):
             rows = self._rows("load")
         else:
             rows = self._rows("load_some", names=json.dumps(list(names)))
-        return [
-            SavedTarget(name, due, bool(paused), *rest, more=_plain(more), type=type, group=group)  # type: ignore[misc]
-            for name, due, paused, *rest, type, group, more in rows
-        ]
+        return [saved_from(*row) for row in rows]
 
     def page(self, chosen: TargetFilter) -> TargetPage:
         place, name = chosen.place
@@ -116,10 +114,13 @@ class _FleetTables(AlertTables, DefinitionRows):
             self.connect().executemany(self._sql["save"], rows)
             if extras is not None and (extras.alerts or extras.notices):
                 self.keep_alerts(now, extras.alerts, extras.notices)
+            if extras is not None and (extras.periods or extras.rollups):
+                self.keep_history(extras.periods, extras.rollups)
         return []
 
     def remove(self, now: float, names: Sequence[str]) -> None:
         with transaction(self.connect()):
+            self.forget_history(names)
             for name in names:
                 self._change("remove", name=name)
                 self._change("close_alerts_of", name=name, now=now)
@@ -201,6 +202,7 @@ class SqliteFleetStore(FleetStore):
     fleet: name of the fleet; several fleets can share a file.
     """
 
+    keeps_history: ClassVar[bool] = True
     enter_every: ClassVar[float | None] = SIGN_EVERY
 
     def __init__(
@@ -241,6 +243,9 @@ class SqliteFleetStore(FleetStore):
     page = in_thread(_FleetTables.page)
     counts = in_thread_now(_FleetTables.counts)
     pending = in_thread(_FleetTables.pending)
+    rollups = in_thread(_FleetTables.rollups)
+    spent = in_thread(_FleetTables.spent)
+    periods = in_thread(_FleetTables.periods)
     enter = in_thread_now(_FleetTables.enter)
     leave = in_thread(_FleetTables.leave)
     nodes = in_thread_now(_FleetTables.nodes)
@@ -273,12 +278,3 @@ def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:
     except OSError:  # the process of another user
         return True
     return True
-
-
-def _plain(text: str) -> dict[str, Any]:
-    """The JSON object in a text; invalid JSON, written by hand, counts as empty."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -1,0 +1,410 @@
+"""The history of a running fleet, kept in every store: uptimes, incidents, percentiles, strips."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pollwise.errors import ConfigError, StoreUnavailable, Unsupported
+from pollwise.fleet import Fleet, Reading, Target
+from pollwise.fleet.history.as_json import history_json, uptimes_json
+from pollwise.fleet.history.values import (
+    DAYS_KEPT,
+    HOURS_KEPT,
+    PERIODS_KEPT,
+    Period,
+    PollFigures,
+    TargetRollup,
+    TimeInStates,
+)
+from pollwise.fleet.history.views import incidents, strips, target_history, uptimes
+from pollwise.fleet.stores.base import FleetStore, SavedTarget, SaveExtras
+from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
+from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.rollups.histogram import Histogram
+from pollwise.storage.postgres.schema import script
+from tests.fleet.world import fleet_for, running
+from tests.support.servers import Postgres
+
+START = 1_767_225_600.0  # a full day
+HOUR, DAY = 3600.0, 86400.0
+fleets = (f"history {number}" for number in itertools.count())
+Main = Callable[[FleetStore, VirtualClock], Awaitable[None]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None]:
+    """Calls functions one after the other, each with the same store, opened again."""
+
+    def ran(*mains: Main) -> None:
+        epoch, name = START, next(fleets)
+
+        async def body(main: Main, clock: VirtualClock) -> float:
+            store: FleetStore
+            if request.param == "sqlite":
+                store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock)
+            else:
+                server: Postgres = request.getfixturevalue("postgres")
+                server.execute(script("pollwise", TABLES))
+                store = PostgresFleetStore(server.dsn(), name, clock=clock)
+            try:
+                await main(store, clock)
+            finally:
+                await store.close()
+            return clock.epoch()
+
+        for main in mains:
+            clock = VirtualClock(epoch)
+            epoch = clock.run(body(main, clock))
+
+    return ran
+
+
+class Server:
+    """A target that is down at given times, in seconds after START."""
+
+    def __init__(self, clock: VirtualClock, *outages: tuple[float, float]) -> None:
+        self.clock = clock
+        self.outages = outages
+
+    async def __call__(self, target: Target, context: object) -> Reading:
+        await asyncio.sleep(0.1)
+        now = self.clock.epoch() - START
+        if any(start <= now < end for start, end in self.outages):
+            raise OSError("no answer")
+        return Reading("42")
+
+
+def fleet_of(
+    clock: VirtualClock, store: FleetStore, *outages: tuple[float, float], every: str = "60s"
+) -> Fleet:
+    fleet = fleet_for(clock, store=store)
+    fleet.add(Target("shop", Server(clock, *outages), every, group="web"))
+    return fleet
+
+
+async def until(clock: VirtualClock, after: float) -> None:
+    await asyncio.sleep(START + after - clock.epoch())
+
+
+def test_an_outage_of_a_running_fleet(run: Callable[..., None]) -> None:
+    async def main(store: FleetStore, clock: VirtualClock) -> None:
+        async with running(fleet_of(clock, store, (5 * HOUR, 6 * HOUR), every="300s")):
+            await until(clock, 5.5 * HOUR)
+            [open_one] = await incidents(store, START, clock.epoch())
+            assert open_one.open
+            assert open_one.reason == "OSError: no answer"
+            await until(clock, 30 * HOUR)
+        now = clock.epoch()
+        found = await target_history(store, "shop", now - 2 * DAY, now)
+        assert found is not None
+        [incident] = found.incidents
+        assert incident.ended_at is not None
+        assert incident.started_at - START == pytest.approx(5 * HOUR, abs=301)
+        assert incident.ended_at - START == pytest.approx(6 * HOUR, abs=1801), "a dead target"
+        assert [each.state for each in found.periods] == ["up", "down", "up"]
+        assert all(one.ended_at == other.started_at for one, other in pairwise(found.periods))
+        assert found.periods[-1].ended_at == now
+        assert found.times.down == pytest.approx(incident.lasted, abs=0.01)
+        assert found.times.up + found.times.down == pytest.approx(30 * HOUR, abs=301)
+        assert found.state == "up"
+        assert 0.09 < (found.figures.latency.quantile(0.95) or 0) < 0.12
+        assert found.figures.value_mean == 42.0
+        assert found.figures.failed > 5
+        assert [each.at for each in found.points] == [START + n * HOUR for n in range(30)]
+
+        rates = (await uptimes(store, ["shop", "none"], now))["shop"]
+        assert rates.state == "up"
+        share = rates.windows["30d"].uptime
+        assert share == pytest.approx(1 - incident.lasted / (30 * HOUR), abs=1e-3)
+        assert rates.windows["90d"] == rates.windows["30d"]
+        assert rates.windows["7d"].down == pytest.approx(incident.lasted, abs=0.01)
+        first = (incident.started_at - START, incident.ended_at - START)
+        assert first[0] < 6 * HOUR, "a window of a day begins at a full hour, here the seventh"
+        assert rates.windows["24h"].down == pytest.approx(max(first[1] - 6 * HOUR, 0), abs=0.01)
+
+        [days] = (await strips(store, ["shop"], now, cells=3)).values()
+        assert [each.state for each in days] == ["unknown", "down", "up"]
+        [hours] = (await strips(store, ["shop"], now, cells=48, seconds=HOUR)).values()
+        assert [each.state for each in hours][-26:-23] == ["down", "down", "up"]
+        assert sum(each.times.down for each in hours) == pytest.approx(incident.lasted, abs=0.01)
+
+        [again] = await incidents(store, START, now, name="shop")
+        assert again == incident
+        assert await incidents(store, START, now, before=incident.started_at) == []
+        plain = history_json(found)
+        assert plain["uptime"] == found.times.uptime
+        assert plain["latency"]["p95"] == found.figures.latency.quantile(0.95)
+        assert uptimes_json(rates)["windows"]["30d"]["uptime"] == share
+
+    run(main)
+
+
+def test_restarts_and_a_stop_for_an_hour(run: Callable[..., None]) -> None:
+    """A short stop is no gap; an hour without polls is unknown, also before the next start."""
+
+    async def first(store: FleetStore, clock: VirtualClock) -> None:
+        async with running(fleet_of(clock, store)):
+            await until(clock, 1000)
+
+    async def soon(store: FleetStore, clock: VirtualClock) -> None:
+        await until(clock, 1060)
+        async with running(fleet_of(clock, store)):
+            await until(clock, 2000)
+
+    async def later(store: FleetStore, clock: VirtualClock) -> None:
+        await until(clock, 2000 + HOUR)
+        rates = (await uptimes(store, ["shop"], clock.epoch()))["shop"]
+        assert rates.state == "unknown"
+        assert rates.since == pytest.approx(START + 2000, abs=61)
+        async with running(fleet_of(clock, store)):
+            await until(clock, 4000 + HOUR)
+        now = clock.epoch()
+        found = await target_history(store, "shop", START, now)
+        assert found is not None
+        assert [each.state for each in found.periods] == ["up", "unknown", "up"]
+        assert found.periods[1].lasted == pytest.approx(HOUR, abs=61)
+        assert found.times.up == pytest.approx(4000, abs=121)
+        assert found.times.uptime == 1.0
+
+    run(first, soon, later)
+
+
+def test_a_pause_and_quiet_hours_are_unknown(run: Callable[..., None]) -> None:
+    async def main(store: FleetStore, clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, store)
+        fleet.add(Target("office", Server(clock), "60s", quiet="01:00-02:00 UTC"))
+        async with running(fleet):
+            await until(clock, 600)
+            fleet.pause("shop")
+            await until(clock, 4000)
+            fleet.resume("shop")
+            await until(clock, 3 * HOUR)
+        for name, (start, end) in {"shop": (600, 4000), "office": (HOUR, 2 * HOUR)}.items():
+            found = await target_history(store, name, START, clock.epoch())
+            assert found is not None
+            assert [each.state for each in found.periods] == ["up", "unknown", "up"], name
+            assert found.periods[1].started_at - START == pytest.approx(start, abs=61)
+            assert found.periods[1].ended_at - START == pytest.approx(end, abs=61)
+
+    run(main)
+
+
+def some_rollup(name: str, length: str, place: int) -> TargetRollup:
+    size = HOUR if length == "hour" else DAY
+    figures = PollFigures(3, 1, 0, Histogram.of([0.25, 0.5]))
+    return TargetRollup(name, length, START + place * size, TimeInStates(10, 5, 1), figures)  # type: ignore[arg-type]
+
+
+def test_rows_are_bounded_for_each_target(run: Callable[..., None]) -> None:
+    async def main(store: FleetStore, clock: VirtualClock) -> None:
+        targets = [SavedTarget("a"), SavedTarget("b")]
+        hours = [some_rollup("a", "hour", n) for n in range(HOURS_KEPT + 50)]
+        days = [some_rollup("a", "day", n) for n in range(DAYS_KEPT + 50)]
+        periods = [
+            Period("a", "down", START + n, START + n + 1, "é\0") for n in range(PERIODS_KEPT + 50)
+        ]
+        others = [some_rollup("b", "hour", 0), some_rollup("b", "day", 0)]
+        await store.save(targets, SaveExtras(periods, [*hours, *days, *others]))
+        assert await store.rollups(["a"], "hour", 0) == hours[50:]
+        assert await store.rollups(["a"], "day", 0) == days[50:]
+        kept = await store.periods(["a"], 0, limit=10_000)
+        assert [each.started_at for each in kept] == [each.started_at for each in periods[:49:-1]]
+        assert "é" in kept[0].reason
+        assert await store.rollups(["b"], "hour", 0) == others[:1]
+        bare = await store.rollups(["b"], "hour", 0, figures=False)
+        assert bare[0].figures.polls == 0
+        [times] = await store.spent(["b"], [("hour", START), ("day", START + DAY)])
+        assert times.spent == (TimeInStates(10, 5, 1), TimeInStates())
+
+        again = some_rollup("b", "hour", 0)
+        await store.save([], None)
+        await store.save(targets[1:], SaveExtras((), [again, again]))
+        assert await store.rollups(["b"], "hour", 0) == [again], "each replaces the one before"
+
+        await store.remove(["a"])
+        assert await store.rollups(["a"], "hour", 0) == []
+        assert await store.periods(None, 0) == []
+        assert await store.rollups(["b"], "day", 0) == others[1:]
+
+    run(main)
+
+
+def test_what_belongs_to_a_refused_target_is_dropped(postgres: Postgres) -> None:
+    async def main(clock: VirtualClock) -> None:
+        postgres.execute(script("pollwise", TABLES))
+        name = next(fleets)
+        old, new = (PostgresFleetStore(postgres.dsn(), name, clock=clock) for _ in range(2))
+        [lease] = await old.claim("old", ["a"], 1, 30.0)
+        await asyncio.sleep(31)
+        [taken] = await new.claim("new", ["a"], 1, 30.0)
+        period = Period("a", "down", START, START + 5)
+        extras = SaveExtras([period], [some_rollup("a", "hour", 0)])
+        assert await old.save([SavedTarget("a", token=lease.token)], extras) == ["a"]
+        assert await new.periods(["a"], 0) == []
+        assert await new.save([SavedTarget("a", token=taken.token)], extras) == []
+        assert await new.periods(["a"], 0) == [period]
+        assert len(await new.rollups(["a"], "hour", 0)) == 1
+        await old.close()
+        await new.close()
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))
+
+
+def test_a_takeover_by_another_node_goes_on_with_the_history(postgres: Postgres) -> None:
+    async def main(clock: VirtualClock) -> None:
+        postgres.execute(script("pollwise", TABLES))
+        name = next(fleets)
+        stores = [PostgresFleetStore(postgres.dsn(), name, clock=clock) for _ in range(2)]
+        outage = (HOUR, 2 * HOUR)
+        async with running(fleet_of(clock, stores[0], outage)):
+            await until(clock, 1.5 * HOUR)
+        async with running(fleet_of(clock, stores[1], outage)):
+            await until(clock, 3 * HOUR)
+        found = await target_history(stores[1], "shop", START, clock.epoch())
+        assert found is not None
+        assert [each.state for each in found.periods] == ["up", "down", "up"]
+        assert found.times.up + found.times.down == pytest.approx(3 * HOUR, abs=61)
+        for store in stores:
+            await store.close()
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))
+
+
+class Failing(SqliteFleetStore):
+    """A store that cannot be reached at times."""
+
+    broken = False
+
+    async def save(self, batch, extras=None):  # type: ignore[no-untyped-def]
+        if self.broken:
+            raise StoreUnavailable("no disk")
+        return await super().save(batch, extras)
+
+
+def test_a_store_that_cannot_be_reached_loses_nothing(tmp_path: Path) -> None:
+    async def main(clock: VirtualClock) -> None:
+        store = Failing(tmp_path / "fleet.db", clock=clock)
+        async with running(fleet_of(clock, store, (2 * HOUR, 3 * HOUR))):
+            await until(clock, HOUR / 2)
+            store.broken = True
+            await until(clock, 5.5 * HOUR)
+            assert await store.periods(None, 0) == []
+            store.broken = False
+            await until(clock, 6 * HOUR - 60)
+        found = await target_history(store, "shop", START, clock.epoch())
+        assert found is not None
+        assert [each.state for each in found.periods] == ["up", "down", "up"]
+        assert len(found.points) == 6
+        assert found.times.up + found.times.down == pytest.approx(6 * HOUR, abs=121)
+        await store.close()
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))
+
+
+def test_a_target_that_was_never_polled_has_an_empty_history(tmp_path: Path) -> None:
+    async def main(clock: VirtualClock) -> None:
+        store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock)
+        await store.save([SavedTarget("new"), SavedTarget("odd", more={"history": ["?"]})])
+        now = clock.epoch()
+        for name in ("new", "odd"):
+            found = await target_history(store, name, now - DAY, now)
+            assert found is not None
+            assert (found.state, found.periods, found.points) == (None, [], [])
+            assert found.times.uptime is None
+        assert await target_history(store, "unknown", now - DAY, now) is None
+        both = await uptimes(store, ["new", "odd"], now)
+        assert {each.state for each in both.values()} == {None}
+        cells = (await strips(store, ["new"], now))["new"]
+        assert {each.state for each in cells} == {"unknown"}
+        assert len(cells) == 90
+        await store.close()
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))
+
+
+def test_periods_that_overlap_or_lack_one_are_put_in_order(tmp_path: Path) -> None:
+    """After a clock that was set back, and after lost rows."""
+
+    async def main(clock: VirtualClock) -> None:
+        store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock)
+        rows = [
+            Period("a", "up", START - 900, START - 500),
+            Period("a", "down", START - 600, START - 400),
+            Period("a", "down", START - 400, START - 300),
+            Period("a", "up", START - 200, START - 100),
+        ]
+        await store.save([SavedTarget("a")], SaveExtras(rows))
+        found = await target_history(store, "a", START - DAY, START)
+        assert found is not None
+        shown = [(p.state, p.started_at - START, p.ended_at - START) for p in found.periods]
+        assert shown == [
+            ("up", -900, -600), ("down", -600, -300), ("unknown", -300, -200), ("up", -200, -100),
+        ]  # fmt: skip
+        await store.close()
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))
+
+
+class Plain(FleetStore):
+    """A store of somebody else's, without history."""
+
+    name, url = "plain", "plain:"
+
+    async def load(self, names=None):  # type: ignore[no-untyped-def]
+        return []
+
+    async def save(self, batch, extras=None):  # type: ignore[no-untyped-def]
+        assert extras is None, "it keeps no history, so it gets none"
+        assert not any("history" in each.more for each in batch)
+        return []
+
+    async def remove(self, names):  # type: ignore[no-untyped-def]
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def test_a_store_without_history_says_so() -> None:
+    async def main(clock: VirtualClock) -> None:
+        store = Plain()
+        async with running(fleet_of(clock, store)):
+            await until(clock, 2 * HOUR)
+        with pytest.raises(Unsupported, match="Plain keeps no history; use a store on SQLite"):
+            await uptimes(store, ["shop"], clock.epoch())
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cells": 0}, "cells = 0 must be from 1 to 200"),
+        ({"cells": 201}, "cells = 201 must be"),
+        ({"seconds": 1800.0}, "seconds = 1800.0 must be whole days; or whole hours"),
+        ({"seconds": HOUR, "cells": 200}, "at most 8 days"),
+    ],
+)
+def test_wrong_strips_are_refused(tmp_path: Path, options: dict[str, float], message: str) -> None:
+    async def main() -> None:
+        store = SqliteFleetStore(tmp_path / "fleet.db")
+        with pytest.raises(ConfigError, match=message):
+            await strips(store, ["a"], START, **options)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="1001 targets are above the limit of 1000"):
+            await uptimes(store, ["a"] * 1001, START)
+        await store.close()
+
+    asyncio.run(main())
