@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.common import Goal, Plain, heading, number, percentile, table
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
-from pollwise.core.shares import Shares
+from pollwise.core.shares import Form, Shares
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.lab.traces import reading as traces
 
@@ -55,6 +55,8 @@ class Unseen:
     mean: float
     p95: float
     polls: int
+    #: The mean over the changes of the targets that change less often than half of all do.
+    rare: float
 
 
 def replayed(mix: Mix, first: Sequence[float], after: After, most: float = math.inf) -> Unseen:
@@ -66,6 +68,8 @@ def replayed(mix: Mix, first: Sequence[float], after: After, most: float = math.
     heapq.heapify(due)
     seen = [0] * len(mix.changes)
     waits: list[float] = []
+    rare: list[float] = []
+    middle = sorted(map(len, mix.changes))[len(mix.changes) // 2]
     polls = 0
     while due and due[0][0] <= mix.seconds and polls <= most:
         now, target = heapq.heappop(due)
@@ -74,13 +78,16 @@ def replayed(mix: Mix, first: Sequence[float], after: After, most: float = math.
         while place < len(changes) and changes[place] <= now:
             if now >= LEARNING * mix.seconds:
                 waits.append(now - changes[place])
+                if len(changes) < middle:
+                    rare.append(waits[-1])
             place += 1
         changed = place > seen[target]
         seen[target] = place
         heapq.heappush(due, (now + after(target, now, changed), target))
     if polls > most:
-        return Unseen(math.nan, math.nan, polls)
-    return Unseen(sum(waits) / len(waits), percentile(waits, 0.95), polls)
+        return Unseen(math.nan, math.nan, polls, math.nan)
+    mean_of_rare = sum(rare) / len(rare) if rare else math.nan
+    return Unseen(sum(waits) / len(waits), percentile(waits, 0.95), polls, mean_of_rare)
 
 
 def spread(mix: Mix, interval: float) -> list[float]:
@@ -106,9 +113,9 @@ def optimum(mix: Mix, budget: float) -> Unseen:
     return replayed(mix, first, lambda target, *_: intervals[target])
 
 
-def budgeted(mix: Mix, budget: float) -> Unseen:
+def budgeted(mix: Mix, budget: float, form: Form = "delay") -> Unseen:
     """Freshness with a budget: what a fleet does that was given one."""
-    shares = Shares(budget)
+    shares = Shares(budget, form)
     even = budget / len(mix.changes)
     beliefs = [ChangeRate(even) for _ in mix.changes]
     taken = [shares.join(1.0, 1e-6, _ceiling(mix, budget), each.rate) for each in beliefs]
@@ -238,6 +245,7 @@ def measure(folder: Path | None, quick: bool) -> tuple[Plain, list[Goal]]:
     rows, facts = [], []
     to_even: list[float] = []
     to_best: list[float] = []
+    rare: dict[str, list[float]] = {"changes": [], "age": []}
     chosen = mixes(folder)
     for mix in chosen[-3:] if quick else chosen:
         for share in budgets:
@@ -249,6 +257,10 @@ def measure(folder: Path | None, quick: bool) -> tuple[Plain, list[Goal]]:
                 "budgeted": ours,
                 "optimum": best,
             }
+            by_age = budgeted(mix, budget, "age")
+            if even.rare == even.rare:  # not NaN: there were such changes
+                rare["changes"].append(ours.rare / even.rare)
+                rare["age"].append(by_age.rare / even.rare)
             to_even.append(ours.mean / even.mean)
             to_best.append(ours.mean / best.mean)
             cells = [f"{each.mean / even.mean:.2f}" for each in rivals.values()]
@@ -263,7 +275,12 @@ def measure(folder: Path | None, quick: bool) -> tuple[Plain, list[Goal]]:
     table(head, rows)
     overall = math.exp(sum(map(math.log, to_best)) / len(to_best))
     print(f"\nBudgeted to optimum: {overall:.3f} on average, {number(max(to_best))} at worst.")
+    print(
+        "Changes of the quieter half of the targets, as a share of even polling, at worst: "
+        f"{max(rare['changes']):.2f} with the goal changes, {max(rare['age']):.2f} with age."
+    )
     goals = [
+        Goal("unseen time of rare changes, goal age ÷ even, worst mix", max(rare["age"]), 1.1, "×"),
         Goal("unseen time, budgeted ÷ optimum with known rates", overall, 1.1, "×"),
         Goal("unseen time, budgeted ÷ even polling, worst mix", max(to_even), 0.6, "×"),
     ]

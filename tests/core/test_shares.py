@@ -22,7 +22,7 @@ from pollwise.core.shares import (
 )
 from pollwise.errors import ConfigError
 
-forms = st.sampled_from(["delay", "freshness"])
+forms = st.sampled_from(["age", "delay", "freshness"])
 changes = st.floats(1e-6, 1e4)
 
 
@@ -39,7 +39,9 @@ def shared(
 
 
 def unseen(form: Form, change: float, rate: float) -> float:
-    """What a target costs that is polled at `rate`: its changes' waits, or how far it lags."""
+    """What a target costs at this `rate`: its changes' waits, how far it lags, or its age."""
+    if form == "age":
+        return 1 / rate
     return change / rate if form == "delay" else math.log1p(change / rate)
 
 
@@ -52,6 +54,8 @@ def test_all_together_make_the_budget(form: Form, budget: float, rates: list[flo
 def test_the_written_formula(form: Form, change: float, weight: float, kappa: float) -> None:
     if form == "delay":
         expected = math.sqrt(weight * change / kappa)
+    elif form == "age":
+        expected = math.sqrt(weight / kappa)
     else:
         root = math.sqrt(change * change + 4 * weight * change / kappa)
         expected = (root - change) / 2
@@ -60,7 +64,7 @@ def test_the_written_formula(form: Form, change: float, weight: float, kappa: fl
     assert RATES[form](change, weight, kappa) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("form", ["delay", "freshness"])
+@pytest.mark.parametrize("form", ["age", "delay", "freshness"])
 def test_no_other_sharing_does_better(form: Form) -> None:
     """Moving a little of the budget from anybody to anybody else only makes it worse."""
     rates = [0.01, 0.05, 0.3, 1.0, 4.0]
@@ -181,8 +185,8 @@ def test_a_budget_is_polls_a_second(budget: float) -> None:
 
 
 def test_an_unknown_form_is_refused() -> None:
-    with pytest.raises(ConfigError, match="form = 'age' must be one of delay, freshness"):
-        Shares(1.0, "age")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="form = 'luck' must be one of age, delay, freshness"):
+        Shares(1.0, "luck")  # type: ignore[arg-type]
 
 
 def test_the_limits_of_the_two_forms() -> None:

@@ -1,10 +1,11 @@
 """Shares: a budget of polls a second, shared out among targets that change at different rates.
 
-The best rates are known for two goals, given each target's rate of change λ and weight w:
+The best rates are known for three goals, given each target's rate of change λ and weight w:
 
 - *delay*: keep the time short until a change is seen. r = √(wλ / κ)
 - *freshness*: keep the last reading as few changes behind as possible, where the second change
   missed counts half of the first, and so on. r = (-λ + √(λ² + 4wλ / κ)) / 2, as in LambdaCrawl.
+- *age*: keep the last reading of each target young, however often it changes. r = √(w / κ)
 
 κ is the value of one more poll a second, the same for all targets; it is found by bisection, so
 that all rates add up to the budget. Each rate stays within the target's own bounds. A fleet may
@@ -21,7 +22,7 @@ from typing import Literal
 
 from pollwise.errors import ConfigError
 
-Form = Literal["delay", "freshness"]
+Form = Literal["age", "delay", "freshness"]
 
 #: Buckets for each doubling of the rate of change.
 FINENESS = 8
@@ -42,7 +43,13 @@ def freshness_rate(change: float, weight: float, kappa: float) -> float:
     return 2 * weight / kappa / (1 + math.sqrt(1 + 4 * weight / (kappa * change)))
 
 
+def age_rate(change: float, weight: float, kappa: float) -> float:
+    """The polls a second that keep the readings youngest; the rate of change does not matter."""
+    return math.sqrt(weight / kappa)
+
+
 RATES: Mapping[Form, Callable[[float, float, float], float]] = {
+    "age": age_rate,
     "delay": delay_rate,
     "freshness": freshness_rate,
 }

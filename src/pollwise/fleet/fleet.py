@@ -346,7 +346,7 @@ class Fleet:
         options = self.options
         budget = None
         if options.budget is not None:
-            budget = FleetBudget(float(options.budget), options.budget_burst)
+            budget = FleetBudget(float(options.budget), options.budget_burst, options.goal)
         return Scheduler(options.rules, options.per_host, budget, self._random)
 
     # Views

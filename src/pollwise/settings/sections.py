@@ -130,6 +130,7 @@ LogLevel = Annotated[
     ChoiceReader(LOG_LEVELS),
     Field(description="The lowest level of log lines that are written."),
 ]
+FLEET_GOALS = ("changes", "age")
 LogFormat = Annotated[
     Literal["text", "json"],
     ChoiceReader(LOG_FORMATS),
@@ -208,6 +209,12 @@ class FleetSettings(Section):
         None,
         "With a budget: how many polls may start at once after a quiet time; none for one "
         "second's worth of the budget.",
+    )
+    goal: Annotated[str, ChoiceReader(FLEET_GOALS)] = setting(
+        "changes",
+        "With a budget: `changes` polls most what changes often, so that changes are seen early, "
+        "all of them together; `age` polls all targets equally often, so that a rare change is "
+        "seen as early as a frequent one.",
     )
     lease: Annotated[float, DurationReader(MIN_FLEET_LEASE, MAX_LEASE)] = setting(
         30.0, "After how long other nodes take over the targets of a killed node."

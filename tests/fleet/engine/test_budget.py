@@ -244,6 +244,58 @@ def test_nodes_that_come_and_go_keep_the_budget_together(postgres: Postgres) -> 
     assert not watch.wrong
 
 
+# Goals
+
+
+def rare_changes_unseen(goal: str | None) -> tuple[float, int]:
+    """How long rare changes stay unseen on average, and the polls that took: 20 targets change
+    about every 20 seconds and 180 about twice an hour, with 4 polls a second; None: all targets
+    are polled every 50 seconds, which are as many polls."""
+    random, began, lasts = Random(5), 900.0, 6000.0
+    changes: dict[str, list[float]] = {}
+    for n in range(200):
+        at, times = 0.0, []
+        while (at := at + random.expovariate(1 / 20 if n < 20 else 1 / 1800)) < lasts:
+            times.append(at)
+        changes[f"{'busy' if n < 20 else 'rare'}{n}"] = times
+    seen: dict[str, int] = dict.fromkeys(changes, 0)
+    waits: list[float] = []
+    polls = 0
+
+    def answer(target: Target) -> object:
+        nonlocal polls
+        times, at = changes[target.name], now()
+        count = bisect_right(times, at)
+        if at >= began:
+            polls += 1
+            if target.name.startswith("rare"):
+                waits.extend(at - each for each in times[seen[target.name] : count])
+        seen[target.name] = count
+        return str(count)
+
+    async def main(clock: VirtualClock) -> None:
+        watch = Watch()
+        given: dict[str, Any] = {} if goal is None else {"budget": 4.0, "goal": goal}
+        fleet = fleet_for(clock, strategy=Freshness("50s", "5s", "10m"), **given)
+        interval = "50s" if goal is None else None
+        fleet.add(*[Target(name, watch.probe(answer), interval) for name in changes])
+        async with running(fleet):
+            await asyncio.sleep(lasts)
+
+    virtually(main)
+    return sum(waits) / len(waits), polls
+
+
+def test_with_the_goal_age_rare_changes_are_seen_as_early_as_with_fixed_polling() -> None:
+    fixed, polls = rare_changes_unseen(None)
+    by_age, polls_by_age = rare_changes_unseen("age")
+    by_changes, _ = rare_changes_unseen("changes")
+    assert fixed == pytest.approx(25, rel=0.1)
+    assert polls_by_age <= polls * 1.01
+    assert by_age <= fixed * 1.1
+    assert by_changes > 1.5 * fixed, "what the other goal is for"
+
+
 # What may be given
 
 
@@ -256,6 +308,18 @@ def test_an_invalid_burst_is_refused(burst: Any) -> None:
 def test_a_burst_without_a_budget_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no effect without a budget"):
         FleetRunOptions(budget_burst=5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"goal": "age"}, "goal = 'age' has no effect without a budget"),
+        ({"goal": "luck", "budget": 5}, "goal = 'luck' must be one of changes, age"),
+    ],
+)
+def test_an_invalid_goal_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FleetRunOptions(**given)
 
 
 # Sharing

@@ -45,6 +45,7 @@ async def run(
             concurrency=settings.concurrency,
             budget=settings.budget,
             budget_burst=settings.budget_burst,
+            goal=settings.goal,
             per_host=settings.per_host,
             detect_within=settings.detect_within,
             rules=FailureRules(

@@ -1,18 +1,25 @@
 """The budget of a fleet: polls a second over all its targets.
 
 It works twice. It is shared out: targets with an interval of their own and the rechecks of dead
-targets take their part first, and the rest is for the others, by how often their readings change.
+targets take their part first, and the rest is for the others, as the goal says: by how often their
+readings change, or evenly.
 And it is a limit: each poll of any kind takes a token before it starts, so that no second sees more
 than the budget and its burst. Targets that are due wait for a token, the longest due first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pollwise.core.forecast.changes import ChangeRate
-from pollwise.core.shares import Shares
+from pollwise.core.shares import Form, Shares
 from pollwise.core.token_bucket import TokenBucket
 from pollwise.fleet.engine.running_target import RunningTarget
 
+#: What a budget is shared out for, and the rule that does it: that changes are seen early, all of
+#: them together; or that each target's reading is young, so that rare changes are seen as early as
+#: frequent ones.
+GOALS: Mapping[str, Form] = {"changes": "delay", "age": "age"}
 #: Minimum part of the budget that is shared out; max_intervals are respected anyway.
 SHARED_MIN = 1e-6
 #: Shares are computed again when the part left for them changed by this fraction.
@@ -23,15 +30,16 @@ class FleetBudget:
     """Polls a second, shared out among the targets of a fleet.
 
     burst: polls that may start at once after a quiet time; None for one second's worth.
+    goal: one of GOALS.
     """
 
-    def __init__(self, polls: float, burst: float | None = None) -> None:
+    def __init__(self, polls: float, burst: float | None = None, goal: str = "changes") -> None:
         #: Polls a second of all nodes together, and of this one.
         self.whole = polls
         self.polls = polls
         self.burst = max(polls, 1.0) if burst is None else burst
         self.tokens = TokenBucket(polls, self.burst)
-        self._shares = Shares(polls)
+        self._shares = Shares(polls, GOALS[goal])
         self._taken: dict[RunningTarget, float] = {}
         self._outside = 0.0
 

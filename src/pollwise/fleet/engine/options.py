@@ -10,6 +10,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
+from pollwise.fleet.engine.budget import GOALS
 from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.targets import Target
 
@@ -28,6 +29,10 @@ class FleetRunOptions:
         restart: targets that are due wait for their turn, the longest due first.
     budget_burst: polls that may start at once after a quiet time, in addition to the budget; None
         for one second's worth, at least 1.
+    goal: what a budget is shared out for. "changes": that changes are seen as early as possible,
+        all of them together, so that targets that change often get most polls. "age": that every
+        target is polled equally often (by its weight), so that a rare change is seen as early as
+        with fixed polling.
     per_host: maximum number of polls at a time of targets with the same host; None for no limit.
     detect_within: time within which an outage, and its end, is noticed, for targets without their
         own `detect_within`; None for no such limit.
@@ -45,6 +50,7 @@ class FleetRunOptions:
     concurrency: int = 64
     budget: float | None = None
     budget_burst: float | None = None
+    goal: str = "changes"
     per_host: int | None = 4
     detect_within: Duration | None = None
     rules: FailureRules = field(default_factory=FailureRules)
@@ -79,6 +85,12 @@ class FleetRunOptions:
         if burst is not None and budget is None:
             raise ConfigError(
                 f"budget_burst = {shown(burst)} has no effect without a budget; give a budget too"
+            )
+        if self.goal not in GOALS:
+            raise ConfigError(f"goal = {shown(self.goal)} must be one of {', '.join(GOALS)}")
+        if self.goal != "changes" and budget is None:
+            raise ConfigError(
+                f"goal = {shown(self.goal)} has no effect without a budget; give a budget too"
             )
         if self.detect_within is not None:
             seconds(self.detect_within, "detect_within", positive=True)
