@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
+from pollwise.alerts.windows import MaintenanceWindows
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
@@ -34,6 +35,9 @@ from pollwise.fleet.views import FleetState, TargetState, fleet_state, target_st
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, TargetAdded, TargetRemoved, TargetStateChanged
 from pollwise.runtime.signals import stopping_on_signals
+
+#: How often a running fleet reads the maintenance windows in its store, in seconds.
+MAINTENANCE_EVERY = 2.0
 
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Action)
@@ -90,6 +94,10 @@ class Fleet:
         self._before: dict[str, SavedTarget] = {}
         #: Pauses and resumptions for the next run.
         self._paused: dict[str, bool] = {}
+        #: The maintenance windows of its file and its store.
+        self.maintenance = MaintenanceWindows()
+        if store is not None:
+            self.chore("read maintenance windows", MAINTENANCE_EVERY, self.read_maintenance)
         self._now = 0.0
         self._run: FleetRun | None = None
         self._stop_asked = False
@@ -214,6 +222,11 @@ class Fleet:
     def chore(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
         """Call `work` every `every` seconds while the fleet runs, on the fleet's own timer."""
         self._chores.append((name, every, work))
+
+    async def read_maintenance(self) -> None:
+        """Use the maintenance windows that are in the store now."""
+        if self.store is not None:
+            self.maintenance.set_stored(await self.store.maintenance())
 
     def pace(self, paces: Mapping[str | None, GroupPace]) -> None:
         """Use these paces from now on: None for all targets, and by group where it differs.

@@ -12,6 +12,7 @@ import pytest
 
 from pollwise.alerts.memory import MemoryAlerts
 from pollwise.alerts.notices import notice_of
+from pollwise.alerts.quiet import Quiet
 from pollwise.alerts.values import (
     ALERT_STATES,
     ALERTS_KEPT,
@@ -20,9 +21,12 @@ from pollwise.alerts.values import (
     AlertFilter,
     Notice,
 )
+from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.errors import ConfigError
 from pollwise.fleet.stores.base import FleetStore, SavedTarget, SaveExtras
+from pollwise.fleet.stores.postgres import alerts as postgres_alerts
 from pollwise.fleet.stores.postgres.store import PostgresFleetStore
+from pollwise.fleet.stores.sqlite import alerts as sqlite_alerts
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VirtualClock
 from tests.support.servers import Postgres
@@ -204,3 +208,42 @@ def test_nothing_of_a_refused_target_is_saved(postgres: Postgres) -> None:
             await new.close()
 
     clock.run(main())
+
+
+# Maintenance windows
+
+
+def test_maintenance_windows_are_kept_replaced_and_removed(run: Callable[[Main], None]) -> None:
+    every = Quiet.parsed("Sat,Sun 02:00-04:00 Europe/Zurich")
+    first = MaintenanceWindow("m1", ("a ü", "b"), (), every, note="it's", made_by="me", made_at=1.5)
+    second = MaintenanceWindow("m2", (), ("g",), None, NOW, NOW + 60, made_at=2.0)
+    old = MaintenanceWindow("m0", (), (), None, 1.0, 2.0)
+
+    async def main(store: FleetStore) -> None:
+        assert await store.maintenance() == []
+        for each in (second, first, old):
+            await store.keep_maintenance(each)
+        assert await store.maintenance() == [old, first, second]
+        ended = replace(second, ends_at=NOW + 1)
+        await store.keep_maintenance(ended)  # and what ended long ago is pruned
+        assert await store.maintenance() == [first, ended]
+        assert await store.remove_maintenance("m1")
+        assert not await store.remove_maintenance("m1")
+        assert await store.maintenance() == [ended]
+
+    run(main)
+
+
+def test_the_number_of_maintenance_windows_is_limited(
+    run: Callable[[Main], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (sqlite_alerts, postgres_alerts):
+        monkeypatch.setattr(module, "WINDOWS_MAX", 2)
+
+    async def main(store: FleetStore) -> None:
+        for id in ("m1", "m2", "m1"):
+            await store.keep_maintenance(MaintenanceWindow(id))
+        with pytest.raises(ConfigError, match="maintenance windows already"):
+            await store.keep_maintenance(MaintenanceWindow("m3"))
+
+    run(main)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pollwise.alerts.values import Alert, AlertFilter, AlertPage, Notice
+from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.errors import Unsupported
 from pollwise.fleet.history.values import (
     PERIODS_KEPT,
@@ -269,6 +270,18 @@ class FleetStore(ABC):
         """Note who knows of these open alerts, so that they are not repeated; returns those that
         were open."""
         raise self._cannot("keep alerts")
+
+    async def maintenance(self) -> list[MaintenanceWindow]:
+        """The maintenance windows in this store, oldest first."""
+        return []
+
+    async def keep_maintenance(self, window: MaintenanceWindow) -> None:
+        """Add a window, or replace the one with its id. ConfigError if there are WINDOWS_MAX."""
+        raise self._cannot("keep maintenance windows")
+
+    async def remove_maintenance(self, id: str) -> bool:
+        """Delete a window; False if there is none with this id."""
+        raise self._cannot("keep maintenance windows")
 
     # History. `pollwise.fleet.history.views` makes views of it.
 

@@ -14,6 +14,12 @@ from pollwise.alerts.values import (
     AlertPage,
     Notice,
 )
+from pollwise.alerts.windows import WINDOWS_KEPT, WINDOWS_MAX, MaintenanceWindow
+from pollwise.fleet.stores.maintenance_rows import (
+    row_of_window,
+    too_many_windows,
+    window_of_row,
+)
 from pollwise.outbox.writers.common import row_of
 from pollwise.runtime.jobs import storable
 from pollwise.storage.postgres.database import Database
@@ -70,3 +76,23 @@ class AlertTables:
         params = [self._fleet, texts(ids), *said, self._database.now()]
         rows = await self._database.rows("acknowledge", params, safe=True)
         return await self.by_id([id for (id,) in rows])
+
+    async def maintenance(self) -> list[MaintenanceWindow]:
+        rows = await self._database.rows("maintenance", [self._fleet], safe=True)
+        return [window_of_row(*row) for row in rows]
+
+    async def keep_maintenance(self, window: MaintenanceWindow) -> None:
+        row = row_of_window(window)
+        given: list[Param] = []
+        for value in row.values():
+            plain = isinstance(value, (int, float))
+            given.append(number(value) if plain else text(storable(value) if value else value))
+        kept = [number(WINDOWS_KEPT), self._database.now()]
+        await self._database.rows("prune_maintenance", [self._fleet, *kept], safe=True)
+        params = [self._fleet, *given, number(WINDOWS_MAX)]
+        if not await self._database.rows("keep_maintenance", params, safe=True):
+            raise too_many_windows()
+
+    async def remove_maintenance(self, id: str) -> bool:
+        params = [self._fleet, text(storable(id))]
+        return bool(await self._database.rows("remove_maintenance", params, safe=True))

@@ -253,3 +253,29 @@ UPDATE {schema}.fleet_alerts SET
     note = $4::text
 WHERE fleet = $1 AND state = 'open' AND id = ANY ($2::text[])
 RETURNING id
+
+-- name: maintenance
+SELECT id, targets, groups, every, starts_at, ends_at, note, made_by, made_at
+FROM {schema}.fleet_maintenance WHERE fleet = $1 ORDER BY made_at, id
+
+-- name: keep_maintenance
+-- Nothing is written for a new window above $11.
+INSERT INTO {schema}.fleet_maintenance AS m
+    (fleet, id, targets, groups, every, starts_at, ends_at, note, made_by, made_at)
+SELECT $1, $2::text, $3::text, $4::text, $5::text, $6::double precision, $7::double precision,
+       $8::text, $9::text, $10::double precision
+WHERE (
+    SELECT count(*) FROM {schema}.fleet_maintenance AS o WHERE o.fleet = $1 AND o.id <> $2::text
+) < $11::integer
+ON CONFLICT (fleet, id) DO UPDATE SET
+    targets = excluded.targets, groups = excluded.groups, every = excluded.every,
+    starts_at = excluded.starts_at, ends_at = excluded.ends_at, note = excluded.note
+RETURNING id
+
+-- name: remove_maintenance
+DELETE FROM {schema}.fleet_maintenance WHERE fleet = $1 AND id = $2::text RETURNING id
+
+-- name: prune_maintenance
+DELETE FROM {schema}.fleet_maintenance
+WHERE fleet = $1 AND ends_at <= {schema}.fleet_now($3::double precision) - $2::double precision
+RETURNING id

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from pollwise.alerts.notices import NOTICES_KEPT, outbox_of_alerts
 from pollwise.alerts.values import Alert, AlertFilter, AlertPage
+from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.fleet.stores.base import (
@@ -224,6 +225,15 @@ class PostgresFleetStore(PostgresDefinitions, PostgresTargetHistory):
 
     async def acknowledge(self, ids: Sequence[str], by: str, note: str = "") -> list[Alert]:
         return await self._alerts.acknowledge(ids, by, note)
+
+    async def maintenance(self) -> list[MaintenanceWindow]:
+        return await self._alerts.maintenance()
+
+    async def keep_maintenance(self, window: MaintenanceWindow) -> None:
+        await self._alerts.keep_maintenance(window)
+
+    async def remove_maintenance(self, id: str) -> bool:
+        return await self._alerts.remove_maintenance(id)
 
     # Nodes
 

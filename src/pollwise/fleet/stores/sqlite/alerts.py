@@ -14,6 +14,12 @@ from pollwise.alerts.values import (
     AlertPage,
     Notice,
 )
+from pollwise.alerts.windows import WINDOWS_KEPT, WINDOWS_MAX, MaintenanceWindow
+from pollwise.fleet.stores.maintenance_rows import (
+    row_of_window,
+    too_many_windows,
+    window_of_row,
+)
 from pollwise.outbox.writers.common import OutboxTarget, put_once
 from pollwise.storage.sqlite.file import SqliteFile, transaction
 
@@ -67,3 +73,16 @@ class AlertTables(SqliteFile):
                 id for id in ids if self._change("acknowledge", now=now, id=id, by=by, note=note)
             ]
             return self.alerts_by_id(known)
+
+    def maintenance(self) -> list[MaintenanceWindow]:
+        return [window_of_row(*row) for row in self._rows("maintenance")]
+
+    def keep_maintenance(self, now: float, window: MaintenanceWindow) -> None:
+        with transaction(self.connect()):
+            self._change("prune_maintenance", before=now - WINDOWS_KEPT)
+            if not self._change("keep_maintenance", most=WINDOWS_MAX, **row_of_window(window)):
+                raise too_many_windows()
+
+    def remove_maintenance(self, id: str) -> bool:
+        with transaction(self.connect()):
+            return bool(self._change("remove_maintenance", id=id))

@@ -274,3 +274,23 @@ WHERE fleet = :fleet AND state = 'open' AND id = :id;
 -- name: close_alerts_of
 UPDATE pollwise_fleet_alerts SET state = 'closed', closed_at = :now
 WHERE fleet = :fleet AND target = :name AND state = 'open';
+
+-- name: maintenance
+SELECT id, targets, groups, every, starts_at, ends_at, note, made_by, made_at
+FROM pollwise_fleet_maintenance WHERE fleet = :fleet ORDER BY made_at, id;
+
+-- name: keep_maintenance
+-- Nothing is written for a new window above :most.
+INSERT INTO pollwise_fleet_maintenance
+    (fleet, id, targets, groups, every, starts_at, ends_at, note, made_by, made_at)
+SELECT :fleet, :id, :targets, :groups, :every, :starts_at, :ends_at, :note, :made_by, :made_at
+WHERE (SELECT count(*) FROM pollwise_fleet_maintenance WHERE fleet = :fleet AND id <> :id) < :most
+ON CONFLICT (fleet, id) DO UPDATE SET
+    targets = excluded.targets, groups = excluded.groups, every = excluded.every,
+    starts_at = excluded.starts_at, ends_at = excluded.ends_at, note = excluded.note;
+
+-- name: remove_maintenance
+DELETE FROM pollwise_fleet_maintenance WHERE fleet = :fleet AND id = :id;
+
+-- name: prune_maintenance
+DELETE FROM pollwise_fleet_maintenance WHERE fleet = :fleet AND ends_at <= :before;
