@@ -84,7 +84,7 @@ class Server:
 def fleet_of(
     clock: VirtualClock, store: FleetStore, *outages: tuple[float, float], every: str = "60s"
 ) -> Fleet:
-    fleet = fleet_for(clock, store=store)
+    fleet = fleet_for(clock, store=store, lease="1h")
     fleet.add(Target("shop", Server(clock, *outages), every, group="web"))
     return fleet
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from pollwise.cli.fleet import opening
+from pollwise.cli.fleet.history import history
+from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.views import FleetSnapshot, fitting, frame, phrase
 from pollwise.cli.live import watch
@@ -48,10 +50,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-File = Annotated[Path | None, typer.Option("--file", help="File of targets; default fleet.toml.")]
-Store = Annotated[
-    str | None, typer.Option("--store", help="Store of the fleet's state: sqlite:///fleet.db")
-]
 Names = Annotated[list[str] | None, typer.Argument(help="The names of targets.")]
 All = Annotated[bool, typer.Option("--all", help="All targets that the order applies to.")]
 
@@ -197,6 +195,9 @@ def top(
     except KeyboardInterrupt:
         code = 0
     raise typer.Exit(code)
+
+
+app.command("history")(history)
 
 
 @app.command("dead")

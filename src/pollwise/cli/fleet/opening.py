@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -28,6 +28,11 @@ from pollwise.settings import Settings, load
 from pollwise.settings.groups import unknown_groups
 
 T = TypeVar("T")
+
+File = Annotated[Path | None, typer.Option("--file", help="File of targets; default fleet.toml.")]
+Store = Annotated[
+    str | None, typer.Option("--store", help="Store of the fleet's state: sqlite:///fleet.db")
+]
 
 #: The default file of targets.
 FILE = "fleet.toml"

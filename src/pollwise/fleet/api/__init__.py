@@ -4,6 +4,9 @@
     GET   /api/fleet/targets/NAME                one target
     POST  /api/fleet/targets/NAME/ORDER          retry, close-breaker, pause, resume, poll-now
     POST  /api/fleet/ORDER {"targets": [names]}  the same for several targets
+    GET   /api/fleet/targets/NAME/history        uptime, percentiles, incidents; ?since=7d
+    GET   /api/fleet/uptime                      the uptimes of all targets
+    GET   /api/fleet/incidents                   when targets were down, newest first
     GET   /api/fleet/polling                     the polling settings, and where each comes from
     GET   /api/fleet/audit                       who changed what, newest first
     PATCH /api/fleet/polling {"group": null, "enabled": false, "base_interval": "10s", …}

@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route
 
 from pollwise.errors import PollwiseError, StoreError
 from pollwise.fleet.api.access import CODES, Authorise, Refusal
+from pollwise.fleet.api.history import HistoryRoutes
 from pollwise.fleet.api.requests import answer
 from pollwise.fleet.api.state import StateRoutes
 from pollwise.fleet.control import Control, NoSuchTarget
@@ -40,7 +41,8 @@ def served(control: Control, authorise: Authorise) -> Starlette:
 
 def application(control: Control, authorise: Authorise) -> Starlette:
     """The API, to mount at /api/fleet."""
-    parts = (StateRoutes(control, authorise),)
+    # The state's routes come last: those of orders fit all addresses.
+    parts = (HistoryRoutes(control, authorise), StateRoutes(control, authorise))
     return _closed(routes=[route for each in parts for route in each.routes()], authorise=authorise)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -90,6 +91,17 @@ class TimeInStates:
 
 
 NO_TIME = TimeInStates()
+
+
+def percent(share: float | None) -> str:
+    """An uptime for people, rounded down: only an uptime without any outage is 100 %.
+
+    >>> percent(0.999999), percent(1.0), percent(None)
+    ('99.99%', '100%', '–')
+    """
+    if share is None:
+        return "–"
+    return "100%" if share >= 1.0 else f"{math.floor(share * 10_000 + 1e-9) / 100:.2f}%"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pollwise.durations import Duration, shown
+from pollwise.durations import seconds as in_seconds
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.fleet.history.packing import added_up
 from pollwise.fleet.history.tracker import OpenHistory, TargetTracker
 from pollwise.fleet.history.values import (
     DAY,
+    DAYS_KEPT,
     HOUR,
     NO_TIME,
     PERIODS_KEPT,
@@ -178,8 +181,11 @@ async def target_history(
 ) -> TargetHistory | None:
     """The history of one target from `since` until now; None if it is not saved."""
     _check(store)
-    if not since < now:
-        raise ConfigError(f"since = {since!r} must be before now")
+    if not now - DAYS_KEPT * DAY <= since < now:
+        raise ConfigError(
+            f"since = {since!r} must be in the past, at most {DAYS_KEPT} days ago: the "
+            "history reaches no further"
+        )
     saved = await store.load([name])  # first: finished rows may follow, and are left out below
     if not saved:
         return None
@@ -223,26 +229,32 @@ async def incidents(
 ) -> list[Incident]:
     """The incidents of a fleet or of one target that ended after `since`, newest first.
 
-    The open ones come first; at most `limit`. before: only those that began before this time, to go
-    on after the last one of an earlier call.
+    limit: at most this many. before: only those that began before this time, to go on after the
+    last one of an earlier call.
     """
     _check(store)
     names = None if name is None else [name]
-    found = [
-        each
-        for saved in await _failing(store, names, limit)
-        for each in _open_incidents(saved, now)
-        if before is None or each.started_at < before
-    ]
-    found.sort(key=lambda each: -each.started_at)
-    opened = {(each.target, each.started_at) for each in found}
+    opened = await open_incidents(store, now, name=name, limit=limit)
+    found = [each for each in opened if before is None or each.started_at < before]
+    known = {(each.target, each.started_at) for each in found}
     finished = await store.periods(names, since, state="down", before=before, limit=limit)
     found += [
         Incident(each.target, each.started_at, each.ended_at, each.lasted, each.reason)
         for each in finished
-        if (each.target, each.started_at) not in opened
+        if (each.target, each.started_at) not in known
     ]
+    found.sort(key=lambda each: -each.started_at)
     return found[:limit]
+
+
+async def open_incidents(
+    store: FleetStore, now: float, *, name: str | None = None, limit: int = 100
+) -> list[Incident]:
+    """The incidents of a fleet or of one target that are not over, newest first; about `limit`."""
+    _check(store)
+    saved = await _failing(store, None if name is None else [name], limit)
+    found = [each for target in saved for each in _open_incidents(target, now)]
+    return sorted(found, key=lambda each: -each.started_at)[:limit]
 
 
 async def _failing(store: FleetStore, names: list[str] | None, limit: int) -> list[SavedTarget]:
@@ -259,10 +271,20 @@ def _open_incidents(saved: SavedTarget, now: float) -> list[Incident]:
     opened = open_history(saved)
     if opened is None:
         return []
-    return _incidents(_open_periods(opened, saved.name, now), now)[:1]
+    return [each for each in _incidents(_open_periods(opened, saved.name, now), now) if each.open]
 
 
 # Windows
+
+
+def since_of(given: Duration, now: float, name: str = "since") -> float:
+    """The time this long ago: "7d", "24h". ConfigError if the history does not reach so far."""
+    ago = in_seconds(given, name, positive=True)
+    if ago > DAYS_KEPT * DAY:
+        raise ConfigError(
+            f"{name} = {shown(given)} is above {DAYS_KEPT}d: the history reaches no further"
+        )
+    return now - ago
 
 
 def window_of(seconds: float, now: float) -> tuple[RollupLength, float]:
