@@ -28,9 +28,11 @@ from pollwise.runtime.events import (
     Event,
     Events,
     FleetOrdered,
+    FleetReloadFailed,
     FleetSettingsChanged,
     FleetStarted,
     FleetStopped,
+    FleetTargetsChanged,
     HandlersDiffer,
     HandlerStuck,
     HintPushed,
@@ -125,6 +127,8 @@ UNCOUNTED = {
     ConcurrencyChanged: "what people asked for is for the log",
     FleetOrdered: "as a change of the concurrency",
     FleetSettingsChanged: "as what people asked for",
+    FleetTargetsChanged: "each target that was added or removed is an event of its own",
+    FleetReloadFailed: "for people; it is a problem in the state of the fleet",
     BudgetShort: "for people; the polls are counted",
     TargetChanged: "counted as the result of a poll",
     TargetFailed: "counted as the result of a poll",
@@ -210,6 +214,8 @@ def fleet_events() -> Iterator[Event]:
     yield FleetStarted("f", 1, 64, "Freshness()", 2.0)
     yield BudgetShort("f", 3.0, 2.0)
     yield FleetOrdered("f", "pause", ("t",), 1, "cli: me@here")
+    yield FleetTargetsChanged("f", 1, 0, 0, ("a",), "file")
+    yield FleetReloadFailed("f", "fleet.toml", "it is wrong")
     yield FleetSettingsChanged("f", ("fleet.polling.enabled=False",), "api: token from ::1")
     yield TargetAdded(*t)
     yield TargetPolling(*t, 0.1)

@@ -17,10 +17,12 @@ from typing import Any
 
 from pollwise.errors import ConfigError
 from pollwise.fleet import Fleet
+from pollwise.fleet.definitions.sources import TargetSources
 from pollwise.fleet.engine.options import GroupPace
+from pollwise.fleet.file import FleetFile
 from pollwise.fleet.stores.base import ORDERS, FleetStore
 from pollwise.runtime.audit import AuditEntry, write_down
-from pollwise.runtime.events import FleetOrdered, FleetSettingsChanged
+from pollwise.runtime.events import FleetOrdered, FleetReloadFailed, FleetSettingsChanged
 from pollwise.settings import FleetSettings, Settings
 from pollwise.settings.groups import READERS, no_group
 from pollwise.settings.values import shown
@@ -58,12 +60,19 @@ class Control:
 
     load: loads the settings; without it the fleet is paced by its code and cannot be changed.
     groups: groups that may have settings, in addition to the groups of the targets.
+    targets: where the targets are defined; without it, in code and in the store.
     """
 
     def __init__(
-        self, fleet: Fleet, load: Loader | None = None, groups: Iterable[str] = ()
+        self,
+        fleet: Fleet,
+        load: Loader | None = None,
+        groups: Iterable[str] = (),
+        targets: TargetSources | None = None,
     ) -> None:
         self.fleet = fleet
+        self.targets = targets or TargetSources(fleet)
+        self.targets.applied = self._file_applied
         self._load = load
         self._groups = frozenset(groups)
         self._changes: dict[str, Any] = {}
@@ -78,15 +87,19 @@ class Control:
         return UNSTORED if store is None else store.url
 
     async def start(self) -> None:
-        """Apply the settings and the changes kept in the store. Called before the fleet runs."""
+        """Apply the definitions of targets, the settings, and the changes kept in the store.
+        Called before the fleet runs."""
+        await self.targets.start()
         store = self.fleet.store
         self._apply(await store.settings() if store is not None else {})
 
     async def check_store(self) -> None:
-        """Carry out the orders and apply the settings that other processes left in the store."""
+        """Apply the definitions and settings that other processes left in the store, and carry out
+        their orders."""
         store = self.fleet.store
         if store is None:
             return
+        await self.targets.check_store()  # first: an order may be for a new target
         sound = [
             each for each in await store.orders() if each.name in self.fleet and each.what in ORDERS
         ]
@@ -98,6 +111,14 @@ class Control:
             changed = {k: changes.get(k) for k in keys if changes.get(k) != self._changes.get(k)}
             self._apply(changes)
             self._report_changes(changed, ELSEWHERE)
+
+    async def reload(self, by: str) -> None:
+        """Read the file of targets and the settings again. A file that is wrong changes nothing;
+        the log and the state of the fleet say why."""
+        if self.targets.file is not None:
+            await self.targets.reload(by)
+        else:
+            self._load_again()
 
     async def order(self, what: str, names: Sequence[str], by: str = CODE) -> list[str]:
         """Give an order, one of ORDERS, to targets. If one does not exist, nothing is ordered.
@@ -160,6 +181,23 @@ class Control:
         if self._load is not None:
             self.settings = self._load(changes, self.where)
             self.fleet.pace(paces(self.settings.fleet))
+
+    def _file_applied(self, file: FleetFile) -> None:
+        self._groups = file.groups
+        self._load_again()
+
+    def _load_again(self) -> None:
+        """Load the settings of polling again; those of the process itself need a restart."""
+        problems = self.fleet.problems
+        try:
+            self._apply(self._changes)
+        except ConfigError as error:
+            why = "; ".join(str(error).splitlines())
+            problems["settings"] = f"the settings are wrong, so those from before are used: {why}"
+            fleet = self.fleet
+            fleet.events.emit(FleetReloadFailed(fleet.name, "the settings", str(error)))
+        else:
+            problems.pop("settings", None)
 
     def _carry_out(self, what: str, names: Sequence[str], by: str) -> None:
         fleet = self.fleet

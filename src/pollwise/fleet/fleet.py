@@ -81,6 +81,8 @@ class Fleet:
         self.events = events or Events()
         self.clock = clock or Clock()
         self.store = store
+        #: What is wrong with the fleet itself, for people, by what it is about.
+        self.problems: dict[str, str] = {}
         self._paces: dict[str | None, GroupPace] = {None: GroupPace(self.options.strategy)}
         detect = self.options.detect_within
         self._detect_within = None if detect is None else seconds(detect, "detect_within")
@@ -143,6 +145,12 @@ class Fleet:
         polled within a minute, spread out, and its first reading is not a change. Targets that are
         not among these are removed, as by `remove`.
         """
+        every = list(targets)
+        named = {each.name for each in every if isinstance(each, Target)}
+        return self.update(every, [name for name in self.names() if name not in named])
+
+    def update(self, targets: Iterable[Target], remove: Iterable[str] = ()) -> ReplacedTargets:
+        """Add or change these targets and remove those; the others go on, see `replace`."""
         fresh: dict[str, RunningTarget] = {}
         changed: dict[str, RunningTarget] = {}
         kept: dict[str, Target] = {}
@@ -158,7 +166,7 @@ class Fleet:
                 kept[target.name] = target
             else:
                 changed[target.name] = self._made(target)
-        gone = [name for name in self.names() if name not in kept and name not in changed]
+        gone = [self._known(name).target.name for name in remove]
         for name, target in kept.items():
             self._known(name).target = target
         for name, entry in changed.items():
@@ -375,6 +383,7 @@ class Fleet:
         targets: off leaves `target_list` empty, which is cheaper for a large fleet.
         """
         state = fleet_state(self.name, self._scheduler, self._run, self._time())
+        state.problems.extend(self.problems.values())
         if targets:
             state.target_list.extend(self.target(name) for name in self.names())
         return state
@@ -413,6 +422,11 @@ class Fleet:
     def definition(self, name: str) -> Target:
         """A target as it was added."""
         return self._known(name).target
+
+    def definitions(self, origin: str) -> list[Target]:
+        """The targets that are defined there: "code", "file" or "api"."""
+        every = (*self._scheduler.entries.values(), *self._planned.values())
+        return [entry.target for entry in every if entry.target.origin == origin]
 
     def names(self) -> list[str]:
         """The names of all targets, sorted."""

@@ -265,6 +265,17 @@ class FleetSettings(Section):
         "The store of a controller, such as sqlite:///farm.db, whose tokens are "
         "accepted instead: those with the scope read can read, those with operate can change.",
     )
+    api_may_run: YesOrNo = setting(
+        False,
+        "If true, targets that the API and `pollwise fleet add` define may run code on the polling "
+        "nodes: commands, functions, SQL, jobs. Anyone with a token that can change targets can "
+        "then run code there.",
+    )
+    api_variables: OptionalText = setting(
+        None,
+        "The environment variables that targets of the API and of `pollwise fleet add` may use, "
+        "separated by commas: SHOP_TOKEN,API_KEY. Such a target can send their values anywhere.",
+    )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"

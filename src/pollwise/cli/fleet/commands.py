@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -79,6 +78,9 @@ def run(
 ) -> None:
     """Poll until SIGTERM or Ctrl-C; then finish the polls in progress and save the state.
 
+    A changed file is applied within seconds, and at once after SIGHUP. Without a file, the targets
+    are those that `pollwise fleet add` and the API put into the store.
+
     Example: pollwise fleet run --file fleet.toml --store sqlite:///fleet.db --api-port 8765
     """
     overrides = overrides_of(
@@ -97,10 +99,12 @@ def run(
     )
     settings = load(overrides=overrides)
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
-    targets = opening.read_checked(settings, overrides, "Nothing was started.")
+    targets = None
+    if settings.fleet.store is None or opening.has_file(settings):
+        targets = opening.read_checked(settings, overrides, "Nothing was started.")
     logs.show_users_records(settings.fleet.log_level, settings.fleet.log_format)
     with process_ends_on_signals():  # a probe that hangs in a thread would keep it
-        asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
+        asyncio.run(run_fleet(settings, targets, overrides, node))
 
 
 @app.command("check")
@@ -116,7 +120,7 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
     settings = opening.settings_for(file, store)
     kept_to = settings.fleet
     goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
-    if settings.is_set("fleet.file") or Path(kept_to.file).exists():
+    if opening.has_file(settings):
         # The store alone does not show whether all targets of the file are well.
         chosen = opening.chosen(file, store)
         opening.read_checked(settings, chosen, "Nothing was checked.", for_views=True)

@@ -70,22 +70,28 @@ def with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) -
 def read_checked(
     settings: Settings,
     overrides: Mapping[str, object],
-    otherwise: str,
+    otherwise: str = "",
     *,
+    before: FleetFile | None = None,
     for_views: bool = False,
 ) -> FleetFile:
     """The file of targets; if the file or a group in the settings is wrong, the error ends with
-    `otherwise`. for_views: as for `read`."""
+    `otherwise`. before, for_views: as for `read`."""
     import_from_here()
     try:
-        found = read(settings.fleet.file, for_views=for_views)
+        found = read(settings.fleet.file, before=before, for_views=for_views)
     except FleetFileError as error:
-        raise ConfigError(f"{error}\n{otherwise}") from None
+        raise ConfigError(f"{error}\n{otherwise}".rstrip()) from None
     groups = load(overrides=overrides, groups=found.groups)
     wrong = unknown_groups(groups.fleet.groups, found.groups, groups.origins())
     if wrong:
-        raise ConfigError("\n".join([*wrong, otherwise]))
+        raise ConfigError("\n".join([*wrong, otherwise]).rstrip())
     return found
+
+
+def has_file(settings: Settings) -> bool:
+    """False if there is no file of targets and none was named: all targets are in the store."""
+    return settings.is_set("fleet.file") or Path(settings.fleet.file).exists()
 
 
 def targets_of(settings: Settings) -> tuple[Target, ...]:
@@ -93,7 +99,7 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
 
     A wrong file is only a warning: the store still has the state of what runs.
     """
-    if not settings.is_set("fleet.file") and not Path(settings.fleet.file).exists():
+    if not has_file(settings):
         return ()
     import_from_here()
     try:

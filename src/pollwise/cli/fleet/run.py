@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pollwise.cli.fleet.opening import read_checked
 from pollwise.cli.output import say_aside
 from pollwise.cli.running import note, serve_metrics
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.fleet import FailureRules, Fleet, FleetRunOptions
 from pollwise.fleet.control import Control
+from pollwise.fleet.definitions.sources import TargetSources
+from pollwise.fleet.definitions.stored import StoredRules
 from pollwise.fleet.file import FleetFile
 from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.stores.base import NAME
@@ -31,11 +37,11 @@ API_GRACE = 2
 
 
 async def run(
-    settings: FleetSettings, file: FleetFile, overrides: Mapping[str, object], node: str | None
+    every: Settings, file: FleetFile | None, overrides: Mapping[str, object], node: str | None
 ) -> None:
-    """Poll the targets of a file until stopped."""
+    """Poll the targets of a file and of the store until stopped."""
+    settings = every.fleet
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(file.close)
         store = None if settings.store is None else open_store(settings.store)
         if store is not None:
             stack.push_async_callback(store.close)
@@ -58,13 +64,21 @@ async def run(
         )
         name = NAME if store is None else store.name
         fleet = Fleet(options, store=store, name=name, node=node)
-        fleet.add(*file.targets)
+        targets = TargetSources(
+            fleet,
+            file,
+            lambda before: read_checked(every, overrides, before=before),
+            StoredRules.of(settings.api_may_run, settings.api_variables),
+        )
+        stack.push_async_callback(targets.close)
 
         def again(stored: Mapping[str, Any], where: str) -> Settings:
             """Load the settings again, after a change."""
-            return load(overrides=overrides, stored=stored, stored_in=where, groups=file.groups)
+            groups = () if targets.file is None else targets.file.groups
+            return load(overrides=overrides, stored=stored, stored_in=where, groups=groups)
 
-        control = Control(fleet, again, file.groups)
+        control = Control(fleet, again, () if file is None else file.groups, targets)
+        stack.callback(reload_on_hangup(control))
         await control.start()
         _tell_unknown_groups(control)
         stack.callback(serve_metrics(fleet.events, settings.metrics_port, settings.metrics_host))
@@ -76,6 +90,40 @@ async def run(
             stack.push_async_callback(stop)
         await stack.enter_async_context(connections())
         await fleet.run()
+
+
+def reload_on_hangup(control: Control) -> Callable[[], None]:
+    """Read the file again on SIGHUP; returns a function that ends this.
+
+    The end of the terminal that it was started in sends the same signal, and stops the fleet.
+    """
+    if sys.platform == "win32":
+        return lambda: None
+    loop, had_terminal = asyncio.get_running_loop(), _has_terminal()
+    running: set[asyncio.Task[None]] = set()
+
+    def hung_up() -> None:
+        if had_terminal and not _has_terminal():
+            control.fleet.stop()
+            return
+        task = loop.create_task(control.reload("SIGHUP"))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
+
+    def end() -> None:
+        loop.remove_signal_handler(signal.SIGHUP)
+
+    return end
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _tell_unknown_groups(control: Control) -> None:

@@ -10,7 +10,7 @@ targets of a killed node are taken over within the lease.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from pollwise.fleet.engine.restore import catch_up, restore
@@ -26,6 +26,8 @@ RENEW = "renew leases"
 MARGIN = 0.1
 #: Seconds after the end of another node's lease until this node checks whether it was renewed.
 LATE = 0.05
+#: Seconds until targets that are added while the fleet runs are claimed.
+SOON = 1.0
 #: Maximum number of targets claimed or given back in one call.
 BATCH = 10_000
 
@@ -46,6 +48,12 @@ class Nodes:
 
     def __post_init__(self) -> None:
         self.chores.add(RENEW, self.lease / 3, self.tend)
+
+    def expect(self, entries: Iterable[RunningTarget]) -> None:
+        """Let new targets wait until a node has claimed them, which happens soon."""
+        for entry in entries:
+            entry.until = -math.inf
+        self.chores.hasten(RENEW, SOON)
 
     async def tend(self) -> None:
         """Renew the leases of this node; claim or give back targets to reach its share."""

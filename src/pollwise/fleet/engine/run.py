@@ -164,8 +164,7 @@ class FleetRun:
         """Poll these from now on."""
         fresh = list(entries)
         if self._nodes is not None:
-            for entry in fresh:
-                entry.until = -math.inf  # until it is claimed
+            self._nodes.expect(fresh)
         self.scheduler.add(fresh, self._clock.now())
         self.saving.watch_clock()
         self.pump()

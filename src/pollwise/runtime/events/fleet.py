@@ -69,6 +69,33 @@ class FleetSettingsChanged(Event):
 
 
 @event
+class FleetTargetsChanged(Event):
+    """The file of targets was read again, or definitions in the store were changed.
+
+    added, changed, removed: how many targets. targets: their names, at most 20.
+    by: `file`, `SIGHUP`, or who changed the store as for `FleetOrdered`.
+    """
+
+    level: ClassVar[int] = logging.INFO
+
+    added: int
+    changed: int
+    removed: int
+    targets: tuple[str, ...]
+    by: str
+
+
+@event
+class FleetReloadFailed(Event):
+    """The file of targets was changed and is wrong; the targets from before are still polled."""
+
+    level: ClassVar[int] = logging.ERROR
+
+    path: str
+    error: str
+
+
+@event
 class TargetEvent(Event):
     """An event of one target. `type` is its probe type."""
 

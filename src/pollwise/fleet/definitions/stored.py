@@ -1,0 +1,175 @@
+"""Targets that are defined through the API and the command line: what they may do, and what is
+shown of them.
+
+A person who may change targets need not be trusted with the machine that polls them. So such a
+target cannot run code there, and cannot use the environment of the polling process, unless the
+settings allow it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pollwise.durations import shown
+from pollwise.errors import ConfigError
+from pollwise.fleet.definitions.table import TargetTables, WrongDefinition
+from pollwise.fleet.targets import Action, Target
+from pollwise.runtime.redact import (
+    HIDDEN,
+    is_secret,
+    shown_url,
+    without_hidden,
+    without_secrets,
+)
+
+#: The probe types that only talk to the network. All others may run code on the polling machine, or
+#: open files and databases there.
+NETWORK_TYPES = frozenset(
+    (
+        "certificate", "dns", "feed", "grpc", "html", "http", "imap", "ping", "prometheus", "smtp",
+        "steps", "tcp", "websocket",
+    )
+)  # fmt: skip
+#: How deep the tables and lists of a definition may be nested.
+DEPTH_MAX = 6
+
+_VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
+#: What may stand beside a variable in a value that would otherwise be hidden.
+_BESIDE = re.compile(r"\s*(?:Bearer|Basic|Token)?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRules:
+    """What targets that are defined in the store may do.
+
+    may_run: they may run code: have a type that is not in NETWORK_TYPES, or put jobs.
+    variables: the environment variables that they may use, themselves or by their group.
+    """
+
+    may_run: bool = False
+    variables: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, may_run: bool, variables: str | None) -> StoredRules:
+        """The rules of the settings. variables: names, separated by commas or spaces."""
+        return cls(may_run, frozenset(re.split(r"[,\s]+", (variables or "").strip())) - {""})
+
+
+class StoredTables(TargetTables):
+    """Reads the tables of targets that are defined in the store."""
+
+    origin: ClassVar[str] = "api"
+
+    def __init__(
+        self,
+        rules: StoredRules,
+        groups: Mapping[str, Mapping[str, Any]],
+        environment: Mapping[str, str] | None = None,
+        before: Mapping[str, Action] | None = None,
+        *,
+        for_views: bool = False,
+    ) -> None:
+        every = os.environ if environment is None else environment
+        allowed = {name: every[name] for name in rules.variables if name in every}
+        super().__init__(allowed, before, for_views=for_views)
+        self._rules = rules
+        self._file_groups = groups
+
+    def read(self, table: Mapping[str, Any]) -> Target:
+        """The target of a table; WrongDefinition lists everything that is wrong with it."""
+        self.problems.clear()
+        self.groups = {name: {} for name in self._file_groups}  # they exist
+        group = table.get("group")
+        if isinstance(group, str) and group in self._file_groups:
+            # The target's own keys replace those of its group, and with them their variables.
+            inherited = {
+                key: each
+                for key, each in self._file_groups[group].items()
+                if key not in table or isinstance(each, dict)
+            }
+            self.add_group(group, inherited)
+        target = self.target(table)
+        if target is None or self.problems:
+            raise WrongDefinition(list(dict.fromkeys(what for _, what in self.problems)))
+        return target
+
+    def unset_variable(self, name: str) -> str:
+        if name in self._rules.variables:
+            return super().unset_variable(name)
+        return (
+            f"targets that are not in the file may not use the environment variable {name}; name "
+            "it in the setting fleet.api_variables of the polling nodes, or write $${ for ${"
+        )
+
+    def refused(self, given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        if self._rules.may_run:
+            return
+        advice = "put the target into the file, or set fleet.api_may_run on the polling nodes"
+        kind = given.get("type")
+        if isinstance(kind, str) and kind not in NETWORK_TYPES:
+            yield "type", f"type = {shown(kind)} can run code on the polling machine; {advice}"
+        if "put" in given:
+            yield "put", f"put starts jobs, which can run code; {advice}"
+
+
+def checked_table(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition as it is kept: without keys that have no value. ConfigError if it is nested too
+    deep, or has a placeholder where a hidden value was shown."""
+    table = {key: each for key, each in given.items() if each is not None}
+    for key, each in table.items():
+        if _depth(each, DEPTH_MAX) > DEPTH_MAX:
+            raise ConfigError(f"{shown(key)} is nested deeper than {DEPTH_MAX} levels")
+        if _has_placeholder(each):
+            raise ConfigError(
+                f"{shown(key)} has {HIDDEN} where a secret was hidden; give the value itself, or "
+                "better ${NAME} for an environment variable of the polling nodes"
+            )
+    return table
+
+
+def _depth(value: Any, most: int) -> int:
+    if most < 0 or not isinstance(value, (dict, list)):
+        return 0 if most >= 0 else 1
+    inside = value.values() if isinstance(value, dict) else value
+    return 1 + max((_depth(each, most - 1) for each in inside), default=0)
+
+
+def _has_placeholder(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_placeholder, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_placeholder, value))
+    return isinstance(value, str) and HIDDEN in value
+
+
+def shown_table(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition as it may be shown, without secrets. Variables are shown by their name."""
+    return {key: _shown(key, each) for key, each in table.items()}
+
+
+def _shown(key: str, value: Any) -> Any:
+    if key == "labels" or not isinstance(value, (str, list, dict)):
+        return HIDDEN if is_secret(key) else value
+    if isinstance(value, list):
+        return [_shown(key, each) for each in value]
+    if isinstance(value, dict):  # headers, an environment, arguments: any may be secret
+        return {name: _without_secret(each) for name, each in value.items()}
+    if is_secret(key) or key in ("webhook", "body"):
+        return _without_secret(value)
+    if "://" in value:
+        return shown_url(value)
+    return without_secrets(without_hidden(value))
+
+
+def _without_secret(value: Any) -> Any:
+    """HIDDEN, unless the secret part of the value is a variable."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    named = isinstance(value, str) and _VARIABLE.search(value) is not None
+    if named and _BESIDE.fullmatch(_VARIABLE.sub("", str(value))):
+        return value
+    return HIDDEN

@@ -1,0 +1,7 @@
+"""Probes that targets of type `function` name."""
+
+from __future__ import annotations
+
+
+async def answer() -> str:
+    return "fine"
