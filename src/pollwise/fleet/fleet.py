@@ -20,6 +20,7 @@ from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.history.recorder import ask_maintenance
 from pollwise.fleet.probes import host_of, make_probe
 from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.stores.base import FleetStore, SavedTarget, TargetPage
@@ -337,6 +338,7 @@ class Fleet:
             self.name, self.node, self.options, self._scheduler, self.store, self._actions,
             self.clock, self.events,
         )  # fmt: skip
+        ask_maintenance(self._run.observers, self.maintenance)
         for chore in self._chores:
             self._run.chore(*chore)
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.errors import ConfigError, StoreUnavailable, Unsupported
 from pollwise.fleet import Fleet, Reading, Target
 from pollwise.fleet.history.as_json import history_json, uptimes_json
@@ -192,6 +193,29 @@ def test_a_pause_and_quiet_hours_are_unknown(run: Callable[..., None]) -> None:
             assert [each.state for each in found.periods] == ["up", "unknown", "up"], name
             assert found.periods[1].started_at - START == pytest.approx(start, abs=61)
             assert found.periods[1].ended_at - START == pytest.approx(end, abs=61)
+
+    run(main)
+
+
+def test_an_outage_under_maintenance_is_not_down(run: Callable[..., None]) -> None:
+    async def main(store: FleetStore, clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, store, (HOUR, 3 * HOUR), (5 * HOUR, 6 * HOUR))
+        windows = [
+            MaintenanceWindow("once", groups=("web",), starts_at=START, ends_at=START + 2 * HOUR),
+            MaintenanceWindow("all", starts_at=START + 4 * HOUR, ends_at=START + DAY),
+        ]
+        fleet.maintenance.set_file(windows)
+        async with running(fleet):
+            await until(clock, 7 * HOUR)
+        found = await target_history(store, "shop", START, clock.epoch())
+        assert found is not None
+        states = [each.state for each in found.periods]
+        assert states == ["up", "maintenance", "down", "up", "maintenance", "up"]
+        assert found.periods[2].started_at == START + 2 * HOUR, "when the window ended"
+        [incident] = found.incidents
+        assert incident.reason == "OSError: no answer"
+        assert found.times.maintenance > 1.9 * HOUR
+        assert (await uptimes(store, ["shop"], clock.epoch()))["shop"].windows["24h"] == found.times
 
     run(main)
 

@@ -268,6 +268,15 @@ def test_down_in_a_maintenance_window_is_maintenance_until_the_window_ends() -> 
     assert periods_of(rows)[-1].reason == "OSError: no answer"
 
 
+def test_a_window_without_an_end() -> None:
+    fails = [Poll(5, False, covered=float("inf")) for _ in range(3)]
+    world = Followed()
+    for each in [Poll(0, True), *fails, Poll(60, True)]:
+        world.poll(each)
+        world.restart()
+    assert states_of(world.finish()) == [("up", 0, 5), ("maintenance", 5, 75)]
+
+
 def test_a_window_that_begins_during_an_outage() -> None:
     fails = [Poll(5, False) for _ in range(3)]
     covered = Poll(60, False, covered=START + HOUR)

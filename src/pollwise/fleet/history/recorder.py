@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from pollwise.alerts.maintenance import Maintenance
 from pollwise.fleet.engine.observing import Observation, PollObserver
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
@@ -12,19 +13,16 @@ from pollwise.fleet.history.values import Period, TargetRollup
 from pollwise.fleet.recent import PastReading, recorded
 from pollwise.fleet.stores.base import FleetStore, SaveExtras
 
-#: Until when a maintenance window covers a target, of its name, its group and the time, in seconds
-#: since 1970; None if none does.
-Covers = Callable[[str, str | None, float], float | None]
 #: Trackers and the finished rows that were taken from them.
 TakenRows = list[tuple[TargetTracker, list[Period | TargetRollup]]]
 
 
 class HistoryRecorder:
-    """Follows the targets of a run. covers: see `Covers`; None if there are no windows."""
+    """Follows the targets of a run. maintenance: an outage that it covers is not down."""
 
-    def __init__(self, scheduler: Scheduler, covers: Covers | None = None) -> None:
+    def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self.covers = covers
+        self.maintenance: Maintenance | None = None
 
     def observed(self, entry: RunningTarget, seen: Observation) -> None:
         offset, target = self._scheduler.offset, entry.target
@@ -33,8 +31,8 @@ class HistoryRecorder:
         if tracker is None:
             tracker = entry.history = TargetTracker(target.name, int(at * 1000.0))
         covered = None
-        if down is not None and self.covers is not None:
-            covered = self.covers(target.name, target.group, at)
+        if down is not None and self.maintenance is not None:
+            covered = self.maintenance.covers(target.name, target.group, at)
         deferred = self._scheduler.deferred
         reading = entry.reading
         tracker.polled(
@@ -71,6 +69,13 @@ def recorders(store: FleetStore | None, scheduler: Scheduler) -> list[PollObserv
     if store is None or not store.keeps_history:
         return [recent]
     return [recent, HistoryRecorder(scheduler)]
+
+
+def ask_maintenance(observers: Iterable[PollObserver], maintenance: Maintenance | None) -> None:
+    """Let the history tell outages under maintenance apart."""
+    for each in observers:
+        if isinstance(each, HistoryRecorder):
+            each.maintenance = maintenance
 
 
 def taken_rows(entries: Iterable[RunningTarget]) -> TakenRows:

@@ -46,6 +46,8 @@ _MS = 1000.0
 _HOUR = 3_600_000
 _HOURS_A_DAY = 24
 _DAY = _HOURS_A_DAY * _HOUR
+#: The latest time, in seconds since 1970: a window may have no end.
+_LATEST = 1e11
 #: A clock that is this much behind the newest poll was set back; the clocks of two nodes may differ
 #: by less.
 BACK = 60_000
@@ -158,13 +160,14 @@ class TargetTracker:
 
     def _down(self, now: int, since: int, covered: float | None, error: str) -> None:
         state = DOWN if covered is None else MAINTENANCE
+        until = 0 if covered is None else int(min(covered, _LATEST) * _MS)
         if self.state in (DOWN, MAINTENANCE):
             self._count_to(now)  # which ends a maintenance window that is over
-            self.covered = 0 if covered is None else int(covered * _MS)
+            self.covered = until
             self._enter(state, self.seen, self.reason)
             return
         self._count_to(since)
-        self.covered = 0 if covered is None else int(covered * _MS)
+        self.covered = until
         self._enter(state, self.seen, error[:REASON_MAX])
         self._count_to(now)
 
