@@ -26,6 +26,9 @@ from pollwise.errors import ConfigError
 
 #: Longer values are kept and compared as their digest.
 VALUE_MAX = 256
+#: Longer texts of a reading are cut, in bytes.
+CONTENT_MAX = 32 * 1024
+DIFF_MAX = 4 * 1024
 #: Maximum length of a name, and maximum timeout in seconds.
 NAME_MAX = 255
 TIMEOUT_MAX = 3600.0
@@ -48,6 +51,9 @@ class Reading:
     facts: plain values for views: a status code, milliseconds, days left of a certificate.
     summary: one line for people.
     validators: for a conditional next poll: an ETag, a Last-Modified.
+    content: the text to compare the next one with, for a probe that shows what changed; kept up to
+        32 KiB.
+    diff: what the last change of that text was, as a unified diff; kept up to 4 KiB.
     """
 
     value: Value = None
@@ -55,8 +61,13 @@ class Reading:
     facts: Mapping[str, Plain] = field(default_factory=lambda: _NOTHING)
     summary: str = ""
     validators: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    content: str = ""
+    diff: str = ""
 
     def __post_init__(self) -> None:
+        if self.content or self.diff:
+            object.__setattr__(self, "content", _bounded(self.content, CONTENT_MAX))
+            object.__setattr__(self, "diff", _bounded(self.diff, DIFF_MAX))
         value = self.value
         if value is not None and len(value) > VALUE_MAX:
             raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
@@ -82,6 +93,8 @@ class Reading:
             "facts": dict(self.facts),
             "summary": self.summary,
             "validators": dict(self.validators),
+            "content": self.content,
+            "diff": self.diff,
         }
         return {name: each for name, each in kept.items() if each or name == "value"}
 
@@ -100,6 +113,8 @@ class Reading:
             kept.get("facts") or _NOTHING,
             kept.get("summary", ""),
             kept.get("validators") or _NOTHING,
+            kept.get("content", ""),
+            kept.get("diff", ""),
         )
 
 
@@ -316,6 +331,12 @@ class Target:
     def __repr__(self) -> str:
         # Without its options: a URL there may contain a password.
         return f"Target({self.name!r}, {self.type!r})"
+
+
+def _bounded(text: str, most: int) -> str:
+    if len(text) * 4 <= most or len(raw := text.encode("utf-8", "replace")) <= most:
+        return text
+    return raw[:most].decode("utf-8", "ignore")
 
 
 def _check_name(name: object) -> None:

@@ -48,6 +48,7 @@ class TargetState:
         nothing.
     down_since: when the failures began that are now confirmed; None while it is not down.
     staleness: age of its last success; None if it never succeeded.
+    diff: the last change of the text that its probe selects; None if it selects none.
     score: how stale it is, from 0 to 1: its staleness as a share of its max_interval, or 1 if it
         never succeeded. None if its max_interval is not known.
     pending: orders that no node carried out yet, oldest first.
@@ -79,6 +80,7 @@ class TargetState:
     changes_per_second: float | None
     summary: str | None
     facts: dict[str, Any]
+    diff: str | None
     pending: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -166,6 +168,7 @@ def saved_state(
         changes_per_second=changes[0] if changes else None,
         summary=reading.get("summary"),
         facts=reading.get("facts") or {},
+        diff=reading.get("diff"),
     )
 
 

@@ -416,5 +416,6 @@ def _show_one(each: TargetState, now: float) -> None:
         ("staleness score", NOTHING if each.score is None else f"{each.score:.2f}"),
         ("reading", each.summary or NOTHING),
         *((f"  {key}", value) for key, value in each.facts.items()),
+        *([("what changed", each.diff)] if each.diff else []),
     ]
     print_table(("", ""), rows)

@@ -21,6 +21,7 @@ MODULES = {
     "dns": "net.dns",
     "feed": "feed",
     "function": "function",
+    "html": "html.probe",
     "http": "http.probe",
     "outbox": "work.outbox",
     "ping": "net.ping",

@@ -128,7 +128,15 @@ def unchanged(last: Reading, answer: HttpAnswer) -> Reading:
     facts: dict[str, Plain] = {**last.facts, **answer.facts}
     if "warning" not in answer.facts:
         facts.pop("warning", None)
-    return Reading(last.value, last.changed_at, facts, summary_of(answer, ""), last.validators)
+    return Reading(
+        last.value,
+        last.changed_at,
+        facts,
+        summary_of(answer, ""),
+        last.validators,
+        last.content,
+        last.diff,
+    )
 
 
 def summary_of(answer: HttpAnswer, rest: str) -> str:
