@@ -184,7 +184,7 @@ def test_a_fleet_of_this_process_carries_orders_out_at_once() -> None:
         visitor.sources.add_fleet(fleet)
         assert "No node polls this fleet" in await visitor.main("/fleets/mine")
         running = asyncio.ensure_future(fleet.run())
-        await clock.advance(1200.0)
+        await clock.advance(3 * 3600.0)
         page = await visitor.main("/fleets/mine")
         assert "Dead 1" in page
         assert "polls/s of 5" in page

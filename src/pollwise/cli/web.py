@@ -71,6 +71,10 @@ def web(
     refresh: Annotated[
         str | None, typer.Option(help="How often live pages look for changes: 2s.")
     ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(help="A group of targets that everybody may see at /status; * for all."),
+    ] = None,
     tls_cert: Annotated[
         str | None, typer.Option(help="The file of the TLS certificate, with its chain.")
     ] = None,
@@ -111,6 +115,7 @@ def web(
         password_file=password_file,
         read_only=read_only,
         refresh=refresh,
+        status_groups=status or None,
         tls_cert=tls_cert,
         tls_key=tls_key,
         trusted_proxies=",".join(trusted_proxy) if trusted_proxy else None,
@@ -200,7 +205,16 @@ async def run_web(
 def web_app(settings: WebSettings, controller: Controller | None = None) -> WebApp:
     """The web interface that the settings describe; with a controller, for its store."""
     from pollwise.web.app import app
+    from pollwise.web.pages.status.options import StatusOptions
 
+    status = None
+    if settings.status_groups:
+        status = StatusOptions(
+            settings.status_groups,
+            settings.status_title,
+            settings.status_reasons,
+            settings.status_notes,
+        )
     return app(
         *settings.queues,
         outboxes=settings.outboxes,
@@ -214,6 +228,7 @@ def web_app(settings: WebSettings, controller: Controller | None = None) -> WebA
         redact=settings.redact,
         refresh=settings.refresh,
         traces=settings.traces,
+        status=status,
     )
 
 

@@ -428,6 +428,18 @@ class WebSettings(Section):
     refresh: Annotated[float, DurationReader(0.2, 3600.0)] = setting(
         2.0, "How often a live page looks for changes."
     )
+    status_groups: Annotated[tuple[str, ...], ListReader(TextReader())] = setting(
+        (),
+        "The groups of targets that everybody may see at /status, without a login; * for all. "
+        "Empty: there is no such page.",
+    )
+    status_title: Text = setting("Status", "The title of the status page.")
+    status_reasons: YesOrNo = setting(
+        False, "Show on the status page why a target is down. It may name hosts of yours."
+    )
+    status_notes: YesOrNo = setting(
+        False, "Show on the status page what operators note when they acknowledge an alert."
+    )
     trusted_proxies: OptionalText = setting(
         None, "Addresses or networks whose forwarded headers are trusted, with commas."
     )

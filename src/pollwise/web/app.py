@@ -38,6 +38,8 @@ from pollwise.web.access import (
 from pollwise.web.comparisons import Comparisons
 from pollwise.web.opening import Opened, default_state, open_state, trace_folder
 from pollwise.web.pages import VIEWS
+from pollwise.web.pages.status.contents import StatusContents
+from pollwise.web.pages.status.options import StatusOptions
 from pollwise.web.redaction import RedactionRules
 from pollwise.web.rendering import HERE, THEME, Pages
 from pollwise.web.security.headers import SecurityHeaders
@@ -76,7 +78,8 @@ class Closable(Protocol):
 class Web:
     """The parts of a web interface: what it shows, who may see it, and how pages are rendered.
 
-    rules: what pages hide of payloads. owned: closed at the end.
+    rules: what pages hide of payloads. owned: closed at the end. status: what everybody may see;
+    None for no status page.
     """
 
     def __init__(
@@ -87,8 +90,10 @@ class Web:
         *,
         rules: RedactionRules | None = None,
         owned: list[Closable] | None = None,
+        status: StatusOptions | None = None,
     ) -> None:
         self.sources = sources
+        self.status = None if status is None else StatusContents(sources, status)
         self.access = access
         self.refresh = refresh
         self.comparisons = Comparisons(sources.clock)
@@ -162,6 +167,7 @@ def app(
     redact: Iterable[str] = REDACTED,
     refresh: Duration = REFRESH,
     traces: str | Path | None = None,
+    status: StatusOptions | None = None,
     clock: Clock | None = None,
 ) -> WebApp:
     """The web interface as an application to serve or to mount: `app.mount("/pollwise", web)`.
@@ -178,6 +184,7 @@ def app(
     redact: rules for the names of values in payloads that are never shown.
     refresh: how often a live page looks for changes.
     traces: a folder of trace files that the lab offers.
+    status: the groups of targets that everybody may see at `/status`; None for no such page.
     """
     if authorise is None and password is None and not tokens and controller is None:
         raise ConfigError(CLOSED)
@@ -220,7 +227,11 @@ def app(
             life=life,
             clock=opened.sources.clock,
         )
-    return application(Web(opened.sources, access, every, rules=rules, owned=opened.owned))
+    if status is not None and not opened.sources.fleets:
+        raise ConfigError("a status page shows targets of a fleet, but no fleet is given")
+    return application(
+        Web(opened.sources, access, every, rules=rules, owned=opened.owned, status=status)
+    )
 
 
 def application(web: Web) -> WebApp:

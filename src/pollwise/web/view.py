@@ -132,6 +132,20 @@ class Address(ABC):
         return await self._shown(Visit(web, request, viewer))
 
 
+class PublicAddress(Address):
+    """An address that everybody may ask for, without a login."""
+
+    async def _answer(self, request: Request) -> Response:
+        return await self._public(request)
+
+    @abstractmethod
+    async def _public(self, request: Request) -> Response:
+        """The answer to anybody."""
+
+    async def _shown(self, visit: Visit) -> Response:
+        return await self._public(visit.request)
+
+
 class View(Address):
     """A page of the web interface.
 

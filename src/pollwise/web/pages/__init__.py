@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pollwise.web.pages.audit import AuditLogPage
 from pollwise.web.pages.controller import AgentPage, ControllerPage
+from pollwise.web.pages.fleet.alerts import FleetAlertsPage
 from pollwise.web.pages.fleet.page import FleetPage
 from pollwise.web.pages.fleet.target import FleetTargetPage
 from pollwise.web.pages.job.files import JobFile, JobLog, JobRaw
@@ -13,6 +14,7 @@ from pollwise.web.pages.outbox.page import OutboxPage
 from pollwise.web.pages.outbox.record import RecordPage
 from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
+from pollwise.web.pages.status.page import StatusBadge, StatusFeed, StatusPage
 from pollwise.web.pages.tokens import TokensPage
 from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
 from pollwise.web.view import Address
@@ -35,7 +37,11 @@ VIEWS: tuple[type[Address], ...] = (
     OutboxPage,
     RecordPage,
     FleetPage,
+    FleetAlertsPage,
     FleetTargetPage,
     TokensPage,
     AuditLogPage,
+    StatusPage,
+    StatusFeed,
+    StatusBadge,
 )

@@ -45,7 +45,7 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers: Any = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
                 if hashed and message["status"] in (200, 304):
                     headers["Cache-Control"] = "private, max-age=31536000, immutable"
                 else:

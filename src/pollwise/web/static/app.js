@@ -199,6 +199,14 @@
     for (const hit of main.querySelectorAll(".hit.on")) showTip(hit);
   }
 
+  // A page for everybody has no stream: it is asked for again now and then.
+  async function ask() {
+    if (document.hidden) return;
+    const answer = await fetch(location.href).catch(() => null);
+    const fresh = answer?.ok && new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (fresh) morphChildren(main, fresh.getElementById("main"));
+  }
+
   function visible() {
     if (document.hidden) {
       close();
@@ -339,5 +347,7 @@
       window.addEventListener("pageshow", open);
       open();
     }
+    const again = Number(document.body.dataset.again);
+    if (again) setInterval(ask, again * 1000);
   }
 })();

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from pollwise.errors import ConfigError, PollwiseError
+from pollwise.alerts.values import Alert, AlertFilter, AlertPage
+from pollwise.errors import ConfigError, PollwiseError, Unsupported
 from pollwise.fleet import Fleet
-from pollwise.fleet.control import note_order
+from pollwise.fleet.control import note, note_order
 from pollwise.fleet.stores.base import (
     ORDERS,
     FleetNode,
@@ -25,6 +26,10 @@ from pollwise.web.sources import REST_REMEMBERED, Remembered
 #: walk over all targets of the fleet.
 COUNTS_REMEMBERED = 2.0
 COUNTING_SHARE = 20.0
+#: How many open alerts are read for the pages that count them.
+OPEN_ALERTS = 100
+#: How many alerts the page of a target shows.
+ALERTS_OF_ONE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +37,20 @@ class ShownFleet:
     """What a page shows of a fleet.
 
     nodes: who polls it; None if that is not known. budget: polls a second; None if there is none or
-        it is not known. error: why the store did not answer.
+        it is not known. alerts: the newest open ones, at most OPEN_ALERTS.
+    error: why the store did not answer.
     """
 
     counts: TargetCounts | None = None
     nodes: tuple[FleetNode, ...] | None = None
     budget: float | None = None
+    alerts: tuple[Alert, ...] = ()
     error: str | None = None
+
+    @property
+    def more_alerts(self) -> bool:
+        """True if there may be more open alerts than were read."""
+        return len(self.alerts) >= OPEN_ALERTS
 
     @property
     def marker(self) -> Hashable:
@@ -51,6 +63,7 @@ class ShownFleet:
             counts.overdue,
             repr(counts.groups),
             self.nodes and len(self.nodes),
+            tuple(each.id for each in self.alerts),
         )
 
 
@@ -66,17 +79,21 @@ class FleetSource:
         self.place = "this process" if self.store is None else self.store.url  # without secrets
         self._took = 0.0
         self._counts = Remembered(self._read_counts, clock, COUNTS_REMEMBERED)
+        self._open = Remembered(self._read_open, clock, COUNTS_REMEMBERED)
         self._nodes = Remembered(self._read_nodes, clock, REST_REMEMBERED)
 
     async def snapshot(self) -> ShownFleet:
         """The counts and the nodes."""
         try:
             ttl = max(COUNTS_REMEMBERED, self._took * COUNTING_SHARE)
-            counts, nodes = await asyncio.gather(self._counts.get(ttl), self._nodes.get())
+            counts, nodes, alerts = await asyncio.gather(
+                self._counts.get(ttl), self._nodes.get(), self.open_alerts()
+            )
         except (PollwiseError, OSError) as error:
             return ShownFleet(error=str(error) or type(error).__name__)
         budget = None if self._fleet is None else self._fleet.options.budget
-        return ShownFleet(counts, nodes[0], None if budget is None else float(budget))
+        given = None if budget is None else float(budget)
+        return ShownFleet(counts, nodes[0], given, tuple(alerts))
 
     async def page(self, chosen: TargetFilter) -> TargetPage:
         """A page of targets."""
@@ -114,9 +131,58 @@ class FleetSource:
         self.forget()
         return not others
 
+    async def alerts(self, chosen: AlertFilter) -> AlertPage:
+        """A page of alerts."""
+        if self.store is None:
+            raise ConfigError(
+                "this fleet has no store, so its alerts are only sent and not listed here"
+            )
+        return await self.store.alerts(chosen)
+
+    async def alerts_of(self, name: str) -> list[Alert]:
+        """The newest alerts of a target, open or closed."""
+        if self.store is None:
+            return []
+        try:
+            return (await self.store.alerts(AlertFilter(target=name, limit=ALERTS_OF_ONE))).alerts
+        except Unsupported:
+            return []
+
+    async def open_alerts(self) -> list[Alert]:
+        """The newest open alerts, at most OPEN_ALERTS."""
+        return [] if self.store is None else await self._open.get()
+
+    async def alerts_marker(self) -> Hashable:
+        """Changes when an alert opens, closes, is sent or acknowledged."""
+        try:
+            found = await self.open_alerts()
+        except (PollwiseError, OSError) as error:
+            return str(error)
+        return tuple((each.id, each.sent, each.acknowledged_at) for each in found)
+
+    async def acknowledge(
+        self, ids: Sequence[str], who: str, text: str, address: str = ""
+    ) -> list[Alert]:
+        """Note who knows of these alerts; returns those that are open."""
+        if self.store is None:
+            raise ConfigError("this fleet has no store, so it keeps no notes")
+        found = await self.store.acknowledge(ids, who, text)
+        for each in found:
+            await note(self.store, who, "alert.acknowledge", each.target, text, address)
+        self.forget()
+        return found
+
     def forget(self) -> None:
-        """An order was given: the next page reads the fleet again."""
+        """Something was changed: the next page reads the fleet again."""
         self._counts.forget()
+        self._open.forget()
+
+    async def _read_open(self) -> list[Alert]:
+        assert self.store is not None  # noqa: S101 - the caller has checked
+        try:
+            return (await self.store.alerts(AlertFilter("open", limit=OPEN_ALERTS))).alerts
+        except Unsupported:
+            return []
 
     async def _read_counts(self) -> TargetCounts:
         began = self._clock.now()

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from markupsafe import Markup
 
 from pollwise.errors import PollwiseError
 from pollwise.fleet.recent import PastReading
-from pollwise.web.charts import Series, lines, strip
+from pollwise.web.charts import Series, strip
 from pollwise.web.pages.fleet.page import address_of, source_of, who_of
+from pollwise.web.pages.fleet.past import RANGES, over_time, shown_past
 from pollwise.web.pages.fleet.rows import EXPLAINED, ORDER_WORDS, TargetRow, padded, tone_of
 from pollwise.web.redaction import redacted
 from pollwise.web.texts import age
 from pollwise.web.tree import tree
 from pollwise.web.view import NotShown, Refused, View, Visit
-
-#: Units of durations in charts, the largest first.
-UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
 
 
 class FleetTargetPage(View):
@@ -45,6 +42,12 @@ class FleetTargetPage(View):
         values: dict[str, Any] = {"source": source, "name": name, "row": None, "error": None}
         try:
             row = await self._row(visit)
+            asked = visit.query.get("range", "")
+            range = asked if asked in RANGES else "24h"
+            now = self.web.sources.clock.epoch()
+            values["past"] = await shown_past(source.store, name, range, now)
+            values |= {"range": range, "ranges": RANGES}
+            values["alerts"] = await source.alerts_of(name)
         except (PollwiseError, OSError) as error:
             return {**values, "error": str(error)}
         snapshot = await source.snapshot()
@@ -92,28 +95,17 @@ def _about(readings: Sequence[PastReading]) -> str:
     return f"The last {len(readings)} polls: {failed} failed"
 
 
+def _times(readings: Sequence[PastReading]) -> list[float]:
+    return [each.at for each in readings]
+
+
 def _latency(readings: Sequence[PastReading]) -> Markup | None:
     took = [each.latency if each.ok else None for each in readings]
     failed = [None if each.ok else each.latency for each in readings]
     series = [Series("succeeded", took, "teal"), Series("failed", failed, "red")]
-    return _over_time(series if any(failed) else series[:1], readings, "Latency of polls")
+    return over_time(series if any(failed) else series[:1], _times(readings), "Latency of polls")
 
 
 def _intervals(readings: Sequence[PastReading]) -> Markup | None:
     waits = Series("planned", [each.wait for each in readings], "violet")
-    return _over_time([waits], readings, "Time until the next poll")
-
-
-def _over_time(
-    series: Sequence[Series], readings: Sequence[PastReading], title: str
-) -> Markup | None:
-    """Durations as lines, in the unit that fits the longest."""
-    if len(readings) < 2:
-        return None
-    longest = max((value or 0.0 for each in series for value in each.values), default=0.0)
-    size, unit = next((each for each in UNITS if longest >= each[0] * 2), UNITS[-1])
-    scaled = [
-        replace(each, values=[None if v is None else v / size for v in each.values])
-        for each in series
-    ]
-    return lines(scaled, [each.at for each in readings], title, unit)
+    return over_time([waits], _times(readings), "Time until the next poll")

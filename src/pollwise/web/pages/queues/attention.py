@@ -134,12 +134,19 @@ def outbox_concerns(source: OutboxSource, shown: ShownOutbox) -> Iterator[Concer
 
 
 def fleet_concerns(source: FleetSource, shown: ShownFleet) -> Iterator[Concern]:
-    """What needs attention in a fleet: targets that are down or dead, and nobody who polls."""
+    """What needs attention in a fleet: alerts that nobody acknowledged, targets that are down or
+    dead, and nobody who polls."""
     where, parts, counts = f"Fleet {source.title}", {"slug": source.slug}, shown.counts
     if counts is None:
         text, more = "The store does not answer.", shown.error or ""
         yield Concern("red", where, text, "fleet", parts, more=more)
         return
+    unknown = [each for each in shown.alerts if each.acknowledged_at is None]
+    if unknown:
+        text = f"{counted(len(unknown), 'open alert', shown.more_alerts)}:"
+        names = ", ".join(dict.fromkeys(one_line(each.target, 60) for each in unknown[:3]))
+        more = f"{names}{', …' if len(unknown) > 3 else ''}"
+        yield Concern("red", where, text, "alerts", parts, more=more)
     states = counts.states
     if states["open"]:
         text = f"{counted(states['open'], 'broken target')}: polls keep failing."
