@@ -99,10 +99,18 @@ EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`
 `outbox.events`. Log records carry the name of the event as `action`: `PollFailed` is
 `"poll_failed"`. Events without a level in the last column are logged at debug level. `source` is
 the name of a queue, or `outbox:` and the name of an outbox."""
-METRICS_NOTE = """`pollwise worker … --metrics-port 9091` and `pollwise outbox run … --metrics-port
-9091` serve these metrics on 127.0.0.1. They need the extra `metrics`: `pip install '.[metrics]'`.
-The series of a queue are removed when the last worker of the process on that queue stops, and
-those of an outbox when its last relay stops."""
+METRICS_NOTE = """`pollwise worker`, `pollwise outbox run` and `pollwise fleet run` serve these
+metrics on 127.0.0.1 if you give them a port: `--metrics-port 9091`, or `metrics_port` in the
+settings. There is no default port: without one, no metrics are served. They need the extra
+`metrics`: `pip install '.[metrics]'`. The series of a queue are removed when the last worker of the
+process on that queue stops, those of an outbox when its last relay stops, and those of a fleet when
+it stops.
+
+The metrics of a fleet are by type and group. The label `target` and `pollwise_fleet_breaker_state`
+are only there with `--metrics-by target` (`fleet.metrics_by`). Then 20,000 targets are 66 MB a
+scrape, which takes 6 seconds; by group, in 20 groups, they are 60 kB and 10 milliseconds. With
+several nodes, each counts the targets that it polls: sum over the nodes. A target without a group
+has the group `""`."""
 STATES_NOTE = """A job with a `delay` or a `run_at` is *delayed* until its time. A job is *blocked*
 while an older job with the same key is unfinished. A claim makes a ready job *leased*, and the
 worker renews the lease while the handler runs. If the worker dies, the lease ends and the job is

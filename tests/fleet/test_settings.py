@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
-from pollwise.fleet.control import paces
+from pollwise.fleet.control import failure_rules, paces
+from pollwise.fleet.engine.failures import FailureDecision, FailureRules
 from pollwise.fleet.engine.options import MAX_CONCURRENCY
 from pollwise.fleet.targets import ProbeContext, Target
 from pollwise.settings import Settings, load
+from pollwise.settings.fleet import MAX_POLLS
 from pollwise.settings.groups import unknown_groups
-from pollwise.settings.sections import MAX_POLLS
 
 STORE = "sqlite:///fleet.db"
 Given = Callable[..., Settings]
@@ -194,3 +197,78 @@ def test_a_store_s_password_is_not_shown(settings: Given) -> None:
     found = settings("[fleet]\nstore = 'postgresql://app:hunter2@db/x'")
     assert "hunter2" not in repr(found)
     assert "hunter2" not in str(origins(found))
+
+
+def test_the_rules_for_failures_are_settings(settings: Given) -> None:
+    assert failure_rules(settings().fleet) == FailureRules()
+    text = """
+    [fleet]
+    confirmations = 1
+    confirm_delay = "2s"
+    backoff_delay = "4s"
+    backoff_multiplier = 3
+    backoff_jitter = 0.5
+    backoff_max_delay = "2m"
+    breaker_failures = 6
+    breaker_delay = "20s"
+    breaker_max_delay = "10m"
+    dead_after = 12
+    recheck = "1h"
+    max_retry_after = "1m"
+    """
+    assert failure_rules(settings(text).fleet) == FailureRules(
+        confirm=2.0,
+        confirmations=1,
+        breaker=Breaker(6, "20s", "10m", multiplier=3.0),
+        backoff=Retry.exponential("4s", "2m", multiplier=3.0, attempts=None, jitter=0.5),
+        dead_after=12,
+        recheck=3600.0,
+        max_retry_after=60.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('breaker_delay = "10m"', "fleet has breaker_max_delay = 5m, which is below breaker_delay"),
+        ('backoff_max_delay = "1s"', "backoff_max_delay = 1s, which is below backoff_delay = 5s"),
+        ("backoff_multiplier = 0.5", "backoff_multiplier = 0.5, which must be from 1 to 100"),
+        ("backoff_jitter = 1", "backoff_jitter = 1, which must be from 0 to below 1"),
+        ("confirmations = -1", "confirmations = -1 (pollwise.toml) must be a whole number"),
+        ("breaker_failures = 0", "breaker_failures = 0 (pollwise.toml) must be a whole number"),
+        ('preset = "puls"', "preset = 'puls' (pollwise.toml) must be one of 'pulse'; did you mean"),
+        ('metrics_by = "instance"', "must be one of 'group', 'target'"),
+    ],
+)
+def test_rules_that_do_not_fit_are_refused(settings: Given, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as failed:
+        settings(f"[fleet]\n{text}")
+    assert said in str(failed.value)
+
+
+def test_a_preset_is_below_all_that_is_set(settings: Given) -> None:
+    found = settings('[fleet]\npreset = "pulse"\n[fleet.polling]\nbase_interval = "7s"')
+    fleet = found.fleet
+    assert fleet.polling == Freshness("7s", "5s", "20s")
+    assert (fleet.dead_after, fleet.recheck, fleet.max_staleness) == (5, 1800.0, 45.0)
+    assert origins(found)["fleet.recheck"] == ("30m", "preset pulse, pollwise.toml")
+    assert origins(found)["fleet.polling.base_interval"] == ("7s", "pollwise.toml")
+    variables = {"POLLWISE_FLEET_PRESET": "pulse", "POLLWISE_FLEET_RECHECK": "1h"}
+    fleet = settings("[fleet]\ndead_after = 7", variables).fleet
+    assert (fleet.dead_after, fleet.recheck, fleet.confirmations) == (7, 3600.0, 0)
+
+
+def test_pulses_delays_are_those_of_its_document(settings: Given) -> None:
+    """5 s, doubled, within 20 %; the breaker opens at the third failure; dead after the fifth."""
+    rules = failure_rules(settings('[fleet]\npreset = "pulse"').fleet)
+
+    def failed(number: int, u: float = 0.5, *, permanent: bool = False) -> FailureDecision:
+        return rules.failed(number, permanent=permanent, dead=False, soon=5.0, u=u)
+
+    assert [failed(n).delay for n in (1, 2)] == [5.0, 10.0]
+    assert [failed(1, u).delay for u in (0.0, 1.0)] == [4.0, 6.0]
+    assert [failed(n, 0.0).delay for n in (3, 4)] == [20.0, 40.0]
+    assert failed(5) == (1800.0, True)
+    assert failed(1, permanent=True) == (1800.0, True)
+    states = [rules.state(n, dead=False, asked=False) for n in (1, 2, 3, 4)]
+    assert states == ["backing off", "backing off", "open", "open"]

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from pollwise.core import breaker, outcome
 from pollwise.errors import ConfigError
+from pollwise.fleet.stores.base import TARGET_STATES
 from pollwise.observe.metrics import DURATION_BUCKETS, METRICS
 from pollwise.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
 from pollwise.queues.memory import MemoryQueue
@@ -27,6 +28,7 @@ from pollwise.runtime.events import (
     ControllerCounted,
     Event,
     Events,
+    FleetCounted,
     FleetOrdered,
     FleetReloadFailed,
     FleetSettingsChanged,
@@ -95,6 +97,7 @@ from pollwise.runtime.events import (
     TargetRemoved,
     TargetStateChanged,
     TargetStuck,
+    TargetTally,
     ThreadsAbandoned,
     WorkerGone,
     WorkerRegistered,
@@ -149,7 +152,7 @@ ENDS: list[tuple[type[JobEvent], tuple[Any, ...], str]] = [
 
 @pytest.fixture
 def sink() -> PrometheusSink:
-    return PrometheusSink(price=0.5)
+    return PrometheusSink(price=0.5, by_target=True)
 
 
 def value(sink: PrometheusSink, name: str, queue: str = "q", **labels: str) -> float | None:
@@ -203,7 +206,10 @@ def test_names_say_unit_and_type_as_prometheus_wants(metric: Any) -> None:
         assert metric.name.endswith("_seconds")
     assert metric.help.endswith(".")
     if metric.name.startswith("pollwise_fleet_"):
-        assert metric.labels in ((), ("type",), ("type", "target"), ("type", "target", "result"))
+        own = (
+            metric.labels[:-1] if metric.labels[-1:] in (("result",), ("state",)) else metric.labels
+        )
+        assert own in ((), ("type",), ("type", "group"), ("type", "group", "target"))
     else:
         outbox = metric.name.startswith("pollwise_outbox_")
         assert metric.labels[0] == ("outbox" if outbox else "queue")
@@ -227,6 +233,10 @@ def fleet_events() -> Iterator[Event]:
     yield TargetDead(*t, "no", False, 1800.0)
     yield TargetStuck(*t, 35.0)
     yield ActionFailed(*t, "tell", "no")
+    states = tuple((state, 0) for state in TARGET_STATES)
+    breakers = (("closed", 0), ("half-open", 0), ("open", 1))
+    counted = TargetTally("http", "", 1, states, breakers, 0, 1, 0, 0, 0, 0, 0, 5.0, 0.5)
+    yield FleetCounted("f", (counted,), 5, 0)
 
 
 def of_the_executor(at: str) -> Iterator[Event]:

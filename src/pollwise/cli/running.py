@@ -199,14 +199,22 @@ def _where(error: BaseException) -> str:
 
 
 def serve_metrics(
-    events: Events, port: int | None, host: str, cost: Price | None = None
+    events: Events,
+    port: int | None,
+    host: str,
+    cost: Price | None = None,
+    *,
+    by_target: bool = False,
 ) -> Callable[[], None]:
-    """Serve metrics made from the events; returns a function that ends it."""
+    """Serve metrics made from the events; returns a function that ends it.
+
+    by_target: the metrics of a fleet have a label for each target.
+    """
     if port is None:
         return lambda: None
     from pollwise.observe.prometheus import PrometheusSink
 
-    sink = PrometheusSink(price=cost.dollars if cost else 0.0)
+    sink = PrometheusSink(price=cost.dollars if cost else 0.0, by_target=by_target)
     sink.subscribe(events)
     served = sink.serve(port, host)
     note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)

@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError
 from pollwise.fleet import Fleet
 from pollwise.fleet.definitions.sources import TargetSources
+from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.options import GroupPace
 from pollwise.fleet.file import FleetFile
 from pollwise.fleet.stores.base import ORDERS, FleetStore
@@ -49,6 +52,33 @@ def paces(settings: FleetSettings) -> dict[str | None, GroupPace]:
         theirs = enabled if group.enabled is None else group.enabled
         found[name] = GroupPace(group.strategy(strategy), theirs)
     return found
+
+
+def failure_rules(settings: FleetSettings) -> FailureRules:
+    """The rules for failed polls in the settings."""
+    grows = settings.backoff_multiplier
+    breaker = Breaker(
+        settings.breaker_failures,
+        settings.breaker_delay,
+        settings.breaker_max_delay,
+        multiplier=grows,
+    )
+    backoff = Retry.exponential(
+        settings.backoff_delay,
+        settings.backoff_max_delay,
+        multiplier=grows,
+        attempts=None,
+        jitter=settings.backoff_jitter,
+    )
+    return FailureRules(
+        confirm=settings.confirm_delay,
+        confirmations=settings.confirmations,
+        breaker=breaker,
+        backoff=backoff,
+        dead_after=settings.dead_after,
+        recheck=settings.recheck,
+        max_retry_after=settings.max_retry_after,
+    )
 
 
 def key_of(group: str | None, name: str) -> str:

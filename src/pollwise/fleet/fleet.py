@@ -13,7 +13,9 @@ from pollwise.alerts.windows import MaintenanceWindows
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
+from pollwise.fleet.counting import COUNT_EVERY, Counting
 from pollwise.fleet.engine.budget import FleetBudget
+from pollwise.fleet.engine.observing import event_of
 from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
 from pollwise.fleet.engine.replacing import ReplacedTargets, replace, same
 from pollwise.fleet.engine.restore import saved
@@ -34,7 +36,13 @@ from pollwise.fleet.stores.paging import (
 from pollwise.fleet.targets import Action, Target
 from pollwise.fleet.views import FleetState, TargetState, fleet_state, target_state
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, TargetAdded, TargetRemoved, TargetStateChanged
+from pollwise.runtime.events import (
+    Events,
+    FleetCounted,
+    TargetAdded,
+    TargetRemoved,
+    TargetStateChanged,
+)
 from pollwise.runtime.signals import stopping_on_signals
 
 #: How often a running fleet reads the maintenance windows in its store, in seconds.
@@ -136,7 +144,7 @@ class Fleet:
         if self.events.wants(TargetAdded):
             for entry in fresh.values():
                 target = entry.target
-                self.events.emit(TargetAdded(self.name, target.name, target.type))
+                self.events.emit(event_of(TargetAdded, self.name, target))
 
     def replace(self, targets: Iterable[Target]) -> ReplacedTargets:
         """Poll exactly these targets from now on; changes nothing if one of them is wrong.
@@ -184,8 +192,8 @@ class Fleet:
         """Poll a target by the definition of this entry."""
         old = self._known(name)
         if old.target.type != entry.target.type:  # for metrics
-            self.events.emit(TargetRemoved(self.name, name, old.target.type))
-            self.events.emit(TargetAdded(self.name, name, entry.target.type))
+            self.events.emit(event_of(TargetRemoved, self.name, old.target))
+            self.events.emit(event_of(TargetAdded, self.name, entry.target))
         if self._run is None or not self.running:
             self._scheduler.entries.pop(name, None)  # of the previous run; its state is kept
             entry.paused = old.paused
@@ -208,7 +216,7 @@ class Fleet:
                 self._run.saving.remove(entry)
                 self._run.pump()
         target = entry.target
-        self.events.emit(TargetRemoved(self.name, target.name, target.type))
+        self.events.emit(event_of(TargetRemoved, self.name, target))
 
     def probe(self, name: str, **plan: Any) -> Callable[[F], F]:
         """Add a target whose probe is the decorated function; `plan` is as for `Target`."""
@@ -292,8 +300,7 @@ class Fleet:
 
         def close_breaker(entry: RunningTarget, now: float) -> None:
             self._scheduler.close_breaker(entry, now)
-            target = entry.target
-            self.events.emit(TargetStateChanged(self.name, target.name, target.type, "closed"))
+            self.events.emit(event_of(TargetStateChanged, self.name, entry.target, "closed"))
 
         self._order(name, close_breaker)
 
@@ -341,6 +348,9 @@ class Fleet:
         ask_maintenance(self._run.observers, self.maintenance)
         for chore in self._chores:
             self._run.chore(*chore)
+        if self.events.wants(FleetCounted):
+            count = Counting(self.name, self._scheduler, self.clock, self.events)
+            self._run.chore("count targets", COUNT_EVERY, count)
         try:
             if self._stop_asked:
                 self._run.stop()

@@ -203,7 +203,7 @@ def target_state(entry: RunningTarget, scheduler: Scheduler, now: float) -> Targ
     kept = saved_state(entry.target, saved(entry, scheduler), now + offset, held=held)
     return replace(
         kept,
-        state=scheduler.state(entry, now),
+        state=scheduler.state(entry),
         plan=plan_here(entry, scheduler, now),
         polling=entry.place == FLIGHT,
         waiting=entry.place == WAITING,
@@ -239,7 +239,7 @@ def fleet_state(name: str, scheduler: Scheduler, run: FleetRun | None, now: floa
     stale = never = 0
     oldest: RunningTarget | None = None
     for entry in scheduler.entries.values():
-        states[scheduler.state(entry, now)] += 1
+        states[scheduler.state(entry)] += 1
         plan = plan_here(entry, scheduler, now)
         plans[plan] += 1
         stale += is_stale_here(entry, scheduler, now)

@@ -1,4 +1,9 @@
-"""The metrics of fleets. The label sets of a removed target are removed too."""
+"""The metrics of fleets: by type and group, and on demand by target too.
+
+Counters and histograms come from the events of polls. Gauges over many targets come from
+`FleetCounted`, so that they agree with the fleet's API. The label sets of a removed target and of a
+stopped fleet are removed too.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +14,45 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from pollwise.core.strategies.freshness import staleness_score
 from pollwise.runtime import events
-from pollwise.runtime.events import Event, TargetEvent
+from pollwise.runtime.events import Event, TargetEvent, TargetTally
 
 RESULTS = ("changed", "unchanged", "failed")
-CLOSED, HALF_OPEN, OPEN = 0, 1, 2
-_BREAKERS = {"open": OPEN, "dead": OPEN}
-_OF_A_TARGET = (
-    "pollwise_fleet_poll_duration_seconds",
-    "pollwise_fleet_poll_staleness_seconds",
-    "pollwise_fleet_breaker_state",
-    "pollwise_fleet_stuck_total",
-    "pollwise_fleet_action_failed_total",
-)
+BREAKERS = {"half-open": 1, "open": 2, "dead": 2}
+#: The gauges that a count sets, and the field of a tally.
+COUNTED = {
+    "pollwise_fleet_targets": "targets",
+    "pollwise_fleet_never_targets": "never",
+    "pollwise_fleet_down_targets": "down",
+    "pollwise_fleet_stale_targets": "stale",
+    "pollwise_fleet_paused_targets": "paused",
+    "pollwise_fleet_quiet_targets": "quiet",
+    "pollwise_fleet_due": "due",
+    "pollwise_fleet_overdue": "overdue",
+}
+DEAD, BREAKER = "pollwise_fleet_dead_targets", "pollwise_fleet_breakers"
+STALENESS, SCORE = "pollwise_fleet_poll_staleness_seconds", "pollwise_fleet_staleness_score"
+DEPTH, IN_FLIGHT = "pollwise_fleet_queue_depth", "pollwise_fleet_inflight"
+STATE = "pollwise_fleet_breaker_state"
+TOTAL, DURATION = "pollwise_fleet_poll_total", "pollwise_fleet_poll_duration_seconds"
+STUCK, ACTIONS = "pollwise_fleet_stuck_total", "pollwise_fleet_action_failed_total"
+_OF_A_TARGET = (DURATION, STALENESS, SCORE, STATE, STUCK, ACTIONS)
 
-Key = tuple[str, str, str]  # fleet, type, target
+Group = tuple[str, str]  # type, group
+Key = tuple[str, str, str, str]  # fleet, type, group, target
+
+
+class _Target:
+    """What is known of one target, if metrics are by target."""
+
+    __slots__ = ("max_interval", "since", "succeeded")
+
+    def __init__(self, since: float) -> None:
+        #: Time of the last success, else since when it is known.
+        self.since = since
+        self.succeeded = False
+        self.max_interval = 0.0
 
 
 class FleetMetrics:
@@ -34,128 +63,188 @@ class FleetMetrics:
         metrics: Mapping[str, Any],
         registry: Any,
         now: Callable[[], float] = time.monotonic,
+        *,
+        by_target: bool = False,
     ) -> None:
         self._metrics = metrics
         self._registry = registry
-        self._shown: set[str] = set()
         self._now = now
-        self._succeeded_at: dict[Key, float] = {}
-        self._states: dict[Key, str] = {}  # of targets that are not closed
+        self._by_target = by_target
+        self._targets: dict[Key, _Target] = {}
+        #: The series of polls, which are used with every poll: looking up labels is slow.
+        self._polls: dict[tuple[str, ...], tuple[Any, Any]] = {}
+        self._groups: dict[str, set[Group]] = {}  # those that polls of a fleet made known
+        self._tallies: dict[str, dict[Group, tuple[TargetTally, float]]] = {}
         self._in_progress: Tally[tuple[str, str]] = Tally()
-        self._depths: dict[str, tuple[int, int]] = {}  # planned, due
+        self._depths: dict[str, int] = {}
         self.react: dict[type[Event], Callable[[Any], None]] = {
-            events.TargetAdded: self._known,
-            events.TargetRemoved: self._removed,
             events.TargetPolling: self._polling,
             events.TargetPolled: self._polled,
-            events.TargetStateChanged: self._state,
-            events.TargetStuck: partial(self._count, "pollwise_fleet_stuck_total"),
-            events.ActionFailed: partial(self._count, "pollwise_fleet_action_failed_total"),
+            events.TargetStuck: partial(self._count, STUCK),
+            events.ActionFailed: partial(self._count, ACTIONS),
+            events.FleetCounted: self._counted,
             events.FleetStopped: self._stopped,
         }
+        if by_target:
+            self.react |= {
+                events.TargetAdded: self._added,
+                events.TargetRemoved: lambda event: self._delete(_key(event)),
+                events.TargetStateChanged: self._state,
+            }
 
-    def _known(self, event: TargetEvent) -> None:
-        key = _key(event)
-        if key not in self._succeeded_at:
-            self._succeeded_at[key] = self._now()
-            gauge = self._metrics["pollwise_fleet_poll_staleness_seconds"]
-            gauge.labels(event.type, event.target).set_function(partial(self._age, key))
-
-    def _age(self, key: Key) -> float:
-        now = self._now()
-        return now - self._succeeded_at.get(key, now)
+    # Polls
 
     def _polling(self, event: events.TargetPolling) -> None:
         self._in_progress[event.source, event.type] += 1
         self._show_in_progress(event.type)
-        if self._states.get(_key(event)) in _BREAKERS:
-            self._breaker(event, HALF_OPEN)
 
     def _polled(self, event: events.TargetPolled) -> None:
         self._in_progress[event.source, event.type] -= 1
         self._show_in_progress(event.type)
-        self._depths[event.source] = event.depth, event.due
-        self._show_depths()
+        self._show_depth(event.source, event.depth)
         if event.result not in RESULTS:  # dropped: it may have been removed
             return
-        self._known(event)
-        if event.result != "failed":
-            self._succeeded_at[_key(event)] = self._now()
-        elif self._states.get(_key(event)) in _BREAKERS:
-            self._breaker(event, OPEN)
-        total = self._metrics["pollwise_fleet_poll_total"]
-        total.labels(event.type, event.target, event.result).inc()
-        duration = self._metrics["pollwise_fleet_poll_duration_seconds"]
-        duration.labels(event.type, event.target).observe(event.took)
-
-    def _state(self, event: events.TargetStateChanged) -> None:
-        key = _key(event)
-        if event.state == "closed":
-            self._states.pop(key, None)
-        else:
-            self._states[key] = event.state
-        self._breaker(event, _BREAKERS.get(event.state, CLOSED))
-        self._show_dead()
-
-    def _breaker(self, event: TargetEvent, state: int) -> None:
-        gauge = self._metrics["pollwise_fleet_breaker_state"]
-        gauge.labels(event.type, event.target).set(state)
+        if self._by_target:
+            target = self._known(event)
+            target.max_interval = event.max_interval
+            if event.result != "failed":
+                target.since, target.succeeded = self._now(), True
+        labels = self._labels(event)
+        series = self._polls.get((*labels, event.result))
+        if series is None:
+            total = self._metrics[TOTAL].labels(*labels, event.result)
+            series = self._polls[*labels, event.result] = (
+                total, self._metrics[DURATION].labels(*labels),
+            )  # fmt: skip
+        series[0].inc()
+        series[1].observe(event.took)
 
     def _count(self, name: str, event: TargetEvent) -> None:
-        self._metrics[name].labels(event.type, event.target).inc()
+        self._metrics[name].labels(*self._labels(event)).inc()
+
+    def _labels(self, event: TargetEvent) -> tuple[str, ...]:
+        group = event.type, event.group
+        self._groups.setdefault(event.source, set()).add(group)
+        return (*group, event.target) if self._by_target else group
 
     def _show_in_progress(self, kind: str) -> None:
         count = sum(n for (_, each), n in self._in_progress.items() if each == kind)
-        self._metrics["pollwise_fleet_inflight"].labels(kind).set(count)
+        self._metrics[IN_FLIGHT].labels(kind).set(count)
 
-    def _show_dead(self) -> None:
-        dead = sum(each == "dead" for each in self._states.values())
-        self._show("pollwise_fleet_dead_targets", dead)
+    def _show_depth(self, source: str, depth: int) -> None:
+        if not self._depths:
+            self._registry.register(self._metrics[DEPTH])
+        self._depths[source] = depth
+        self._metrics[DEPTH].set(sum(self._depths.values()))
 
-    def _show_depths(self) -> None:
-        planned, due = map(sum, zip(*self._depths.values(), strict=True))
-        self._show("pollwise_fleet_queue_depth", planned)
-        self._show("pollwise_fleet_due", due)
+    # Targets
 
-    def _show(self, name: str, count: int) -> None:
-        if name not in self._shown:
-            self._registry.register(self._metrics[name])
-            self._shown.add(name)
-        self._metrics[name].set(count)
+    def _added(self, event: events.TargetAdded) -> None:
+        self._known(event)
 
-    def _removed(self, event: TargetEvent) -> None:
-        self._delete(_key(event))
-        self._show_dead()
+    def _known(self, event: TargetEvent) -> _Target:
+        key = _key(event)
+        found = self._targets.get(key)
+        if found is None:
+            found = self._targets[key] = _Target(self._now())
+            labels = self._labels(event)
+            self._metrics[STALENESS].labels(*labels).set_function(partial(self._age, found))
+            self._metrics[SCORE].labels(*labels).set_function(partial(self._score, found))
+        return found
+
+    def _age(self, target: _Target) -> float:
+        return self._now() - target.since
+
+    def _score(self, target: _Target) -> float:
+        if not target.succeeded or not target.max_interval:
+            return 1.0
+        return staleness_score(self._age(target), target.max_interval)
+
+    def _state(self, event: events.TargetStateChanged) -> None:
+        state = BREAKERS.get(event.state, 0)
+        self._metrics[STATE].labels(*self._labels(event)).set(state)
+
+    # Counts
+
+    def _counted(self, event: events.FleetCounted) -> None:
+        now = self._now()
+        before = self._tallies.get(event.source, {})
+        found = {(each.type, each.group): (each, now) for each in event.tallies}
+        self._tallies[event.source] = found
+        self._show_depth(event.source, event.depth)
+        for group in before.keys() | found.keys():
+            self._show_group(group)
+
+    def _show_group(self, group: Group) -> None:
+        """Show the sums of all fleets of this process; removes a group without targets."""
+        counted = [each[group] for each in self._tallies.values() if group in each]
+        if not counted:
+            for name in (*COUNTED, DEAD, *(() if self._by_target else (STALENESS, SCORE))):
+                self._remove(name, *group)
+            self._metrics[BREAKER].remove_by_labels({"type": group[0], "group": group[1]})
+            return
+        tallies = [tally for tally, _ in counted]
+        for name, field in COUNTED.items():
+            total = sum(getattr(each, field) for each in tallies)
+            self._metrics[name].labels(*group).set(total)
+        dead = sum(dict(each.states)["dead"] for each in tallies)
+        self._metrics[DEAD].labels(*group).set(dead)
+        breakers: Tally[str] = sum((Tally(dict(each.breakers)) for each in tallies), Tally())
+        for state, _ in tallies[0].breakers:
+            self._metrics[BREAKER].labels(*group, state).set(breakers[state])
+        if self._by_target:
+            return
+        self._metrics[SCORE].labels(*group).set(max(each.score for each in tallies))
+        since = [at - each.staleness for each, at in counted if each.staleness is not None]
+        if since:
+            age = partial(self._age_since, min(since))
+            self._metrics[STALENESS].labels(*group).set_function(age)
+        else:
+            self._remove(STALENESS, *group)
+
+    def _age_since(self, at: float) -> float:
+        return self._now() - at
+
+    # Removing
 
     def _stopped(self, event: events.FleetStopped) -> None:
-        for key in [key for key in self._succeeded_at if key[0] == event.source]:
+        source = event.source
+        for key in [key for key in self._targets if key[0] == source]:
             self._delete(key)
-        for source, kind in list(self._in_progress):
-            if source == event.source:
-                del self._in_progress[source, kind]
+        for group in self._tallies.pop(source, {}):
+            self._show_group(group)
+        for group in self._groups.pop(source, set()):
+            if not any(group in each for each in self._groups.values()):
+                self._forget(group)
+        for at, kind in list(self._in_progress):
+            if at == source:
+                del self._in_progress[at, kind]
                 self._show_in_progress(kind)
                 if not any(each == kind for _, each in self._in_progress):
-                    self._metrics["pollwise_fleet_inflight"].remove(kind)
-        self._depths.pop(event.source, None)
-        if not self._depths:
-            for name in self._shown:
-                self._registry.unregister(self._metrics[name])
-            self._shown.clear()
-            return
-        self._show_depths()
-        self._show_dead()
+                    self._metrics[IN_FLIGHT].remove(kind)
+        if self._depths.pop(source, None) is not None and not self._depths:
+            self._registry.unregister(self._metrics[DEPTH])
+
+    def _forget(self, group: Group) -> None:
+        """Remove the series of polls of a group."""
+        for labels in [labels for labels in self._polls if labels[:2] == group]:
+            del self._polls[labels]
+        for name in (TOTAL, DURATION, STUCK, ACTIONS):
+            self._metrics[name].remove_by_labels({"type": group[0], "group": group[1]})
 
     def _delete(self, key: Key) -> None:
-        self._succeeded_at.pop(key, None)
-        self._states.pop(key, None)
-        _, kind, target = key
+        self._targets.pop(key, None)
+        labels = key[1:]
         for name in _OF_A_TARGET:
-            with suppress(KeyError):
-                self._metrics[name].remove(kind, target)
+            self._remove(name, *labels)
         for result in RESULTS:
-            with suppress(KeyError):
-                self._metrics["pollwise_fleet_poll_total"].remove(kind, target, result)
+            self._polls.pop((*labels, result), None)
+            self._remove(TOTAL, *labels, result)
+
+    def _remove(self, name: str, *labels: str) -> None:
+        with suppress(KeyError):
+            self._metrics[name].remove(*labels)
 
 
 def _key(event: TargetEvent) -> Key:
-    return event.source, event.type, event.target
+    return event.source, event.type, event.group, event.target

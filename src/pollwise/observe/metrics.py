@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 #: Bucket bounds of durations, from a millisecond to ten minutes, in seconds.
@@ -13,21 +13,27 @@ DURATION_BUCKETS = (
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric: its name in a scrape, its type, labels and meaning."""
+    """One metric: its name in a scrape, its type, labels and meaning.
+
+    by_target: only if the metrics of fleets are by target. The label `target` is left out if they
+        are by group.
+    """
 
     name: str
     type: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     help: str
+    by_target: bool = False
 
 
-_TARGET = ("type", "target")
+_GROUP = ("type", "group")
+_TARGET = (*_GROUP, "target")
 
 
 def _part(part: str, labels: tuple[str, ...], *metrics: Metric) -> tuple[Metric, ...]:
     """The metrics of one part: adds its name to theirs, and the labels that all of them have."""
     return tuple(
-        Metric(f"pollwise_{part}_{each.name}", each.type, (*labels, *each.labels), each.help)
+        replace(each, name=f"pollwise_{part}_{each.name}", labels=(*labels, *each.labels))
         for each in metrics
     )
 
@@ -180,20 +186,45 @@ METRICS: tuple[Metric, ...] = (
         (),
         _counter(
             "poll_total",
-            "Polls of a target by result: changed, unchanged, failed.",
+            "Polls by result: changed, unchanged, failed.",
             *(*_TARGET, "result"),
         ),
         _histogram("poll_duration_seconds", "How long a poll took.", *_TARGET),
-        _gauge("poll_staleness_seconds", "Age of the last success, or time without one.", *_TARGET),
-        _gauge("queue_depth", "Polls that are planned, due or not."),
-        _gauge("due", "Polls that are due and wait for a free slot."),
-        _gauge("inflight", "Polls running now.", "type"),
         _gauge(
-            "breaker_state",
-            "The breaker of a target that fails: 0 closed, 1 half-open, 2 open.",
+            "poll_staleness_seconds",
+            "Age of the last success, or time without one. By group: of the oldest target that is "
+            "neither paused nor in its quiet hours.",
             *_TARGET,
         ),
-        _gauge("dead_targets", "Dead targets; they are rechecked."),
+        _gauge(
+            "staleness_score",
+            "The staleness as a share of the target's max_interval, 0 to 1; 1 without a success. "
+            "By group: the highest, as above.",
+            *_TARGET,
+        ),
+        _gauge("targets", "Targets that this process polls; counted every 10 seconds.", *_GROUP),
+        _gauge("never_targets", "Targets that never succeeded.", *_GROUP),
+        _gauge("down_targets", "Targets whose failures are confirmed.", *_GROUP),
+        _gauge("dead_targets", "Dead targets; they are rechecked.", *_GROUP),
+        _gauge("stale_targets", "Targets that are older than they should be.", *_GROUP),
+        _gauge("paused_targets", "Paused targets.", *_GROUP),
+        _gauge("quiet_targets", "Targets that their quiet hours defer.", *_GROUP),
+        _gauge("due", "Polls that are due and wait for a slot, their host or the budget.", *_GROUP),
+        _gauge("overdue", "Polls that have waited for more than 5 seconds.", *_GROUP),
+        _gauge(
+            "breakers",
+            "Breakers by state: closed, half-open, open; as in the API.",
+            *(*_GROUP, "state"),
+        ),
+        Metric(
+            "breaker_state",
+            "gauge",
+            _TARGET,
+            "The breaker of a target that fails: 0 closed, 1 half-open, 2 open.",
+            by_target=True,
+        ),
+        _gauge("queue_depth", "Polls that are planned, due or not."),
+        _gauge("inflight", "Polls running now.", "type"),
         _counter(
             "stuck_total",
             "Polls that kept running after they were cancelled at their deadline.",

@@ -69,23 +69,32 @@ class PrometheusSink:
     """Keeps the metrics of `pollwise.observe.metrics` in a registry.
 
     price: the price of a poll in dollars; 0 leaves the cost counter out.
+    by_target: the metrics of a fleet have a label for each target. That is 3 kB a target and
+        scrape; by default they are by type and group.
     When the last worker of a queue stops, the series of that queue are deleted; those of an outbox
     when its last relay stops.
     """
 
     def __init__(
-        self, registry: prometheus_client.CollectorRegistry | None = None, price: float = 0.0
+        self,
+        registry: prometheus_client.CollectorRegistry | None = None,
+        price: float = 0.0,
+        *,
+        by_target: bool = False,
     ) -> None:
         self.registry = registry or prometheus_client.CollectorRegistry()
         self._price = price
         self._metrics: dict[str, Any] = {}
         for metric in METRICS:
+            if metric.by_target and not by_target:
+                continue
+            labels = tuple(each for each in metric.labels if by_target or each != "target")
             # A process without a fleet would show metrics without labels as 0.
             arguments: dict[str, Any] = {"registry": self.registry if metric.labels else None}
             if metric.type == "histogram":
                 arguments["buckets"] = DURATION_BUCKETS
             make = getattr(prometheus_client, metric.type.capitalize())
-            self._metrics[metric.name] = make(metric.name, metric.help, metric.labels, **arguments)
+            self._metrics[metric.name] = make(metric.name, metric.help, labels, **arguments)
         self._workers: Tally[str] = Tally()
         self._running: set[tuple[str, str, str]] = set()
         self._polls: dict[tuple[str, str], tuple[Any, Any]] = {}
@@ -132,7 +141,7 @@ class PrometheusSink:
             ),
             events.HintPushed: lambda event: self._controlled(event, "hint_total").inc(),
             events.ControllerCounted: self._counted,
-            **FleetMetrics(self._metrics, self.registry).react,
+            **FleetMetrics(self._metrics, self.registry, by_target=by_target).react,
         }
 
     def subscribe(self, bus: Events) -> Callable[[], None]:

@@ -1,5 +1,5 @@
-"""Settings: defaults < pollwise.toml < what was changed at run time < POLLWISE_* variables <
-arguments.
+"""Settings: defaults < a preset < pollwise.toml < what was changed at run time < POLLWISE_*
+variables < arguments.
 
     settings = load()
     settings.worker.concurrency     # 8
@@ -22,16 +22,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from pollwise.errors import ConfigError
+from pollwise.settings.fleet import FleetSettings
 from pollwise.settings.groups import GroupPolling, groups_in, is_of_group, resolve_groups
 from pollwise.settings.keys import DocumentedKey, documented_keys, polling_tables
 from pollwise.settings.layers import Layer, LayerReader
 from pollwise.settings.models import SettingRow, Settings, plain_keys
 from pollwise.settings.polling import Polling, resolve
+from pollwise.settings.presets import chosen_preset
 from pollwise.settings.sections import (
     AgentSettings,
     CodecSettings,
     ControllerSettings,
-    FleetSettings,
     OutboxSettings,
     WebSettings,
     WorkerSettings,
@@ -78,6 +79,7 @@ def load(
     ]
     layers.append(intake.environment(environ, [*groups_in(layers), *groups]))
     layers.append(intake.arguments(overrides or {}))
+    layers.insert(0, intake.tree(*chosen_preset(layers)))
     pollings = {table: resolve(table, layers) for table in polling_tables()}
     problems = [*intake.problems, *(each for it in pollings.values() for each in it.problems)]
     settings = _settings(layers, pollings, problems)

@@ -16,11 +16,11 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pollwise.core.strategies.base import Strategy
+from pollwise.settings.fleet import FleetSettings
 from pollwise.settings.sections import (
     AgentSettings,
     CodecSettings,
     ControllerSettings,
-    FleetSettings,
     OutboxSettings,
     Section,
     WebSettings,

@@ -5,8 +5,6 @@ A field of type `Strategy` is a polling table. An alias with a dot puts a field 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,16 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.batch_fill import BatchFill
-from pollwise.core.strategies.freshness import Freshness
 from pollwise.runtime.jobs import MAX_LEASE
-from pollwise.settings.groups import GroupPolling
 from pollwise.settings.values import (
     BooleanReader,
     ChoiceReader,
     DurationReader,
     IntegerReader,
     ListReader,
-    NumberReader,
     OptionalReader,
     TextReader,
     UrlReader,
@@ -45,10 +40,6 @@ MAX_LONG_INTERVAL = 3600.0
 MAX_KEYS = 1000
 MAX_PER_KEY = 1000
 MAX_PORT = 65535
-MAX_POLLS = 10_000
-MIN_FLEET_LEASE = 1.0
-MAX_DEPTH = 10_000_000
-MAX_FAILURES = 1_000_000
 
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -66,7 +57,6 @@ Text = Annotated[str, TextReader()]
 OptionalText = Annotated[str | None, OptionalReader(TextReader())]
 YesOrNo = Annotated[bool, BooleanReader()]
 Concurrency = Annotated[int, IntegerReader(1, MAX_CONCURRENCY)]
-MaximumCount = Annotated[int, IntegerReader(0, MAX_DEPTH)]
 OptionalPort = Annotated[int | None, OptionalReader(IntegerReader(0, MAX_PORT))]
 Interval = Annotated[float, DurationReader(0.1, 3600.0)]
 Grace = Annotated[float, DurationReader(0.0, MAX_GRACE)]
@@ -74,17 +64,16 @@ OptionalTimeout = Annotated[float | None, OptionalReader(DurationReader(MIN_TIME
 KeptFor = Annotated[float, DurationReader(60.0, 3650 * 86400.0)]
 
 # Not in the repr, which may be logged: a URL may hold a password.
-_HIDDEN = Field(repr=False)
-QueueUrl = Annotated[str | None, OptionalReader(UrlReader()), _HIDDEN]
-FleetUrl = Annotated[str | None, OptionalReader(UrlReader("fleet", "sqlite:///fleet.db")), _HIDDEN]
-OutboxUrl = Annotated[str | None, OptionalReader(UrlReader("outbox", "sqlite:///shop.db")), _HIDDEN]
+HIDDEN = Field(repr=False)
+QueueUrl = Annotated[str | None, OptionalReader(UrlReader()), HIDDEN]
+OutboxUrl = Annotated[str | None, OptionalReader(UrlReader("outbox", "sqlite:///shop.db")), HIDDEN]
 
-QueueUrls = Annotated[tuple[str, ...], ListReader(UrlReader(), commas=False), _HIDDEN]
+QueueUrls = Annotated[tuple[str, ...], ListReader(UrlReader(), commas=False), HIDDEN]
 FleetUrls = Annotated[
-    tuple[str, ...], ListReader(UrlReader("fleet", "sqlite:///fleet.db"), commas=False), _HIDDEN
+    tuple[str, ...], ListReader(UrlReader("fleet", "sqlite:///fleet.db"), commas=False), HIDDEN
 ]
 OutboxUrls = Annotated[
-    tuple[str, ...], ListReader(UrlReader("outbox", "sqlite:///shop.db"), commas=False), _HIDDEN
+    tuple[str, ...], ListReader(UrlReader("outbox", "sqlite:///shop.db"), commas=False), HIDDEN
 ]
 
 # Fields of several sections. In a base class, they would come before all other fields.
@@ -130,7 +119,6 @@ LogLevel = Annotated[
     ChoiceReader(LOG_LEVELS),
     Field(description="The lowest level of log lines that are written."),
 ]
-FLEET_GOALS = ("changes", "age")
 LogFormat = Annotated[
     Literal["text", "json"],
     ChoiceReader(LOG_FORMATS),
@@ -182,113 +170,6 @@ class WorkerSettings(Section):
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     polling: PollingStrategy = Field(default_factory=Adaptive)
-
-
-class FleetSettings(Section):
-    """`[fleet]`: how a fleet runs; durations are in seconds here."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    file: Text = setting("fleet.toml", "The file that lists the targets.")
-    store: FleetUrl = setting(
-        None, "Where state is stored; none keeps it only while the process runs."
-    )
-    concurrency: Annotated[int, IntegerReader(1, MAX_POLLS)] = setting(
-        64, "How many polls run at a time."
-    )
-    per_host: Annotated[int | None, OptionalReader(IntegerReader(1, MAX_POLLS))] = setting(
-        4, "How many polls of one host run at a time; none for no limit."
-    )
-    budget: Annotated[float | None, OptionalReader(NumberReader())] = setting(
-        None,
-        "Polls a second for all targets and nodes together, divided by how often "
-        "readings change; none polls each target at its own pace. No second sees more than this "
-        "and `budget_burst`.",
-    )
-    budget_burst: Annotated[float | None, OptionalReader(NumberReader())] = setting(
-        None,
-        "With a budget: how many polls may start at once after a quiet time; none for one "
-        "second's worth of the budget.",
-    )
-    goal: Annotated[str, ChoiceReader(FLEET_GOALS)] = setting(
-        "changes",
-        "With a budget: `changes` polls most what changes often, so that changes are seen early, "
-        "all of them together; `age` polls all targets equally often, so that a rare change is "
-        "seen as early as a frequent one.",
-    )
-    lease: Annotated[float, DurationReader(MIN_FLEET_LEASE, MAX_LEASE)] = setting(
-        30.0, "After how long other nodes take over the targets of a killed node."
-    )
-    grace: Grace = setting(10.0, "How long a stop waits for running polls.")
-    detect_within: Annotated[float | None, OptionalReader(DurationReader(1.0, None))] = setting(
-        None,
-        "Time within which an outage of a target, and its end, is noticed, timeout included, also "
-        "while it fails or is dead; for targets without their own `detect_within`.",
-    )
-    dead_after: Annotated[int, IntegerReader(1, MAX_FAILURES)] = setting(
-        10,
-        "A target is dead after this many failures in a row, unless it has its own "
-        "`dead_after`; ten take about twenty minutes.",
-    )
-    recheck: Annotated[float, DurationReader(1.0, 86400.0)] = setting(
-        600.0, "How often a dead target is polled."
-    )
-    max_retry_after: Annotated[float, DurationReader(0.0, 86400.0)] = setting(
-        300.0,
-        "The longest time that a server may ask not to be polled (`Retry-After`); a target's "
-        "`max_interval` is allowed too, if it is longer.",
-    )
-    max_due: MaximumCount = setting(
-        50, "`pollwise fleet check` fails if more polls than this are due and not started."
-    )
-    max_dead: MaximumCount = setting(
-        0,
-        "`pollwise fleet check` fails if more targets than this are dead; paused "
-        "targets do not count.",
-    )
-    max_staleness: Annotated[float | None, OptionalReader(DurationReader(0.0, None))] = setting(
-        None,
-        "`pollwise fleet check` fails if a target's last success is older; none allows "
-        "each target twice its interval plus its timeout.",
-    )
-    api_port: OptionalPort = setting(
-        None, "The port of the HTTP API; 0 takes any free port, none serves no API."
-    )
-    api_host: Text = setting("127.0.0.1", "The address of the HTTP API.")
-    api_token_file: Text = setting(
-        "fleet-token.hash",
-        "The file with the hash of the API's token. If it is missing, it is created "
-        "and the token is printed.",
-    )
-    api_tokens: OptionalText = setting(
-        None,
-        "The store of a controller, such as sqlite:///farm.db, whose tokens are "
-        "accepted instead: those with the scope read can read, those with operate can change.",
-    )
-    api_may_run: YesOrNo = setting(
-        False,
-        "If true, targets that the API and `pollwise fleet add` define may run code on the polling "
-        "nodes: commands, functions, SQL, jobs. Anyone with a token that can change targets can "
-        "then run code there.",
-    )
-    api_variables: OptionalText = setting(
-        None,
-        "The environment variables that targets of the API and of `pollwise fleet add` may use, "
-        "separated by commas: SHOP_TOKEN,API_KEY. Such a target can send their values anywhere.",
-    )
-    metrics_port: MetricsPort = None
-    metrics_host: MetricsHost = "127.0.0.1"
-    log_level: LogLevel = "info"
-    log_format: LogFormat = "text"
-    polling_enabled: YesOrNo = Field(
-        default=True,
-        alias="polling.enabled",
-        description="If false, every target is polled exactly at its base interval.",
-    )
-    polling: PollingStrategy = Field(default_factory=Freshness)
-    groups: Mapping[str, GroupPolling] = Field(
-        default_factory=lambda: MappingProxyType({}), description="Polling of groups of targets."
-    )
 
 
 class OutboxSettings(Section):

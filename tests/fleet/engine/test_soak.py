@@ -16,12 +16,15 @@ from sys import getallocatedblocks
 import pytest
 
 from pollwise.core.strategies.freshness import Freshness
-from pollwise.fleet import FailureRules, Target
+from pollwise.fleet import Target
+from pollwise.fleet.control import failure_rules
 from pollwise.runtime.clock import VirtualClock
+from pollwise.settings import FleetSettings, load
 from tests.fleet.world import SAME, Watch, flaky, fleet_for, now, running
 from tests.support.kit import virtually
 
-BREAKER = FailureRules().breaker
+PULSE = load(environ={}, overrides={"fleet.preset": "pulse"}).fleet
+RULES = failure_rules(PULSE)
 
 
 @pytest.mark.parametrize("hours", [6, pytest.param(24, marks=pytest.mark.soak)])
@@ -57,7 +60,8 @@ def test_hours_of_a_thousand_targets(hours: int) -> None:
 
 
 def soak(hours: float, *, traced: bool) -> None:
-    """80 targets: 60 that answer 98 times in 100, 15 that answer 85, 5 that never will.
+    """Pulse's harness with its preset: 80 targets, 60 that answer 98 times in 100, 15 that answer
+    85, 5 that never will.
 
     traced: memory is told to the byte, which takes four times as long; else by objects, and by
     what the process has. Of a million polls not one may leave anything behind.
@@ -65,14 +69,7 @@ def soak(hours: float, *, traced: bool) -> None:
 
     async def main(clock: VirtualClock) -> None:
         random, watch = Random(8), Watch()
-        # max_interval must be below the promised age: at Pulse's 5 min no healthy target is
-        # younger than 45 s.
-        fleet = fleet_for(
-            clock,
-            strategy=Freshness("10s", "5s", "30s"),
-            rules=FailureRules(dead_after=5, recheck=1800.0),
-            concurrency=16,
-        )
+        fleet = fleet_for(clock, strategy=PULSE.polling, rules=RULES, concurrency=16)
         kinds = {"healthy": (60, 0.98), "flaky": (15, 0.85), "broken": (5, 0.0)}
         in_a_row: Counter[str] = Counter()
         given_up: set[str] = set()
@@ -81,7 +78,7 @@ def soak(hours: float, *, traced: bool) -> None:
             def count(target: Target) -> object:
                 said = answer(target)
                 in_a_row[target.name] = 0 if said is SAME else in_a_row[target.name] + 1
-                if in_a_row[target.name] >= 5:
+                if in_a_row[target.name] >= RULES.dead_after:
                     given_up.add(target.name)
                 elif said is SAME:
                     given_up.discard(target.name)
@@ -124,6 +121,7 @@ def soak(hours: float, *, traced: bool) -> None:
             if hours <= 1:
                 assert len(dead) == 5, "exactly 5 dead"
         assert not watch.wrong
+        assert PULSE.max_staleness == 45.0
         assert hours > 1 or oldest <= 45.0
         # Flat: not more at the end than after a quarter of it, but for some hundred bytes, or a few
         # objects, a target.
@@ -145,7 +143,8 @@ def allowed(in_a_row: int) -> float:
     What answers 98 times in 100 fails three times in a row once in 125,000 polls. Then its breaker
     is open, and it is seen when that lets a poll through.
     """
-    return 45.0 + sum(map(BREAKER.open_for, range(1, in_a_row - 1)))
+    goal = PULSE.max_staleness or 0.0
+    return goal + sum(map(RULES.breaker.open_for, range(1, in_a_row - 1)))
 
 
 def resident() -> int:
@@ -157,6 +156,34 @@ def resident() -> int:
 @pytest.mark.parametrize("traced", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_pulses_soak(traced: bool) -> None:
     soak(hours=1.0, traced=traced)
+
+
+@pytest.mark.parametrize(
+    ("settings", "hours", "seconds", "polls"),
+    [(PULSE, 1, 20, 3.0), (load(environ={}).fleet, 6, 300, 0.25)],
+)
+def test_the_age_of_what_is_well_and_never_changes(
+    settings: FleetSettings, hours: float, seconds: float, polls: float
+) -> None:
+    """As docs/coming-from/pulse.md says: the preset keeps 80 targets younger than 20 s with 4 polls
+    a second, and the defaults younger than 5 min with a twelfth of them."""
+
+    async def main(clock: VirtualClock) -> None:
+        watch, rules = Watch(), failure_rules(settings)
+        fleet = fleet_for(clock, strategy=settings.polling, rules=rules)
+        fleet.add(*(Target(f"t{n}", watch.probe()) for n in range(80)))
+        async with running(fleet):
+            await asyncio.sleep(hours * 3600)
+            watch.at.clear()
+            oldest = 0.0
+            for _ in range(360):
+                await asyncio.sleep(10)
+                oldest = max(oldest, fleet.state(targets=False).staleness or 0.0)
+        assert 0.9 * seconds <= oldest <= seconds * 1.01
+        rate = sum(map(len, watch.at.values())) / 3600
+        assert polls <= rate <= polls * 1.5
+
+    virtually(main)
 
 
 @pytest.mark.soak

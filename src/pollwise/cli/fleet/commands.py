@@ -69,6 +69,12 @@ def run(
         typer.Option(help="Controller store whose tokens the API accepts: sqlite:///farm.db."),
     ] = None,
     metrics_port: MetricsPort = None,
+    metrics_by: Annotated[
+        str | None, typer.Option(help="What metrics are by: group, or target for each target.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings that belong together: pulse.")
+    ] = None,
     node: Annotated[
         str | None, typer.Option(help="Name of this node, if several share a fleet.")
     ] = None,
@@ -94,6 +100,8 @@ def run(
         api_port=api_port,
         api_tokens=api_tokens,
         metrics_port=metrics_port,
+        metrics_by=metrics_by,
+        preset=preset,
         log_format=log_format,
         log_level=log_level,
     )

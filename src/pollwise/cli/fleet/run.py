@@ -17,8 +17,8 @@ from pollwise.cli.fleet.opening import read_checked
 from pollwise.cli.output import say_aside
 from pollwise.cli.running import note, serve_metrics
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.fleet import FailureRules, Fleet, FleetRunOptions
-from pollwise.fleet.control import Control
+from pollwise.fleet import Fleet, FleetRunOptions
+from pollwise.fleet.control import Control, failure_rules
 from pollwise.fleet.definitions.sources import TargetSources
 from pollwise.fleet.definitions.stored import StoredRules
 from pollwise.fleet.file import FleetFile
@@ -54,16 +54,15 @@ async def run(
             goal=settings.goal,
             per_host=settings.per_host,
             detect_within=settings.detect_within,
-            rules=FailureRules(
-                dead_after=settings.dead_after,
-                recheck=settings.recheck,
-                max_retry_after=settings.max_retry_after,
-            ),
+            rules=failure_rules(settings),
             grace=settings.grace,
             lease=settings.lease,
         )
         name = NAME if store is None else store.name
         fleet = Fleet(options, store=store, name=name, node=node)
+        by_target = settings.metrics_by == "target"
+        served = fleet.events, settings.metrics_port, settings.metrics_host
+        stack.callback(serve_metrics(*served, by_target=by_target))
         targets = TargetSources(
             fleet,
             file,
@@ -81,7 +80,6 @@ async def run(
         stack.callback(reload_on_hangup(control))
         await control.start()
         _tell_unknown_groups(control)
-        stack.callback(serve_metrics(fleet.events, settings.metrics_port, settings.metrics_host))
         if settings.api_tokens is not None and settings.api_port is None:
             raise ConfigError("fleet.api_tokens needs the API; give --api-port 8765")
         if settings.api_port is not None:

@@ -15,6 +15,7 @@ from starlette.routing import Route
 from pollwise.fleet.api.access import Refusal
 from pollwise.fleet.api.requests import Operator, Routes, answer, body_of, limit_of, number_of
 from pollwise.fleet.control import CHANGEABLE, NoSuchTarget, note, note_order
+from pollwise.fleet.counting import breakers_of
 from pollwise.fleet.stores.base import ORDERS, TARGET_STATES, TargetOrder
 from pollwise.fleet.views import TargetState, saved_state, target_json, with_pending
 from pollwise.settings.values import shown
@@ -74,12 +75,7 @@ class StateRoutes(Routes):
         if fleet.store is not None and fleet.store.shared:
             held = sum(fleet.is_held(name) for name in fleet.names())
             figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
-        # The breaker of a target that is confirming or backing off is still closed, and that of a
-        # dead one is open, as in the metrics.
-        states = figures["states"]
-        opened, half = states["open"] + states["dead"], states["half-open"]
-        closed = sum(states.values()) - opened - half
-        return {**figures, "breakers": {"closed": closed, "open": opened, "half-open": half}}
+        return {**figures, "breakers": breakers_of(figures["states"])}
 
     async def _states(
         self, names: list[str], pending: Sequence[TargetOrder] | None = None

@@ -113,7 +113,7 @@ class FailureRules:
         return max(self.max_retry_after, max_interval)
 
     def state(self, failures: int, *, dead: bool, asked: bool) -> str:
-        """The state of a target; asked: its next poll is due or in progress."""
+        """The state of a target; asked: it is being polled."""
         if dead:
             return "dead"
         if not failures:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pollwise.fleet.engine.running_target import RunningTarget
-from pollwise.fleet.targets import Reading
+from pollwise.fleet.targets import Reading, Target
+from pollwise.runtime.events import TargetEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +36,10 @@ class PollObserver(Protocol):
     was updated and before it is saved."""
 
     def observed(self, entry: RunningTarget, seen: Observation) -> None: ...
+
+
+def event_of(
+    kind: Callable[..., TargetEvent], fleet: str, target: Target, *facts: Any
+) -> TargetEvent:
+    """An event of a target of this fleet."""
+    return kind(fleet, target.name, target.type, *facts, group=target.group or "")

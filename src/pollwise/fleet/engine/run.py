@@ -22,7 +22,7 @@ from pollwise.errors import ProbeTimeout
 from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, PollSlot
 from pollwise.fleet.engine.failures import is_permanent, text_of, wait_of
 from pollwise.fleet.engine.nodes import RENEW, Nodes
-from pollwise.fleet.engine.observing import Observation
+from pollwise.fleet.engine.observing import Observation, event_of
 from pollwise.fleet.engine.options import FleetRunOptions
 from pollwise.fleet.engine.restore import catch_up, restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
@@ -117,13 +117,9 @@ class FleetRun:
             if self._store is not None and self._nodes is None:
                 await self.saving.enter(self.stop)
                 before = {each.name: each for each in await self._store.load()} | before
-            count, strategy = len(planned), repr(options.strategy)
+            facts = len(planned), options.concurrency, repr(options.strategy), options.budget
             self._load(planned, before, paused)
-            self._bus.emit(
-                events.FleetStarted(
-                    self._name, count, options.concurrency, strategy, options.budget
-                )
-            )
+            self._bus.emit(events.FleetStarted(self._name, *facts))
             if self._nodes is not None:
                 await self._nodes.tend()
                 self._chores.wake(RENEW)
@@ -315,6 +311,8 @@ class FleetRun:
         self._deadlines.watch(slot, deadline)
         if self._bus.wants(events.TargetPolling):
             self._emit(events.TargetPolling, entry, max(started - entry.due, 0.0))
+        if entry.failures and self.scheduler.state(entry) == "half-open":
+            self._report_state(entry)
         error: BaseException | None = None
         reading: Reading | None = None
         try:
@@ -397,14 +395,14 @@ class FleetRun:
     def _failed(
         self, entry: RunningTarget, error: BaseException, started: float, at: float
     ) -> None:
-        was = self.scheduler.state(entry, -math.inf), entry.dead
+        was = self.scheduler.state(entry), entry.dead
         text = text_of(error)
         decision = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
         if decision is not None:
             self._observed(entry, Observation(at, at - started, before=entry.reading, error=text))
             self.saving.touch(entry)
             self._emit(events.TargetFailed, entry, text, entry.failures, decision.delay)
-            if self.scheduler.state(entry, -math.inf) != was[0]:
+            if self.scheduler.state(entry) != was[0]:
                 self._report_state(entry)
             if decision.dead and not was[1]:
                 self._emit(events.TargetDead, entry, text, entry.permanent, decision.delay)
@@ -415,17 +413,17 @@ class FleetRun:
             each.observed(entry, seen)
 
     def _report_state(self, entry: RunningTarget) -> None:
-        self._emit(events.TargetStateChanged, entry, self.scheduler.state(entry, -math.inf))
+        self._emit(events.TargetStateChanged, entry, self.scheduler.state(entry))
 
     def _emit(
         self, event: Callable[..., events.TargetEvent], entry: RunningTarget, *facts: Any
     ) -> None:
-        self._bus.emit(event(self._name, entry.target.name, entry.target.type, *facts))
+        self._bus.emit(event_of(event, self._name, entry.target, *facts))
 
     def _note_end(self, entry: RunningTarget, result: str, started: float, at: float) -> None:
         if self._bus.wants(events.TargetPolled):
-            scheduler, delay = self.scheduler, max(entry.due - at, 0.0)
-            facts = at - started, delay, scheduler.depth, scheduler.queued
+            delay, counts = max(entry.due - at, 0.0), (self.scheduler.depth, self.scheduler.queued)
+            facts = at - started, delay, *counts, entry.strategy.max_interval
             self._emit(events.TargetPolled, entry, result, *facts)
         self.saving.watch_clock()
 

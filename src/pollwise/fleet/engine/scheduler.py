@@ -480,7 +480,6 @@ class Scheduler:
         """The current seconds between two polls of a target; of a dead one, between rechecks."""
         return min(self.rules.recheck, entry.within) if entry.dead else entry.interval
 
-    def state(self, entry: RunningTarget, now: float) -> str:
+    def state(self, entry: RunningTarget) -> str:
         """The state of a target."""
-        asked = entry.place in (FLIGHT, WAITING) or entry.due <= now
-        return self.rules.state(entry.failures, dead=entry.dead, asked=asked)
+        return self.rules.state(entry.failures, dead=entry.dead, asked=entry.place == FLIGHT)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from dataclasses import field
+from typing import ClassVar, NamedTuple
 
 from pollwise.runtime.events.base import Event, event
 
@@ -68,6 +69,46 @@ class FleetSettingsChanged(Event):
     by: str
 
 
+class TargetTally(NamedTuple):
+    """What a node counted of the targets that it polls, of one type and one group.
+
+    states: number of targets in each state. breakers: the same for each state of the breaker.
+    never: number that never succeeded, and are neither paused nor quiet.
+    down: number whose failures are confirmed. stale: number that are older than they should be.
+    due: number that wait for a slot, their host or the budget. overdue: number of those that wait
+    for more than 5 seconds. paused, quiet: number that are not polled on purpose.
+    staleness: age of the oldest last success of those that are not paused or quiet; None if there
+    is none. score: the highest staleness score, 0 to 1, of those.
+    """
+
+    type: str
+    group: str
+    targets: int
+    states: tuple[tuple[str, int], ...]
+    breakers: tuple[tuple[str, int], ...]
+    never: int
+    down: int
+    stale: int
+    due: int
+    overdue: int
+    paused: int
+    quiet: int
+    staleness: float | None
+    score: float
+
+
+@event
+class FleetCounted(Event):
+    """The targets were counted, by type and group; only if something subscribed to this event.
+
+    depth: number of planned polls. due: number of polls that wait for a slot, host or budget.
+    """
+
+    tallies: tuple[TargetTally, ...]
+    depth: int
+    due: int
+
+
 @event
 class FleetTargetsChanged(Event):
     """The file of targets was read again, or definitions in the store were changed.
@@ -97,10 +138,11 @@ class FleetReloadFailed(Event):
 
 @event
 class TargetEvent(Event):
-    """An event of one target. `type` is its probe type."""
+    """An event of one target. `type` is its probe type, `group` its group, if it has one."""
 
     target: str
     type: str
+    group: str = field(default="", kw_only=True)
 
 
 @event
@@ -125,7 +167,7 @@ class TargetPolled(TargetEvent):
     """A poll of a target ended: `changed`, `unchanged`, `failed`, or `dropped` without a result.
 
     delay: seconds until its next poll. depth: number of planned polls. due: number of those that
-    waited for a slot when last counted.
+    waited for a slot when last counted. max_interval: the longest interval of the target.
     """
 
     result: str
@@ -133,6 +175,7 @@ class TargetPolled(TargetEvent):
     delay: float
     depth: int
     due: int = 0
+    max_interval: float = 0.0
 
 
 @event
@@ -166,7 +209,11 @@ class TargetRecovered(TargetEvent):
 
 @event
 class TargetStateChanged(TargetEvent):
-    """The state of a target changed: closed, confirming, backing off, open or dead."""
+    """The state of a target changed: closed, confirming, backing off, open, half-open or dead.
+
+    Its breaker is open if the state is open or dead, half-open while a target that was open is
+    polled, else closed.
+    """
 
     state: str
 
