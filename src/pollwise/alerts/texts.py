@@ -77,6 +77,14 @@ def body_of(payload: Payload) -> str:
     return _cut("\n".join(map(str, lines)))
 
 
+def moment_text(at: Any) -> str:
+    """A time in seconds since 1970 as people read it; "" for None and what is not a time."""
+    try:
+        return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S UTC}"
+    except (OverflowError, OSError, TypeError, ValueError):
+        return ""
+
+
 class Template:
     """A text with fields of a notice. Unknown fields are refused with the nearest known one.
 
@@ -164,14 +172,7 @@ def _field(name: str) -> Callable[[Payload], str]:
 
 
 def _moment(name: str) -> Callable[[Payload], str]:
-    def read(payload: Payload) -> str:
-        at = payload.get(name)
-        try:
-            return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S UTC}"
-        except (OverflowError, OSError, TypeError, ValueError):
-            return ""
-
-    return read
+    return lambda payload: moment_text(payload.get(name))
 
 
 def _lasted(payload: Payload) -> str:

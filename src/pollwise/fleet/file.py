@@ -19,20 +19,24 @@ All errors are reported at once, each with its target and key, and then no targe
 from __future__ import annotations
 
 import re
+import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.errors import ConfigError
 from pollwise.fleet.actions import PutJob
+from pollwise.fleet.definitions.sections import maintenance_of
 from pollwise.fleet.definitions.table import Problem, TargetTables
 from pollwise.fleet.targets import Action, Target
 from pollwise.runtime.redact import without_hidden
 
-_TARGET_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*target[ \t]*\]\]", re.MULTILINE)
+#: The sections of a file, and how each is written.
+_SECTIONS = {"group": "[group.name]", "maintenance": "[[maintenance]]", "target": "[[target]]"}
 _AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
 _PRINTED_MAX = 100
 
@@ -64,6 +68,7 @@ class FleetFile:
     groups: all groups of the file, with and without targets.
     tables, group_tables: the tables of the targets and groups by name, with `${NAME}` as written.
     actions: the actions of the targets, by what is written there.
+    maintenance: the maintenance windows of the file.
     signature: tells whether the file was changed since; None if it was not read from a file.
     """
 
@@ -74,6 +79,7 @@ class FleetFile:
     group_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     actions: Mapping[str, Action] = field(default_factory=dict, repr=False)
     signature: Signature | None = None
+    maintenance: tuple[MaintenanceWindow, ...] = ()
 
     async def close(self, after: FleetFile | None = None) -> None:
         """Close what it opened. after: the file as it was read again, which may use some of it."""
@@ -137,6 +143,7 @@ def read_text(
     actions = None if before is None else before.actions
     reader = _FileReader(text, document, environment, actions, for_views=for_views)
     targets = reader.targets()
+    maintenance = reader.maintenance(targets)
     if reader.problems:
         found = sorted(set(reader.problems), key=lambda each: (each[0] or 0, each[1]))
         raise FleetFileError(path, found)
@@ -148,6 +155,7 @@ def read_text(
         {each["name"]: each for each in document.get("target", ())},
         document.get("group", {}),
         reader.actions,
+        maintenance=maintenance,
     )
 
 
@@ -187,9 +195,9 @@ class _FileReader(TargetTables):
     def targets(self) -> list[Target]:
         """The targets that are correct; what is wrong with the others is in `problems`."""
         for key in self._document:
-            if key not in ("target", "group"):
-                near = get_close_matches(key, ("target", "group"), 1)
-                form = "[group.name]" if near == ["group"] else "[[target]]"
+            if key not in _SECTIONS:
+                near = get_close_matches(key, _SECTIONS, 1)
+                form = _SECTIONS[near[0] if near else "target"]
                 self.wrong(None, f"{key} is not known; write {form}")
         self._read_groups()
         tables = self._document.get("target", [])
@@ -198,9 +206,7 @@ class _FileReader(TargetTables):
             return []
         if not tables and not self.problems:
             self.wrong(None, "there is no target; write [[target]] and its name, type and options")
-        lines: Sequence[int | None] = _lines_of(_TARGET_HEADER, self._text)
-        if len(lines) != len(tables):  # some are inline tables, or a text holds such a line
-            lines = [None] * len(tables)
+        lines = self._lines("target", len(tables))
         names: set[str] = set()
         found: list[Target] = []
         for table, line in zip(tables, lines, strict=True):
@@ -216,6 +222,38 @@ class _FileReader(TargetTables):
         for group in self.groups.keys() - used:
             self.check_group(group)
         return found
+
+    def maintenance(self, targets: Iterable[Target]) -> tuple[MaintenanceWindow, ...]:
+        """The maintenance windows that are correct, for these targets and all groups."""
+        names = {each.name for each in targets} | set(self._written_names())
+        tables = self._document.get("maintenance")
+        lines = self._lines("maintenance", len(tables) if isinstance(tables, list) else 0)
+
+        def wrong(number: int | None, what: str) -> None:
+            self.wrong(None if number is None else lines[number], what)
+
+        groups = self._known_groups()
+        return maintenance_of(self._document, names, groups, time.time(), wrong)
+
+    def _written_names(self) -> Iterator[str]:
+        """The names in the tables of targets, also of those with errors."""
+        tables = self._document.get("target", ())
+        for each in tables if isinstance(tables, list) else ():
+            if isinstance(each, dict) and isinstance(each.get("name"), str):
+                yield each["name"]
+
+    def _known_groups(self) -> set[str]:
+        tables = self._document.get("target", ())
+        listed = tables if isinstance(tables, list) else ()
+        used = [each.get("group") for each in listed if isinstance(each, dict)]
+        return {*self.groups, *(each for each in used if isinstance(each, str))}
+
+    def _lines(self, section: str, count: int) -> Sequence[int | None]:
+        """The lines of the headers of a list of tables."""
+        header = re.compile(rf"^[ \t]*\[\[[ \t]*{section}[ \t]*\]\]", re.MULTILINE)
+        lines = _lines_of(header, self._text)
+        # Some may be inline tables, or a text may hold such a line.
+        return lines if len(lines) == count else [None] * count
 
     def _read_groups(self) -> None:
         groups = self._document.get("group", {})

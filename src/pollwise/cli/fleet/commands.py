@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.fleet import opening
+from pollwise.cli.fleet import alerts, maintenance, opening
 from pollwise.cli.fleet.history import history
 from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.fleet.run import run as run_fleet
@@ -210,6 +210,9 @@ def top(
 
 
 app.command("history")(history)
+app.command("alerts")(alerts.alerts)
+app.command("ack")(alerts.ack)
+app.add_typer(maintenance.app, name="maintenance")
 
 
 @app.command("dead")

@@ -94,19 +94,25 @@ def has_file(settings: Settings) -> bool:
     return settings.is_set("fleet.file") or Path(settings.fleet.file).exists()
 
 
-def targets_of(settings: Settings) -> tuple[Target, ...]:
-    """The targets of the file; none if there is no file and none was named.
+def viewed_file(settings: Settings) -> FleetFile | None:
+    """The file of targets, to show what is in it; None if there is no file and none was named.
 
     A wrong file is only a warning: the store still has the state of what runs.
     """
     if not has_file(settings):
-        return ()
+        return None
     import_from_here()
     try:
-        return read(settings.fleet.file, for_views=True).targets
+        return read(settings.fleet.file, for_views=True)
     except FleetFileError as error:
         warn(f"{error}\nSo only the targets in the store are used.")
-        return ()
+        return None
+
+
+def targets_of(settings: Settings) -> tuple[Target, ...]:
+    """The targets of the file."""
+    found = viewed_file(settings)
+    return () if found is None else found.targets
 
 
 async def take_snapshot(

@@ -7,6 +7,10 @@
     GET   /api/fleet/targets/NAME/history        uptime, percentiles, incidents; ?since=7d
     GET   /api/fleet/uptime                      the uptimes of all targets
     GET   /api/fleet/incidents                   when targets were down, newest first
+    GET   /api/fleet/maintenance                 maintenance windows
+    POST  /api/fleet/maintenance                 {"groups": ["shop"], "for": "2h", "note": "…"}
+    POST  /api/fleet/maintenance/ID/end          end a window that is under way
+    DELETE /api/fleet/maintenance/ID             delete a window
     GET   /api/fleet/polling                     the polling settings, and where each comes from
     GET   /api/fleet/audit                       who changed what, newest first
     PATCH /api/fleet/polling {"group": null, "enabled": false, "base_interval": "10s", …}

@@ -13,6 +13,7 @@ from starlette.routing import Mount, Route
 from pollwise.errors import PollwiseError, StoreError
 from pollwise.fleet.api.access import CODES, Authorise, Refusal
 from pollwise.fleet.api.history import HistoryRoutes
+from pollwise.fleet.api.maintenance import MaintenanceRoutes
 from pollwise.fleet.api.requests import answer
 from pollwise.fleet.api.state import StateRoutes
 from pollwise.fleet.control import Control, NoSuchTarget
@@ -42,7 +43,11 @@ def served(control: Control, authorise: Authorise) -> Starlette:
 def application(control: Control, authorise: Authorise) -> Starlette:
     """The API, to mount at /api/fleet."""
     # The state's routes come last: those of orders fit all addresses.
-    parts = (HistoryRoutes(control, authorise), StateRoutes(control, authorise))
+    parts = (
+        HistoryRoutes(control, authorise),
+        MaintenanceRoutes(control, authorise),
+        StateRoutes(control, authorise),
+    )
     return _closed(routes=[route for each in parts for route in each.routes()], authorise=authorise)
 
 

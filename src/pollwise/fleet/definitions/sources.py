@@ -313,7 +313,9 @@ class TargetSources:
             listed = ", ".join(map(repr, both[:NAMES_LISTED])) + ", …" * (len(both) > NAMES_LISTED)
             text = f"defined in the file and in the store, so the file is used: {listed}"
             logger.warning(text, extra={"action": "defined_twice", "fields": {"count": len(both)}})
-        return self.fleet.replace((self._made | targets).values())
+        changes = self.fleet.replace((self._made | targets).values())
+        self.fleet.maintenance.set_file(() if file is None else file.maintenance)
+        return changes
 
     def _report(self, changes: ReplacedTargets, by: str, *, always: bool = False) -> None:
         if changes or always:

@@ -1,0 +1,127 @@
+"""`pollwise fleet alerts` and `ack`: which alerts are open, and that somebody knows of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from pollwise.alerts.values import PAGE_MAX, Alert, AlertFilter, AlertPage
+from pollwise.alerts.views import alert_json, checked_note
+from pollwise.cli.fleet import opening
+from pollwise.cli.fleet.opening import File, Store
+from pollwise.cli.options import Json
+from pollwise.cli.output import (
+    NOTHING,
+    fail,
+    moment,
+    print_json,
+    print_table,
+    rounded,
+    say,
+    visible,
+    warn,
+)
+from pollwise.errors import ConfigError
+from pollwise.fleet.control import note as write_audit
+from pollwise.fleet.stores.base import FleetStore
+
+
+def alerts(
+    every: Annotated[bool, typer.Option("--all", help="Also those that are closed.")] = False,
+    only_open: Annotated[bool, typer.Option("--open", help="Only open ones (default).")] = False,
+    target: Annotated[str | None, typer.Option(help="Only those of this target.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only those of this group.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Maximum number of alerts.")] = 50,
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """List the open alerts, newest first.
+
+    Example: pollwise fleet alerts --all --target "front page" --store sqlite:///fleet.db
+    """
+    if every and only_open:
+        raise ConfigError("give --all or --open, not both")
+    chosen = AlertFilter(None if every else "open", target, group, limit)
+
+    async def work(opened: FleetStore) -> AlertPage:
+        return await opened.alerts(chosen)
+
+    page = opening.with_store(opening.settings_for(file, store), work)
+    if as_json:
+        listed = [alert_json(each) for each in page.alerts]
+        print_json({"alerts": listed, "next": page.next})
+        return
+    now = time.time()
+    print_table(
+        ("id", "target", "condition", "severity", "state", "since", "known to", "summary"),
+        [
+            (
+                each.id,
+                each.target,
+                each.when,
+                each.severity,
+                _state(each, now),
+                moment(each.since),
+                _known_to(each),
+                each.summary or NOTHING,
+            )
+            for each in page.alerts
+        ],
+        empty="no alerts" if every else "no open alerts",
+        narrow=("severity", "since", "known to"),
+        cut="summary",
+    )
+    if page.next is not None:
+        warn(f"there are more; give a --limit above {limit}, or name a --target or --group")
+
+
+def ack(
+    ids: Annotated[list[str], typer.Argument(help="Ids of open alerts, as `alerts` shows them.")],
+    note: Annotated[str, typer.Option(help="What is known, for the others.")] = "",
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Acknowledge open alerts: somebody knows, so they are not repeated. Their end is still sent.
+
+    Example: pollwise fleet ack ID --note "disk is being replaced" --store sqlite:///fleet.db
+    """
+    said = checked_note(note)
+
+    async def work(opened: FleetStore) -> list[Alert]:
+        known = {each.id: each for each in await opened.alerts_by_id(ids)}
+        for id in ids:
+            if id not in known:
+                raise ConfigError(f"there is no alert {id!r}; `pollwise fleet alerts` lists them")
+        found = await opened.acknowledge(ids, opening.asker(), said)
+        for each in found:
+            about, detail = f"{each.target}: {each.when}", f"{each.id} {said}".strip()
+            await write_audit(
+                opened, opening.asker(), "alert.acknowledge", about, detail, "the command line"
+            )
+        return found
+
+    found = opening.with_store(opening.settings_for(file, store), work)
+    if as_json:
+        print_json([alert_json(each) for each in found])
+    for each in found if not as_json else ():
+        say(f"acknowledged: {visible(each.target)}: {visible(each.when)}")
+    closed = sorted(set(ids) - {each.id for each in found})
+    if closed:
+        fail(f"already closed: {', '.join(map(visible, closed))}")
+        raise typer.Exit(1)
+
+
+def _state(alert: Alert, now: float) -> str:
+    if alert.lasted is not None:
+        return f"lasted {rounded(alert.lasted)}"
+    return f"open for {rounded(max(now - alert.since, 0.0))}"
+
+
+def _known_to(alert: Alert) -> str:
+    if alert.acknowledged_by is None:
+        return NOTHING
+    return f"{alert.acknowledged_by}: {alert.note}" if alert.note else alert.acknowledged_by
