@@ -23,7 +23,7 @@ from pollwise.fleet.history.values import (
     TargetRollup,
     TimeInStates,
 )
-from pollwise.fleet.history.views import incidents, strips, target_history, uptimes
+from pollwise.fleet.history.views import incidents, open_history, strips, target_history, uptimes
 from pollwise.fleet.stores.base import FleetStore, SavedTarget, SaveExtras
 from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
@@ -244,7 +244,7 @@ def test_rows_are_bounded_for_each_target(run: Callable[..., None]) -> None:
         assert await store.rollups(["b"], "hour", 0) == others[:1]
         bare = await store.rollups(["b"], "hour", 0, figures=False)
         assert bare[0].figures.polls == 0
-        [times] = await store.spent(["b"], [("hour", START), ("day", START + DAY)])
+        [times] = await store.spent(["b"], [("hour", START), ("day", START + DAY)], START)
         assert times.spent == (TimeInStates(10, 5, 1), TimeInStates())
 
         again = some_rollup("b", "hour", 0)
@@ -379,6 +379,53 @@ def test_periods_that_overlap_or_lack_one_are_put_in_order(tmp_path: Path) -> No
 
     clock = VirtualClock(START)
     clock.run(main(clock))
+
+
+class Watched(SqliteFleetStore):
+    """Checks what each transaction left: what a process that is killed then leaves behind."""
+
+    saves = 0
+
+    async def save(self, batch, extras=None):  # type: ignore[no-untyped-def]
+        refused = await super().save(batch, extras)
+        for each in await self.load():
+            opened = open_history(each)
+            if opened is not None:
+                type(self).saves += 1
+                periods = await self.periods([each.name], 0)
+                assert not periods or periods[0].ended_at == opened.started_at
+                for length, rest in (("hour", opened.hour), ("day", opened.day)):
+                    rows = await self.rollups([each.name], length, 0)  # type: ignore[arg-type]
+                    assert all(row.at < rest.at for row in rows)
+        return refused
+
+
+def test_each_save_leaves_a_whole_history(tmp_path: Path) -> None:
+    async def main(clock: VirtualClock) -> None:
+        store = Watched(tmp_path / "fleet.db", clock=clock)
+        await until(clock, 22 * HOUR)
+        outages = [(n * HOUR, n * HOUR + 700) for n in range(22, 27)]
+        async with running(fleet_of(clock, store, *outages, every="120s")):
+            await until(clock, 27 * HOUR)
+        assert store.saves > 100
+        assert len(await store.periods(None, 0)) >= 8
+        assert len(await store.rollups(["shop"], "day", 0)) == 1
+        await store.close()
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))
+
+
+def test_rows_of_a_clock_that_was_ahead_do_not_count(run: Callable[..., None]) -> None:
+    async def main(store: FleetStore, clock: VirtualClock) -> None:
+        rows = [some_rollup("a", "hour", 1), some_rollup("a", "hour", 9_000)]
+        wrong = Period("a", "down", START + 300 * DAY, START + 301 * DAY)
+        await store.save([SavedTarget("a")], SaveExtras([wrong], rows))
+        now = START + 2 * HOUR
+        assert (await uptimes(store, ["a"], now))["a"].windows["24h"] == rows[0].times
+        assert await incidents(store, START, now) == []
+
+    run(main)
 
 
 class Plain(FleetStore):

@@ -132,7 +132,7 @@ async def uptimes(store: FleetStore, names: Sequence[str], now: float) -> dict[s
     _check_targets(names)
     windows = [window_of(each, now) for each in UPTIME_WINDOWS.values()]
     found = {}
-    for each in await store.spent(names, windows):
+    for each in await store.spent(names, windows, now):
         opened = open_history(each.saved)
         rest = _open_rollups_of(opened, now)
         spent = {
@@ -237,7 +237,9 @@ async def incidents(
     opened = await open_incidents(store, now, name=name, limit=limit)
     found = [each for each in opened if before is None or each.started_at < before]
     known = {(each.target, each.started_at) for each in found}
-    finished = await store.periods(names, since, state="down", before=before, limit=limit)
+    # Not those of the future, from a clock that was wrong.
+    last = now if before is None else min(before, now)
+    finished = await store.periods(names, since, state="down", before=last, limit=limit)
     found += [
         Incident(each.target, each.started_at, each.ended_at, each.lasted, each.reason)
         for each in finished

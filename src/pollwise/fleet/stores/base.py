@@ -300,10 +300,11 @@ class FleetStore(ABC):
         raise self._cannot("keep history")
 
     async def spent(
-        self, names: Sequence[str], windows: Sequence[tuple[RollupLength, float]]
+        self, names: Sequence[str], windows: Sequence[tuple[RollupLength, float]], until: float
     ) -> list[TargetTimes]:
         """The sums of the finished hours or days of each target since a time, for each window.
 
+        until: those that begin later are left out: the clock may have been wrong.
         Targets that the store does not know are left out.
         """
         raise self._cannot("keep history")

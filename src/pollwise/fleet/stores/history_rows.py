@@ -30,6 +30,14 @@ def place_of(length: RollupLength, since: float) -> tuple[int, int]:
     return number, math.ceil(since / seconds)
 
 
+def window_places(
+    windows: Sequence[tuple[RollupLength, float]], until: float
+) -> list[tuple[int, int, int]]:
+    """The stored length of each window, and its first and last hour or day."""
+    places = [(place_of(length, since), _LENGTHS[length][1]) for length, since in windows]
+    return [(number, first, math.floor(until / seconds)) for (number, first), seconds in places]
+
+
 def rollup_row(rollup: TargetRollup) -> tuple[int, int, int, int, int]:
     """Length, place and milliseconds in each state."""
     times = rollup.times

@@ -18,7 +18,13 @@ from pollwise.fleet.history.values import (
     TargetRollup,
 )
 from pollwise.fleet.stores.base import FleetStore, SavedTarget, SaveExtras, TargetTimes
-from pollwise.fleet.stores.history_rows import place_of, rollup_from, rollup_row, times_from
+from pollwise.fleet.stores.history_rows import (
+    place_of,
+    rollup_from,
+    rollup_row,
+    times_from,
+    window_places,
+)
 from pollwise.runtime.jobs import storable
 from pollwise.storage.postgres.params import Param, flag, number, numbers, text, texts
 
@@ -41,15 +47,10 @@ class PostgresTargetHistory(FleetStore):
         return [rollup_from(length, *row) for row in rows]
 
     async def spent(
-        self, names: Sequence[str], windows: Sequence[tuple[RollupLength, float]]
+        self, names: Sequence[str], windows: Sequence[tuple[RollupLength, float]], until: float
     ) -> list[TargetTimes]:
-        places = [place_of(*each) for each in windows]
-        params = [
-            text(self.name),
-            texts(names),
-            numbers(length for length, _ in places),
-            numbers(since for _, since in places),
-        ]
+        places = zip(*window_places(windows, until), strict=True)
+        params = [text(self.name), texts(names), *map(numbers, places)]
         rows = await self.database.rows("spent", params, safe=True)
         return [TargetTimes(saved_from(*row), times_from(json.loads(sums))) for *row, sums in rows]
 

@@ -80,15 +80,16 @@ ORDER BY h.name, r.at
 
 -- name: spent
 -- The targets as in `load`, with a JSON list of the sums for each window; in one statement, so that no hour
--- is missed or counted twice. $3 and $4: the length and the begin of each window.
+-- is missed or counted twice. $3 to $5: the length, the first and the last place of each window.
 SELECT t.name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
        changed_at, "interval", type, "group", more,
        (SELECT json_agg(json_build_array(up, down, maintenance) ORDER BY place)::text FROM (
            SELECT w.place, coalesce(sum(r.up), 0) AS up, coalesce(sum(r.down), 0) AS down,
                   coalesce(sum(r.maintenance), 0) AS maintenance
-           FROM unnest($3::integer[], $4::integer[]) WITH ORDINALITY AS w (length, since, place)
+           FROM unnest($3::integer[], $4::integer[], $5::integer[])
+               WITH ORDINALITY AS w (length, first, last, place)
            LEFT JOIN {schema}.fleet_rollups AS r
-               ON r.target = h.id AND r.length = w.length AND r.at >= w.since
+               ON r.target = h.id AND r.length = w.length AND r.at BETWEEN w.first AND w.last
            GROUP BY w.place
        ) AS sums)
 FROM {schema}.fleet_targets AS t

@@ -21,6 +21,7 @@ from pollwise.fleet.stores.history_rows import (
     rollup_from,
     rollup_row,
     times_from,
+    window_places,
 )
 from pollwise.storage.sqlite.file import SqliteFile
 
@@ -69,9 +70,9 @@ class TargetHistoryTables(SqliteFile):
         return [rollup_from(length, *row) for row in rows]
 
     def spent(
-        self, names: Sequence[str], windows: Sequence[tuple[RollupLength, float]]
+        self, names: Sequence[str], windows: Sequence[tuple[RollupLength, float]], until: float
     ) -> list[TargetTimes]:
-        places = json.dumps([place_of(*each) for each in windows])
+        places = json.dumps(window_places(windows, until))
         rows = self._rows("spent", names=json.dumps(list(names)), windows=places)
         return [TargetTimes(saved_from(*row), times_from(json.loads(sums))) for *row, sums in rows]
 

@@ -106,14 +106,15 @@ WHERE h.fleet = :fleet AND h.name IN (SELECT value FROM json_each(:names))
 ORDER BY h.name, r.at;
 
 -- name: spent
--- :names is a JSON list, :windows one of [length, since]. The targets as in `load`, with a JSON list
+-- :names is a JSON list, :windows one of [length, first, last]. The targets as in `load`, with a JSON list
 -- of the sums for each window; in one statement, so that no hour is missed or counted twice.
 SELECT t.name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
        changed_at, interval, type, "group", more,
        (SELECT json_group_array(json_array(up, down, maintenance)) FROM (
            SELECT total(r.up) AS up, total(r.down) AS down, total(r.maintenance) AS maintenance
            FROM json_each(:windows) AS w LEFT JOIN pollwise_fleet_rollups AS r
-               ON r.target = h.id AND r.length = w.value ->> 0 AND r.at >= w.value ->> 1
+               ON r.target = h.id AND r.length = w.value ->> 0
+                  AND r.at BETWEEN w.value ->> 1 AND w.value ->> 2
            GROUP BY w.key ORDER BY w.key
        ))
 FROM pollwise_fleet_targets AS t
