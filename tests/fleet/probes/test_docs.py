@@ -12,7 +12,9 @@ from pollwise.fleet.probes import MODULES, facts_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "fleet-probes.md"
 FILES = re.findall(r"^```toml[^\n]*\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-ENVIRONMENT = dict.fromkeys(("API_TOKEN", "DB_PASSWORD", "HOOK_PATH", "HOOK_SECRET"), "x")
+ENVIRONMENT = dict.fromkeys(
+    ("API_TOKEN", "DB_PASSWORD", "HOOK_PATH", "HOOK_SECRET", "SHOP_PASSWORD"), "x"
+)
 
 
 @pytest.mark.parametrize("text", FILES, ids=lambda text: text.split('name = "')[1].split('"')[0])

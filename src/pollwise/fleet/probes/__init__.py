@@ -28,6 +28,7 @@ MODULES = {
     "prometheus": "prometheus",
     "queue": "work.queue",
     "sql": "sql",
+    "steps": "http.steps",
     "tcp": "net.tcp",
 }
 
