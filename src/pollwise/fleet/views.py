@@ -47,6 +47,7 @@ class TargetState:
     deferred_since: when it would have been polled without its quiet hours; None if they defer
         nothing.
     down_since: when the failures began that are now confirmed; None while it is not down.
+    origin: where it is defined: "file", "api" or "code"; None if that is not known here.
     staleness: age of its last success; None if it never succeeded.
     diff: the last change of the text that its probe selects; None if it selects none.
     score: how stale it is, from 0 to 1: its staleness as a share of its max_interval, or 1 if it
@@ -81,6 +82,7 @@ class TargetState:
     summary: str | None
     facts: dict[str, Any]
     diff: str | None
+    origin: str | None
     pending: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -169,6 +171,7 @@ def saved_state(
         summary=reading.get("summary"),
         facts=reading.get("facts") or {},
         diff=reading.get("diff"),
+        origin=None if target is None else target.origin,
     )
 
 
@@ -366,8 +369,10 @@ def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:
 
 def target_json(each: TargetState) -> Mapping[str, Any]:
     """A target for the API and for scripts."""
+    known = each.as_dict()
     return {
-        **each.as_dict(),
+        "from": known.pop("origin"),
+        **known,
         "last_success_at": each.succeeded_at,
         "last_error": each.error,
         "last_error_at": each.failed_at,

@@ -1,7 +1,10 @@
 """The HTTP API of a fleet: its state, orders for its targets, and its polling settings.
 
     GET   /api/fleet/state                       all figures, each target's last success and error
-    GET   /api/fleet/targets/NAME                one target
+    GET   /api/fleet/targets/NAME                one target, and its definition without secrets
+    POST  /api/fleet/targets {"name": …, …}      define a target, as in fleet.toml
+    PUT   /api/fleet/targets/NAME {"type": …, …} the same, or change its definition
+    DELETE /api/fleet/targets/NAME               remove it
     POST  /api/fleet/targets/NAME/ORDER          retry, close-breaker, pause, resume, poll-now
     POST  /api/fleet/ORDER {"targets": [names]}  the same for several targets
     GET   /api/fleet/targets/NAME/history        uptime, percentiles, incidents; ?since=7d
@@ -12,6 +15,7 @@
     POST  /api/fleet/maintenance/ID/end          end a window that is under way
     DELETE /api/fleet/maintenance/ID             delete a window
     GET   /api/fleet/polling                     the polling settings, and where each comes from
+    GET   /openapi.json                          this API in the form that programs read
     GET   /api/fleet/audit                       who changed what, newest first
     PATCH /api/fleet/polling {"group": null, "enabled": false, "base_interval": "10s", …}
 

@@ -31,6 +31,8 @@ CODES = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
+    409: "conflict",
+    412: "changed_meanwhile",
     413: "too_large",
     503: "store_unavailable",
 }

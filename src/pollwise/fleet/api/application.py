@@ -12,11 +12,16 @@ from starlette.routing import Mount, Route
 
 from pollwise.errors import PollwiseError, StoreError
 from pollwise.fleet.api.access import CODES, Authorise, Refusal
+from pollwise.fleet.api.description import DescriptionRoutes
 from pollwise.fleet.api.history import HistoryRoutes
 from pollwise.fleet.api.maintenance import MaintenanceRoutes
 from pollwise.fleet.api.requests import answer
 from pollwise.fleet.api.state import StateRoutes
+from pollwise.fleet.api.targets import TargetRoutes
 from pollwise.fleet.control import Control, NoSuchTarget
+from pollwise.fleet.definitions.sources import DefinedElsewhere
+from pollwise.fleet.definitions.table import WrongDefinition
+from pollwise.fleet.stores.definitions import DefinitionConflict
 from pollwise.runtime.http import allowed_methods
 
 
@@ -34,6 +39,7 @@ def served(control: Control, authorise: Authorise) -> Starlette:
         routes=[
             Route("/livez", livez, methods=["GET"]),
             Route("/readyz", readyz, methods=["GET"]),
+            *DescriptionRoutes(control, authorise).routes(),
             Mount("/api/fleet", application(control, authorise)),
         ],
         authorise=authorise,
@@ -43,11 +49,8 @@ def served(control: Control, authorise: Authorise) -> Starlette:
 def application(control: Control, authorise: Authorise) -> Starlette:
     """The API, to mount at /api/fleet."""
     # The state's routes come last: those of orders fit all addresses.
-    parts = (
-        HistoryRoutes(control, authorise),
-        MaintenanceRoutes(control, authorise),
-        StateRoutes(control, authorise),
-    )
+    kinds = (HistoryRoutes, MaintenanceRoutes, TargetRoutes, DescriptionRoutes, StateRoutes)
+    parts = [kind(control, authorise) for kind in kinds]
     return _closed(routes=[route for each in parts for route in each.routes()], authorise=authorise)
 
 
@@ -76,15 +79,22 @@ def _closed(routes: list[Any], authorise: Authorise) -> Starlette:
 
 
 async def _refused(_: Request, error: Exception) -> Response:
+    items = error.problems if isinstance(error, WrongDefinition) else ()
     if isinstance(error, NoSuchTarget):
         error = Refusal(404, str(error), "GET /api/fleet/state lists all targets.")
+    elif isinstance(error, DefinedElsewhere):
+        error = Refusal(409, str(error), "Change it where it is defined.", code="defined_elsewhere")
+    elif isinstance(error, DefinitionConflict):
+        error = Refusal(412, str(error), "GET the target and send its ETag as If-Match.")
     elif isinstance(error, StoreError):
         error = Refusal(503, str(error), "Try again in a few seconds; the fleet's log says more.")
     elif not isinstance(error, HTTPException):
         error = Refusal(400, str(error))
     code = getattr(error, "code", CODES.get(error.status_code, "refused"))
     what_to_do = getattr(error, "what_to_do", "")
-    content = {"code": code, "message": error.detail, "what_to_do": what_to_do}
+    content: dict[str, Any] = {"code": code, "message": error.detail, "what_to_do": what_to_do}
+    if items:
+        content["items"] = items
     response = JSONResponse({"error": content}, error.status_code, {"Cache-Control": "no-store"})
     response.headers.update(error.headers or {})
     return response

@@ -58,12 +58,16 @@ async def body_of(request: Request) -> dict[str, Any]:
         if len(raw) > BODY_MAX:
             raise Refusal(413, f"the body is larger than {BODY_MAX} bytes")
     try:
-        found = json.loads(raw or b"{}")
+        found = json.loads(raw or b"{}", parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise Refusal(400, "the body is not JSON") from None
     if not isinstance(found, dict):
         raise Refusal(400, "the body is not a JSON object")
     return found
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
 
 
 def check_query(request: Request, *known: str) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from pollwise.fleet.api.access import Refusal
 from pollwise.fleet.api.requests import Operator, Routes, answer, body_of, limit_of, number_of
+from pollwise.fleet.api.targets import definition_json, tagged
 from pollwise.fleet.control import CHANGEABLE, NoSuchTarget, note, note_order
 from pollwise.fleet.counting import breakers_of
 from pollwise.fleet.stores.base import ORDERS, TARGET_STATES, TargetOrder
@@ -102,7 +103,8 @@ class StateRoutes(Routes):
         await self._reader(request)
         name = request.path_params["name"]
         for each in await self._states([name]):
-            return answer(target_json(each))
+            defined = self._control.targets.defined(name)
+            return tagged(answer({**target_json(each), **definition_json(defined)}), defined)
         raise NoSuchTarget([name])
 
     async def order_one(self, request: Request) -> Response:

@@ -214,6 +214,10 @@ class TargetSources:
         await store.define({name: None}, by, {} if version is None else {name: version})
         await self.check_store()
 
+    def has(self, name: str) -> bool:
+        """True if the store has a definition of this name, as far as this node knows."""
+        return name in self._stored
+
     def defined(self, name: str) -> Defined:
         """The definition of a target."""
         if self.file is not None and name in self.file.tables:
