@@ -54,7 +54,10 @@ def test_a_fleet_runs_and_is_watched_and_takes_orders(file: Path) -> None:
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["breakers"]["open"] == 1
         with urllib.request.urlopen(metrics) as answer:
-            assert "pollwise_fleet_poll_total{" in answer.read().decode()
+            text = answer.read().decode()
+            assert 'pollwise_fleet_poll_total{group="shaky",result="failed",type="command"}' in text
+            assert 'pollwise_fleet_targets{group="",type="command"} 2.0' in text
+            assert "target=" not in text
         # Orders from another process.
         result = good("fleet", "pause", "fine", "--store", STORE)
         assert "pause: fine" in result.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +176,29 @@ def test_only_what_should_have_been_polled_counts() -> None:
     assert found(late, max_due=2, max_staleness=100.0) == [
         "3 polls are overdue by more than 5s; the goal (fleet.max_due) is at most 2"
     ]
+
+
+def test_what_waits_for_the_budget_is_due() -> None:
+    """And overdue if it waits for long: it should have been polled."""
+
+    async def main(clock: VirtualClock) -> None:
+        watch, fleet = Watch(), fleet_for(clock, budget=1.0)
+        fleet.add(*(Target(f"t{n}", watch.probe()) for n in range(30)))
+        async with running(fleet):
+            await asyncio.sleep(300)
+            for name in fleet.names():
+                fleet.poll_now(name)
+            for seconds, overdue in ((0.5, False), (10.0, True)):
+                await asyncio.sleep(seconds)
+                whole = fleet.state()
+                plans = Counter(each.plan for each in whole.target_list)
+                assert plans["due"] + plans["overdue"] == whole.due > 10
+                assert plans["overdue"] == whole.overdue
+                assert bool(whole.overdue) is overdue
+            await asyncio.sleep(60)
+            assert fleet.state().overdue == 0
+
+    virtually(main)
 
 
 def test_the_score_is_the_share_of_the_longest_interval() -> None:
