@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -23,13 +24,22 @@ from pollwise.fleet.history.values import (
     TargetRollup,
     TimeInStates,
 )
-from pollwise.fleet.history.views import incidents, open_history, strips, target_history, uptimes
+from pollwise.fleet.history.views import (
+    UPTIME_WINDOWS,
+    incidents,
+    open_history,
+    strips,
+    target_history,
+    uptimes,
+    window_of,
+)
 from pollwise.fleet.stores.base import FleetStore, SavedTarget, SaveExtras
 from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.rollups.histogram import Histogram
 from pollwise.storage.postgres.schema import script
+from tests.fleet.history.test_tracker import Followed, Poll
 from tests.fleet.world import fleet_for, running
 from tests.support.servers import Postgres
 
@@ -86,7 +96,7 @@ def fleet_of(
     clock: VirtualClock, store: FleetStore, *outages: tuple[float, float], every: str = "60s"
 ) -> Fleet:
     fleet = fleet_for(clock, store=store, lease="1h")
-    fleet.add(Target("shop", Server(clock, *outages), every, group="web"))
+    fleet.add(Target("shop", Server(clock, *outages), every, group="web", dead_after=1000))
     return fleet
 
 
@@ -95,45 +105,43 @@ async def until(clock: VirtualClock, after: float) -> None:
 
 
 def test_an_outage_of_a_running_fleet(run: Callable[..., None]) -> None:
+    """From 23:00 to 00:30, with an outage at midnight."""
+
     async def main(store: FleetStore, clock: VirtualClock) -> None:
-        async with running(fleet_of(clock, store, (5 * HOUR, 6 * HOUR), every="300s")):
-            await until(clock, 5.5 * HOUR)
+        await until(clock, 23 * HOUR)
+        async with running(fleet_of(clock, store, (23.8 * HOUR, 24.1 * HOUR))):
+            await until(clock, 24 * HOUR - 1)
             [open_one] = await incidents(store, START, clock.epoch())
             assert open_one.open
             assert open_one.reason == "OSError: no answer"
-            await until(clock, 30 * HOUR)
+            await until(clock, 24.5 * HOUR)
         now = clock.epoch()
-        found = await target_history(store, "shop", now - 2 * DAY, now)
+        found = await target_history(store, "shop", now - DAY, now)
         assert found is not None
         [incident] = found.incidents
         assert incident.ended_at is not None
-        assert incident.started_at - START == pytest.approx(5 * HOUR, abs=301)
-        assert incident.ended_at - START == pytest.approx(6 * HOUR, abs=1801), "a dead target"
+        assert incident.started_at == open_one.started_at
+        assert incident.started_at - START == pytest.approx(23.8 * HOUR, abs=61)
+        assert incident.ended_at - START == pytest.approx(24.1 * HOUR, abs=301), "its breaker"
         assert [each.state for each in found.periods] == ["up", "down", "up"]
         assert all(one.ended_at == other.started_at for one, other in pairwise(found.periods))
         assert found.periods[-1].ended_at == now
         assert found.times.down == pytest.approx(incident.lasted, abs=0.01)
-        assert found.times.up + found.times.down == pytest.approx(30 * HOUR, abs=301)
+        assert found.times.up + found.times.down == pytest.approx(1.5 * HOUR, abs=61)
         assert found.state == "up"
         assert 0.09 < (found.figures.latency.quantile(0.95) or 0) < 0.12
         assert found.figures.value_mean == 42.0
         assert found.figures.failed > 5
-        assert [each.at for each in found.points] == [START + n * HOUR for n in range(30)]
+        assert [each.at for each in found.points] == [START + 23 * HOUR, START + 24 * HOUR]
 
         rates = (await uptimes(store, ["shop", "none"], now))["shop"]
         assert rates.state == "up"
-        share = rates.windows["30d"].uptime
-        assert share == pytest.approx(1 - incident.lasted / (30 * HOUR), abs=1e-3)
-        assert rates.windows["90d"] == rates.windows["30d"]
-        assert rates.windows["7d"].down == pytest.approx(incident.lasted, abs=0.01)
-        first = (incident.started_at - START, incident.ended_at - START)
-        assert first[0] < 6 * HOUR, "a window of a day begins at a full hour, here the seventh"
-        assert rates.windows["24h"].down == pytest.approx(max(first[1] - 6 * HOUR, 0), abs=0.01)
-
+        assert rates.since == incident.ended_at
+        assert {each.uptime for each in rates.windows.values()} == {found.times.uptime}
         [days] = (await strips(store, ["shop"], now, cells=3)).values()
-        assert [each.state for each in days] == ["unknown", "down", "up"]
-        [hours] = (await strips(store, ["shop"], now, cells=48, seconds=HOUR)).values()
-        assert [each.state for each in hours][-26:-23] == ["down", "down", "up"]
+        assert [each.state for each in days] == ["unknown", "down", "down"]
+        [hours] = (await strips(store, ["shop"], now, cells=4, seconds=HOUR)).values()
+        assert [each.state for each in hours] == ["unknown", "unknown", "down", "down"]
         assert sum(each.times.down for each in hours) == pytest.approx(incident.lasted, abs=0.01)
 
         [again] = await incidents(store, START, now, name="shop")
@@ -142,7 +150,45 @@ def test_an_outage_of_a_running_fleet(run: Callable[..., None]) -> None:
         plain = history_json(found)
         assert plain["uptime"] == found.times.uptime
         assert plain["latency"]["p95"] == found.figures.latency.quantile(0.95)
-        assert uptimes_json(rates)["windows"]["30d"]["uptime"] == share
+        assert uptimes_json(rates)["windows"]["30d"]["uptime"] == found.times.uptime
+
+    run(main)
+
+
+def test_windows_of_different_lengths(run: Callable[..., None]) -> None:
+    """Forty days of polls, with outages on the first day, ten days ago, and three days ago."""
+
+    async def main(store: FleetStore, clock: VirtualClock) -> None:
+        world, random = Followed(), Random(5)
+        outages = (0.5 * DAY, 30 * DAY, 37 * DAY)
+        while (after := world.now - START) < 40 * DAY:
+            down = any(start <= after < start + 3 * HOUR for start in outages)
+            world.poll(Poll(random.uniform(500, 700), not down, wait=600))
+            world.restart()
+        assert world.tracker is not None
+        saved = SavedTarget("a", more={"history": world.tracker.kept()})
+        rows = world.rows
+        periods = [row for row in rows if isinstance(row, Period)]
+        await store.save(
+            [saved], SaveExtras(periods, [r for r in rows if not isinstance(r, Period)])
+        )
+        now = world.now
+        rates = (await uptimes(store, ["a"], now))["a"].windows
+        for window, seconds in UPTIME_WINDOWS.items():
+            length, begins = window_of(seconds, now)
+            lost = sum(p.lasted for p in periods if p.state == "down" and p.started_at >= begins)
+            whole = now - max(begins, periods[0].started_at)
+            assert rates[window].down == pytest.approx(lost, abs=0.01), window
+            assert rates[window].uptime == pytest.approx(1 - lost / whole, abs=1e-9), window
+            found = await target_history(store, "a", now - seconds, now)
+            assert found is not None
+            assert found.times.up == pytest.approx(rates[window].up)
+            assert found.times.down == pytest.approx(rates[window].down)
+            assert found.since == begins
+            assert {each.length for each in found.points} == {length}
+        assert [rates[each].down > 0 for each in rates] == [False, True, True, True]
+        assert rates["30d"].down > rates["7d"].down
+        assert rates["90d"].down > rates["30d"].down
 
     run(main)
 
@@ -180,14 +226,14 @@ def test_restarts_and_a_stop_for_an_hour(run: Callable[..., None]) -> None:
 def test_a_pause_and_quiet_hours_are_unknown(run: Callable[..., None]) -> None:
     async def main(store: FleetStore, clock: VirtualClock) -> None:
         fleet = fleet_of(clock, store)
-        fleet.add(Target("office", Server(clock), "60s", quiet="01:00-02:00 UTC"))
+        fleet.add(Target("office", Server(clock), "60s", quiet="00:20-00:40 UTC"))
         async with running(fleet):
             await until(clock, 600)
             fleet.pause("shop")
-            await until(clock, 4000)
+            await until(clock, 2000)
             fleet.resume("shop")
-            await until(clock, 3 * HOUR)
-        for name, (start, end) in {"shop": (600, 4000), "office": (HOUR, 2 * HOUR)}.items():
+            await until(clock, 3000)
+        for name, (start, end) in {"shop": (600, 2000), "office": (1200, 2400)}.items():
             found = await target_history(store, name, START, clock.epoch())
             assert found is not None
             assert [each.state for each in found.periods] == ["up", "unknown", "up"], name
@@ -199,22 +245,22 @@ def test_a_pause_and_quiet_hours_are_unknown(run: Callable[..., None]) -> None:
 
 def test_an_outage_under_maintenance_is_not_down(run: Callable[..., None]) -> None:
     async def main(store: FleetStore, clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, store, (HOUR, 3 * HOUR), (5 * HOUR, 6 * HOUR))
+        fleet = fleet_of(clock, store, (600, 2400), (3300, 3900))
         windows = [
-            MaintenanceWindow("once", groups=("web",), starts_at=START, ends_at=START + 2 * HOUR),
-            MaintenanceWindow("all", starts_at=START + 4 * HOUR, ends_at=START + DAY),
+            MaintenanceWindow("once", groups=("web",), starts_at=START, ends_at=START + 1500),
+            MaintenanceWindow("all", starts_at=START + 3000, ends_at=START + DAY),
         ]
         fleet.maintenance.set_file(windows)
         async with running(fleet):
-            await until(clock, 7 * HOUR)
+            await until(clock, 4500)
         found = await target_history(store, "shop", START, clock.epoch())
         assert found is not None
         states = [each.state for each in found.periods]
         assert states == ["up", "maintenance", "down", "up", "maintenance", "up"]
-        assert found.periods[2].started_at == START + 2 * HOUR, "when the window ended"
+        assert found.periods[2].started_at == START + 1500, "when the window ended"
         [incident] = found.incidents
         assert incident.reason == "OSError: no answer"
-        assert found.times.maintenance > 1.9 * HOUR
+        assert found.times.maintenance > 1200
         assert (await uptimes(store, ["shop"], clock.epoch()))["shop"].windows["24h"] == found.times
 
     run(main)
@@ -287,15 +333,15 @@ def test_a_takeover_by_another_node_goes_on_with_the_history(postgres: Postgres)
         postgres.execute(script("pollwise", TABLES))
         name = next(fleets)
         stores = [PostgresFleetStore(postgres.dsn(), name, clock=clock) for _ in range(2)]
-        outage = (HOUR, 2 * HOUR)
+        outage = (600, 1800)
         async with running(fleet_of(clock, stores[0], outage)):
-            await until(clock, 1.5 * HOUR)
+            await until(clock, 1200)
         async with running(fleet_of(clock, stores[1], outage)):
-            await until(clock, 3 * HOUR)
+            await until(clock, 3000)
         found = await target_history(stores[1], "shop", START, clock.epoch())
         assert found is not None
         assert [each.state for each in found.periods] == ["up", "down", "up"]
-        assert found.times.up + found.times.down == pytest.approx(3 * HOUR, abs=61)
+        assert found.times.up + found.times.down == pytest.approx(3000, abs=61)
         for store in stores:
             await store.close()
 
@@ -317,18 +363,18 @@ class Failing(SqliteFleetStore):
 def test_a_store_that_cannot_be_reached_loses_nothing(tmp_path: Path) -> None:
     async def main(clock: VirtualClock) -> None:
         store = Failing(tmp_path / "fleet.db", clock=clock)
-        async with running(fleet_of(clock, store, (2 * HOUR, 3 * HOUR))):
-            await until(clock, HOUR / 2)
+        async with running(fleet_of(clock, store, (2400, 3000))):
+            await until(clock, 1800)
             store.broken = True
-            await until(clock, 5.5 * HOUR)
+            await until(clock, 2 * HOUR + 60)
             assert await store.periods(None, 0) == []
             store.broken = False
-            await until(clock, 6 * HOUR - 60)
+            await until(clock, 2 * HOUR + 600)
         found = await target_history(store, "shop", START, clock.epoch())
         assert found is not None
         assert [each.state for each in found.periods] == ["up", "down", "up"]
-        assert len(found.points) == 6
-        assert found.times.up + found.times.down == pytest.approx(6 * HOUR, abs=121)
+        assert len(found.points) == 3
+        assert found.times.up + found.times.down == pytest.approx(2 * HOUR + 600, abs=121)
         await store.close()
 
     clock = VirtualClock(START)
@@ -403,10 +449,10 @@ class Watched(SqliteFleetStore):
 def test_each_save_leaves_a_whole_history(tmp_path: Path) -> None:
     async def main(clock: VirtualClock) -> None:
         store = Watched(tmp_path / "fleet.db", clock=clock)
-        await until(clock, 22 * HOUR)
-        outages = [(n * HOUR, n * HOUR + 700) for n in range(22, 27)]
-        async with running(fleet_of(clock, store, *outages, every="120s")):
-            await until(clock, 27 * HOUR)
+        await until(clock, DAY - 2400)
+        outages = [(DAY + n * 600, DAY + n * 600 + 120) for n in range(-4, 3)]
+        async with running(fleet_of(clock, store, *outages, every="20s")):
+            await until(clock, DAY + 1800)
         assert store.saves > 100
         assert len(await store.periods(None, 0)) >= 8
         assert len(await store.rollups(["shop"], "day", 0)) == 1
@@ -452,7 +498,7 @@ def test_a_store_without_history_says_so() -> None:
     async def main(clock: VirtualClock) -> None:
         store = Plain()
         async with running(fleet_of(clock, store)):
-            await until(clock, 2 * HOUR)
+            await until(clock, HOUR + 60)
         with pytest.raises(Unsupported, match="Plain keeps no history; use a store on SQLite"):
             await uptimes(store, ["shop"], clock.epoch())
 
