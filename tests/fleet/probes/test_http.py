@@ -382,6 +382,23 @@ def test_a_certificate_reports_when_it_expires(tmp_path: Path, verified: bool) -
     really(main)
 
 
+def test_the_latency_is_told_in_parts(tmp_path: Path) -> None:
+    made_one = certificate(tmp_path, days=30)
+
+    async def main() -> None:
+        async with web(page("x", etag='"1"'), made_one.context()) as server:
+            first = await polled("http", url=server.url(), verify=False)
+            parts = [first.facts[name] for name in ("connect_ms", "tls_ms")]
+            assert all(isinstance(each, float) and each > 0 for each in parts)
+            assert sum(parts) <= first.facts["first_byte_ms"] + 0.2 <= first.facts["ms"] + 0.4  # type: ignore[arg-type, operator]
+            # Nothing is connected for the next one, also if it is unchanged.
+            kept = await polled("http", first, url=server.url(), verify=False)
+            assert server.connections == 1
+            assert not {"connect_ms", "tls_ms"} & set(kept.facts)
+
+    really(main)
+
+
 def test_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:
     made_one = certificate(tmp_path)
 

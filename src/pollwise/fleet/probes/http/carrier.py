@@ -9,6 +9,7 @@ httpx.
 from __future__ import annotations
 
 import ssl
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,31 @@ SAFE = frozenset({"GET", "HEAD"})
 
 _Origin = tuple[str, str, int]
 _PORTS = {"http": 80, "https": 443}
+
+
+#: The extension of an answer that has the ConnectTimes of its connection, if that is new.
+CONNECTED = "pollwise_connected"
+
+
+class ConnectTimes:
+    """How long opening a connection took, in seconds: the look-up and TCP, and TLS."""
+
+    __slots__ = ("_began", "tcp", "tls")
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self.tcp = self.tls = 0.0
+
+    async def __call__(self, event: str, _: dict[str, Any]) -> None:
+        """Take a trace event of httpcore."""
+        if event.startswith("connection."):
+            now = time.perf_counter()
+            if event.endswith(".started"):
+                self._began = now
+            elif event == "connection.connect_tcp.complete":
+                self.tcp = now - self._began
+            elif event == "connection.start_tls.complete":
+                self.tls = now - self._began
 
 
 class Carrier:
@@ -52,10 +78,14 @@ class Carrier:
                 # send the request again if that is safe.
                 if request.method not in SAFE:
                     raise
-        return await self._send(request, origin, self._open(url, origin))
+        return await self._send(request, origin, self._open(url, origin), ConnectTimes())
 
     async def _send(
-        self, request: httpx.Request, origin: _Origin, connection: httpcore.AsyncHTTPConnection
+        self,
+        request: httpx.Request,
+        origin: _Origin,
+        connection: httpcore.AsyncHTTPConnection,
+        times: ConnectTimes | None = None,
     ) -> httpx.Response:
         url = request.url
         to = httpcore.URL(
@@ -65,7 +95,11 @@ class Carrier:
             with _httpx_errors():
                 response = await connection.handle_async_request(
                     httpcore.Request(
-                        request.method, to, headers=request.headers.raw, content=request.stream
+                        request.method,
+                        to,
+                        headers=request.headers.raw,
+                        content=request.stream,
+                        extensions=None if times is None else {"trace": times},
                     )
                 )
         except BaseException:
@@ -75,7 +109,9 @@ class Carrier:
             response.status,
             headers=response.headers,
             stream=_AnswerBody(self, origin, connection, response),
-            extensions=response.extensions,
+            extensions=(
+                response.extensions if times is None else {**response.extensions, CONNECTED: times}
+            ),
         )
 
     async def aclose(self) -> None:

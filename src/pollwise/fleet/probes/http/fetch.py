@@ -29,7 +29,7 @@ from pollwise.runtime.redact import shown_url
 try:
     import httpx
 
-    from pollwise.fleet.probes.http.carrier import SAFE
+    from pollwise.fleet.probes.http.carrier import CONNECTED, SAFE, ConnectTimes
 except ImportError as error:
     raise MissingExtra("a probe over HTTP", "fleet") from error
 
@@ -152,9 +152,12 @@ class Fetch:
         began = loop.time()
         request = httpx.Request(self.method, self.url, headers=headers, content=self.body)
         left = self.redirects
+        facts: dict[str, Plain] = {}
         while True:
             response = await self._send(request)
+            answered = loop.time()
             try:
+                _note_connecting(facts, response)
                 status = response.status_code
                 location = response.headers.get("location")
                 if status in _REDIRECTED and location and self.redirects:
@@ -167,7 +170,7 @@ class Fetch:
                     await self._skim(response)
                     request = self._redirected(request, response.status_code, location, headers)
                     continue
-                facts: dict[str, Plain] = {"status": status}
+                facts |= {"status": status, "first_byte_ms": _ms(answered - began)}
                 if request.url.scheme == "https":
                     self._note_certificate(facts, response, epoch)
                 if status != 304 or not validators:
@@ -177,7 +180,7 @@ class Fetch:
                     await self._skim(response)
                 else:
                     body = await self._read(response)
-                facts["ms"] = round((loop.time() - began) * 1000, 1)
+                facts["ms"] = _ms(loop.time() - began)
                 return HttpAnswer(status, response.headers, body, facts)
             finally:
                 # This closes the connection if the body was not read to its end.
@@ -335,6 +338,20 @@ def _checked_headers(options: ProbeOptions) -> dict[str, str]:
     if headers.get("accept-encoding", "gzip") not in ("gzip", "identity"):
         options.wrong("headers", "must have 'gzip' or 'identity' as accept-encoding")
     return headers or _NO_HEADERS
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _note_connecting(facts: dict[str, Plain], response: httpx.Response) -> None:
+    """Add how long connecting took, if a connection was opened for this answer."""
+    times: ConnectTimes | None = response.extensions.get(CONNECTED)
+    if times is not None:
+        for name, took in (("connect_ms", times.tcp), ("tls_ms", times.tls)):
+            if took:
+                before = facts.get(name)
+                facts[name] = round(_ms(took) + (before if isinstance(before, float) else 0.0), 1)
 
 
 def _length(response: httpx.Response) -> int | None:

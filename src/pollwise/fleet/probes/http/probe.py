@@ -27,6 +27,9 @@ from pollwise.fleet.targets import ProbeContext, Reading, Target
 URL_FACTS = {
     "status": "the status code",
     "ms": "milliseconds until the answer was read, redirects included",
+    "first_byte_ms": "of these, until the headers of the answer arrived",
+    "connect_ms": "of these, for look-up and TCP, if a connection was opened",
+    "tls_ms": "of these, for TLS, if a connection was opened",
     **TLS_FACTS,
 }
 FACTS = {
@@ -126,8 +129,9 @@ def validators_for(answer: HttpAnswer, target: Target) -> dict[str, str]:
 def unchanged(last: Reading, answer: HttpAnswer) -> Reading:
     """The last reading, with the facts of this answer."""
     facts: dict[str, Plain] = {**last.facts, **answer.facts}
-    if "warning" not in answer.facts:
-        facts.pop("warning", None)
+    for name in ("warning", "connect_ms", "tls_ms"):
+        if name not in answer.facts:
+            facts.pop(name, None)
     return Reading(
         last.value,
         last.changed_at,
