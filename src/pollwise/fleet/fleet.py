@@ -131,6 +131,13 @@ class Fleet:
     def _made(self, target: Target) -> RunningTarget:
         if not isinstance(target, Target):
             raise ConfigError(f"expected a Target, got {shown(target)}")
+        if target.confirm_from > 1 and (self.store is None or not self.store.shared):
+            what = "no store" if self.store is None else f"the store {self.store.url}"
+            raise ConfigError(
+                f"target {target.name!r}: confirm_from = {target.confirm_from} needs nodes at "
+                f"several locations that share a store, and this fleet has {what}, which cannot be "
+                "shared; use a store on Postgres"
+            )
         probe, strategy = make_probe(target), self._strategy_of(target)
         return RunningTarget(
             target, probe, host_of(target, probe), strategy, target.within(self._detect_within)

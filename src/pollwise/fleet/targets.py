@@ -23,6 +23,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.durations import Duration, seconds, short, shown
 from pollwise.errors import ConfigError
+from pollwise.fleet.locations.values import CONFIRM_FROM_MAX
 
 #: Longer values are kept and compared as their digest.
 VALUE_MAX = 256
@@ -171,6 +172,8 @@ class Target:
     detect_within: time within which an outage, and its end, is noticed by a poll, the timeout of
         that poll included; None uses the fleet's. The interval is at most detect_within - timeout,
         also while the target fails, backs off or is dead. Quiet hours and pauses come first.
+    confirm_from: number of locations that must see a failure before it counts, that of the node
+        that holds the target included; needs nodes at several locations on one store.
     type: its probe type in metrics and views.
     labels: text for views.
     options: options of the probe type.
@@ -192,6 +195,7 @@ class Target:
     quiet: Quiet | None
     dead_after: int | None
     detect_within: float | None
+    confirm_from: int
     type: str
     labels: Mapping[str, str]
     options: Mapping[str, Any]
@@ -215,6 +219,7 @@ class Target:
         quiet: str | Quiet | None = None,
         dead_after: int | None = None,
         detect_within: Duration | None = None,
+        confirm_from: int = 1,
         type: str | None = None,
         labels: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -251,6 +256,15 @@ class Target:
                 f"target {name!r}: dead_after = {shown(dead_after)} must be a whole number from 1 "
                 f"to {DEAD_AFTER_MAX}: the failures in a row after which a target is dead"
             )
+        if (
+            isinstance(confirm_from, bool)
+            or not isinstance(confirm_from, int)
+            or not 1 <= confirm_from <= CONFIRM_FROM_MAX
+        ):
+            raise ConfigError(
+                f"target {name!r}: confirm_from = {shown(confirm_from)} must be a whole number "
+                f"from 1 to {CONFIRM_FROM_MAX}: the locations that must see a failure"
+            )
         limit = _duration(name, "timeout", timeout)
         if limit > TIMEOUT_MAX:
             raise ConfigError(
@@ -272,6 +286,7 @@ class Target:
         put(self, "dead_after", dead_after)
         detect = None if detect_within is None else _duration(name, "detect_within", detect_within)
         put(self, "detect_within", detect)
+        put(self, "confirm_from", confirm_from)
         put(self, "type", type or (probe if isinstance(probe, str) else "function"))
         put(self, "labels", MappingProxyType(dict(labels)) if labels else _NOTHING)
         put(self, "options", MappingProxyType(dict(options)) if options else _NOTHING)

@@ -52,6 +52,10 @@ class TargetState:
     diff: the last change of the text that its probe selects; None if it selects none.
     score: how stale it is, from 0 to 1: its staleness as a share of its max_interval, or 1 if it
         never succeeded. None if its max_interval is not known.
+    locations: the last poll from each location, if failures are confirmed from several: location,
+        at, ok, took and error.
+    living_locations: number of locations with a living node, if they are fewer than the target asks
+        for: then these decide. None if they suffice.
     pending: orders that no node carried out yet, oldest first.
     """
 
@@ -83,6 +87,8 @@ class TargetState:
     facts: dict[str, Any]
     diff: str | None
     origin: str | None
+    locations: tuple[Mapping[str, Any], ...] = ()
+    living_locations: int | None = None
     pending: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -135,7 +141,7 @@ def saved_state(
 ) -> TargetState:
     """The state of one target; all times are in seconds since 1970."""
     reading = kept.more.get("reading") or {}
-    changes = kept.more.get("changes")
+    changes, seen_from = kept.more.get("changes"), kept.more.get("locations") or {}
     age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
     interval = kept.interval or 0.0
     deferred = kept.more.get("deferred")
@@ -172,6 +178,8 @@ def saved_state(
         facts=reading.get("facts") or {},
         diff=reading.get("diff"),
         origin=None if target is None else target.origin,
+        locations=tuple(seen_from.get("results", ())),
+        living_locations=seen_from.get("living"),
     )
 
 
@@ -234,11 +242,22 @@ def is_stale_here(entry: RunningTarget, scheduler: Scheduler, now: float) -> boo
     return _is_stale(entry, age, entry.interval, entry.target.timeout)
 
 
+def few_locations(living: Sequence[int]) -> str:
+    """Warning that targets ask for more locations than live; living: how many, for each target."""
+    asked = "target asks" if len(living) == 1 else "targets ask"
+    locations = "location has" if min(living) == 1 else "locations have"
+    return (
+        f"{len(living)} {asked} for confirmation from several locations, but only {min(living)} "
+        f"{locations} a living node: nothing else is asked; start a node elsewhere"
+    )
+
+
 def fleet_state(name: str, scheduler: Scheduler, run: FleetRun | None, now: float) -> FleetState:
     """The state of the whole fleet now, without `target_list`; walks over all targets."""
     states: Counter[str] = Counter()
     dead: list[str] = []
     plans: Counter[str] = Counter()
+    living: list[int] = []
     stale = never = 0
     oldest: RunningTarget | None = None
     for entry in scheduler.entries.values():
@@ -247,6 +266,8 @@ def fleet_state(name: str, scheduler: Scheduler, run: FleetRun | None, now: floa
         plans[plan] += 1
         stale += is_stale_here(entry, scheduler, now)
         never += entry.succeeded_at is None
+        if entry.seen_from is not None and entry.seen_from.living is not None:
+            living.append(entry.seen_from.living)
         if entry.dead and len(dead) < NAMES_MAX:
             dead.append(entry.target.name)
         if entry.succeeded_at is not None and plan not in RESTING:
@@ -264,6 +285,8 @@ def fleet_state(name: str, scheduler: Scheduler, run: FleetRun | None, now: floa
             f"fixed intervals, rechecks and max_intervals need {budget.asked:.3g} polls a second, "
             f"but the budget is {budget.polls:.3g}: raise it, or the max_intervals"
         )
+    if living:
+        problems.append(few_locations(living))
     return FleetState(
         name=name,
         running=run is not None,

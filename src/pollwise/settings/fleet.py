@@ -89,6 +89,10 @@ class FleetSettings(Section):
         "all of them together; `age` polls all targets equally often, so that a rare change is "
         "seen as early as a frequent one.",
     )
+    location: Text = setting(
+        "default",
+        "Where this node is. Targets with `confirm_from` are confirmed from several locations.",
+    )
     lease: Annotated[float, DurationReader(MIN_LEASE, MAX_LEASE)] = setting(
         30.0, "After how long other nodes take over the targets of a killed node."
     )

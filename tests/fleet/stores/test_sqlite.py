@@ -51,7 +51,7 @@ def test_the_polling_process_of_a_file_is_known(tmp_path: Path) -> None:
         await polls.enter()
         nodes = await looks.nodes()
         assert nodes is not None
-        [(name, lasts, held)] = nodes
+        [(name, lasts, held, _)] = nodes
         assert (name, held) == (f"{socket.gethostname()}-{os.getpid()}", 2)
         assert 0 < lasts <= 30
         await polls.leave()

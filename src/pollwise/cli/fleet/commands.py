@@ -78,6 +78,9 @@ def run(
     node: Annotated[
         str | None, typer.Option(help="Name of this node, if several share a fleet.")
     ] = None,
+    location: Annotated[
+        str | None, typer.Option(help="Where this node is, if failures are confirmed elsewhere.")
+    ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -102,6 +105,7 @@ def run(
         metrics_port=metrics_port,
         metrics_by=metrics_by,
         preset=preset,
+        location=location,
         log_format=log_format,
         log_level=log_level,
     )

@@ -56,6 +56,7 @@ async def run(
             detect_within=settings.detect_within,
             rules=failure_rules(settings),
             grace=settings.grace,
+            location=settings.location,
             lease=settings.lease,
         )
         name = NAME if store is None else store.name

@@ -14,7 +14,7 @@ from pollwise.cli.live import fitted_table
 from pollwise.cli.output import NOTHING, out, rounded, visible
 from pollwise.fleet.goals import last_poll, unpolled
 from pollwise.fleet.stores.base import FleetNode
-from pollwise.fleet.views import TargetState, stalest_first, summary
+from pollwise.fleet.views import TargetState, few_locations, stalest_first, summary
 
 #: Words shown for states. A closed breaker lets polls through, but next to open ports "closed"
 #: reads like a failure.
@@ -71,7 +71,10 @@ class FleetSnapshot:
         )
 
     def facts(self) -> dict[str, Any]:
-        nodes = [{"node": each[0], "lasts": each[1], "held": each[2]} for each in self.nodes or ()]
+        nodes = [
+            {"node": each.name, "lasts": each.lasts, "held": each.held, "location": each.location}
+            for each in self.nodes or ()
+        ]
         return {
             **summary(self.targets),
             "nodes": nodes,
@@ -92,8 +95,16 @@ def frame(
         cut: Any = {"no_wrap": True, "overflow": "ellipsis"} if live else {}
         parts.append(Text(snapshot.notice, "bold red", **cut))
     if snapshot.nodes:
-        listed = ", ".join(f"{visible(name)} ({held})" for name, _, held in snapshot.nodes)
+        several = len({each.location for each in snapshot.nodes}) > 1
+        listed = ", ".join(
+            visible(each.name) + (f" at {visible(each.location)}" if several else "")
+            + f" ({each.held})"
+            for each in snapshot.nodes
+        )  # fmt: skip
         parts.append(Text(f"nodes: {listed}", no_wrap=True, overflow="ellipsis"))
+    living = [each.living_locations for each in snapshot.targets if each.living_locations]
+    if living:
+        parts.append(Text(few_locations(living), "bold red"))
     ordered = stalest_first(snapshot.targets)
     shown = ordered if rows is None else ordered[: max(rows, 1)]
     narrow = width is not None and width < WIDE

@@ -22,8 +22,8 @@ from pollwise.runtime.redact import without_hidden
 
 #: What a target's table may have apart from the options of its probe.
 PLAN_KEYS = (
-    "base_interval", "dead_after", "detect_within", "host", "interval", "labels", "max_interval",
-    "min_interval", "priority", "quiet", "timeout", "weight",
+    "base_interval", "confirm_from", "dead_after", "detect_within", "host", "interval", "labels",
+    "max_interval", "min_interval", "priority", "quiet", "timeout", "weight",
 )  # fmt: skip
 ACTION_KEYS = ("put", "webhook")
 _OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, *ACTION_KEYS)

@@ -42,11 +42,17 @@ class FleetBudget:
         self._shares = Shares(polls, GOALS[goal])
         self._taken: dict[RunningTarget, float] = {}
         self._outside = 0.0
+        self._was_short = False
 
     @property
     def asked(self) -> float:
         """Polls a second that are needed in any case: fixed intervals, rechecks, max_intervals."""
         return self._outside + self._shares.least
+
+    def turned_short(self) -> bool:
+        """True if more is needed than there is, and this was not so at the last call."""
+        was, self._was_short = self._was_short, self.asked > self.polls
+        return self._was_short and not was
 
     def join(self, entry: RunningTarget, others: int) -> None:
         """Give a target its share, by its learned rate of changes, or else an even one.

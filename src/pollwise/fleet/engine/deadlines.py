@@ -28,6 +28,12 @@ class PollSlot:
         self.expired = False
         self.stuck = False
 
+    def uncancel(self) -> None:
+        """Let its task continue after a cancellation."""
+        if self.task is not None:
+            while self.task.cancelling():
+                self.task.uncancel()
+
 
 class Deadlines:
     """Cancels polls at their deadline, or at the end of the target's lease."""

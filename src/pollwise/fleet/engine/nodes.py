@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pollwise.fleet.engine.restore import catch_up, restore
 from pollwise.fleet.engine.running_target import AGENDA, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.locations.confirming import Confirmations
+from pollwise.fleet.locations.values import LOCATION
 from pollwise.fleet.stores.base import FleetStore, TargetLease
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
@@ -43,11 +45,17 @@ class Nodes:
     clock: Clock
     pump: Callable[[], None]
     chores: Chores
+    #: Where this node is.
+    location: str = LOCATION
     #: Names that our claims made known to the store.
     known: set[str] = field(default_factory=set)
+    confirmations: Confirmations = field(init=False)
 
     def __post_init__(self) -> None:
         self.chores.add(RENEW, self.lease / 3, self.tend)
+        self.confirmations = Confirmations(
+            self.store, self.location, self.scheduler, self.clock, self.chores
+        )
 
     def expect(self, entries: Iterable[RunningTarget]) -> None:
         """Let new targets wait until a node has claimed them, which happens soon."""
@@ -59,7 +67,8 @@ class Nodes:
         """Renew the leases of this node; claim or give back targets to reach its share."""
         scheduler = self.scheduler
         asked_at = self.clock.now()
-        renewal = await self.store.renew(self.node, self.lease)
+        renewal = await self.store.renew(self.node, self.lease, self.location)
+        self.confirmations.tend(renewal.locations)
         until = asked_at + self.lease * (1 - MARGIN)
         held = 0
         for name, entry in scheduler.entries.items():

@@ -12,6 +12,7 @@ from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.engine.budget import GOALS
 from pollwise.fleet.engine.failures import FailureRules
+from pollwise.fleet.locations.values import LOCATION, checked_location
 from pollwise.fleet.targets import Target
 
 #: The upper limit of `concurrency` and `per_host`.
@@ -38,6 +39,7 @@ class FleetRunOptions:
         own `detect_within`; None for no such limit.
     rules: what happens after failed polls.
     grace: how long a stop waits for polls in progress.
+    location: where this node is; targets with `confirm_from` are confirmed from several locations.
     lease: with several nodes on one store, the time after which other nodes take over the targets
         of a killed one.
     signals: stop on SIGTERM, SIGINT and SIGHUP (in the main thread), unless the program handles
@@ -55,6 +57,7 @@ class FleetRunOptions:
     detect_within: Duration | None = None
     rules: FailureRules = field(default_factory=FailureRules)
     grace: Duration = "10s"
+    location: str = LOCATION
     lease: Duration = "30s"
     signals: bool = True
     seed: int | None = None
@@ -96,6 +99,7 @@ class FleetRunOptions:
             seconds(self.detect_within, "detect_within", positive=True)
         seconds(self.grace, "grace")
         seconds(self.lease, "lease", positive=True)
+        checked_location(self.location)
 
 
 @dataclass(frozen=True, slots=True)

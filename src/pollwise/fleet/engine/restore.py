@@ -12,6 +12,7 @@ from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.history.tracker import TargetTracker
+from pollwise.fleet.locations.values import SeenFrom
 from pollwise.fleet.recent import as_text, from_text
 from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.targets import Reading
@@ -43,6 +44,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
         more["failing_since"] = epoch(entry.failing_since)
         if entry.down_since is not None:
             more["down"] = True
+    if entry.seen_from is not None:
+        more["locations"] = entry.seen_from.kept()
     if entry.recent:
         more["recent"] = as_text(entry.recent)
     if entry.history is not None:
@@ -92,6 +95,8 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     entry.changed_at = local(kept.changed_at)
     if kept.more.get("reading") is not None:
         entry.reading = Reading.restored(kept.more["reading"])
+    if entry.target.confirm_from > 1 and kept.more.get("locations") is not None:
+        entry.seen_from = SeenFrom.restored(kept.more["locations"])
     entry.recent = from_text(kept.more.get("recent"))
     entry.history = TargetTracker.restored(entry.target.name, kept.more.get("history"))
     strategy = entry.strategy

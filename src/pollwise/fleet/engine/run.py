@@ -85,7 +85,9 @@ class FleetRun:
         self._nodes: Nodes | None = None
         if store is not None and store.shared:
             lease = seconds(options.lease, "lease")
-            self._nodes = Nodes(store, node, lease, scheduler, clock, self.pump, self._chores)
+            self._nodes = Nodes(
+                store, node, lease, scheduler, clock, self.pump, self._chores, options.location
+            )
         #: Called with each finished poll.
         self.observers = recorders(store, scheduler)
         #: Chores that also run before the first poll.
@@ -97,7 +99,6 @@ class FleetRun:
         self._ending = False
         self._stop = asyncio.Event()
         self._landed = asyncio.Event()
-        self._budget_reported = False
         #: Number of polls that ended since the start.
         self.polls = 0
 
@@ -205,6 +206,7 @@ class FleetRun:
         self._deadlines.close()
         cancelled = self.scheduler.flying
         tasks = [each.task for each in (*self._slots, *self.stuck) if each.task is not None]
+        tasks += [] if self._nodes is None else self._nodes.confirmations.tasks
         for task in tasks:
             task.cancel()
         if tasks:
@@ -357,29 +359,26 @@ class FleetRun:
         self._note_end(entry, "dropped", slot.started, self._loop.time())
         if stopped and error is not None:
             raise error
-        self._uncancel(slot)
+        slot.uncancel()
         return True
 
     def _explained(
         self, slot: PollSlot, entry: RunningTarget, error: BaseException | None
     ) -> BaseException:
         """The error to report; also makes the task continue after its cancellation."""
-        self._uncancel(slot)
+        slot.uncancel()
         if slot.expired:
             limit = short(entry.target.timeout)
             return ProbeTimeout(f"no answer within the timeout of {limit}")
         assert error is not None  # noqa: S101 - for the type checker
         return error
 
-    def _uncancel(self, slot: PollSlot) -> None:
-        if slot.task is not None:
-            while slot.task.cancelling():
-                slot.task.uncancel()
-
     def _succeeded(self, entry: RunningTarget, reading: Reading, started: float, at: float) -> None:
         scheduler = self.scheduler
         failures, changed = entry.failures, scheduler.changed(entry, reading)
         before, now = entry.reading, self._loop.time()
+        if self._nodes is not None:
+            self._nodes.confirmations.succeeded(entry, at, at - started)
         scheduler.succeeded(entry, reading, at, now)
         if entry.place != GONE:
             self._observed(entry, Observation(at, at - started, changed, before))
@@ -397,7 +396,12 @@ class FleetRun:
     ) -> None:
         was = self.scheduler.state(entry), entry.dead
         text = text_of(error)
-        decision = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
+        unconfirmed = None
+        if self._nodes is not None:
+            unconfirmed = self._nodes.confirmations.failed(entry, text, at, at - started)
+        decision = self.scheduler.failed(
+            entry, text, is_permanent(error), at, wait_of(error), unconfirmed
+        )
         if decision is not None:
             self._observed(entry, Observation(at, at - started, before=entry.reading, error=text))
             self.saving.touch(entry)
@@ -459,7 +463,7 @@ class FleetRun:
     ) -> bool:
         if self._cut_short(slot, entry, problem):
             return True
-        self._uncancel(slot)
+        slot.uncancel()
         why = "timed out" if slot.expired or problem is None else text_of(problem)
         slot.expired = False
         what = getattr(action, "__qualname__", None) or type(action).__name__
@@ -486,9 +490,5 @@ class FleetRun:
 
     def _check_budget(self) -> None:
         budget = self.scheduler.budget
-        if budget is None:
-            return
-        short_of = budget.asked > budget.polls
-        if short_of and not self._budget_reported:
+        if budget is not None and budget.turned_short():
             self._bus.emit(events.BudgetShort(self._name, budget.asked, budget.polls))
-        self._budget_reported = short_of

@@ -12,6 +12,7 @@ from pollwise.core.strategies.freshness import FreshnessPacer, staleness_score
 if TYPE_CHECKING:
     from pollwise.core.shares import Share
     from pollwise.fleet.history.tracker import TargetTracker
+    from pollwise.fleet.locations.values import SeenFrom
     from pollwise.fleet.targets import Probe, Reading, Target
 
 #: Where a target is. It is in one place at a time, so it always has one next poll.
@@ -27,8 +28,8 @@ class RunningTarget:
     __slots__ = (
         "changed_at", "dead", "down_since", "due", "error", "failed_at", "failing_since",
         "failures", "grid", "history", "host", "interval", "pacer", "paused", "permanent", "place",
-        "polled_at", "probe", "reading", "recent", "share", "strategy", "succeeded_at", "target",
-        "token", "until", "within",
+        "polled_at", "probe", "reading", "recent", "seen_from", "share", "strategy",
+        "succeeded_at", "target", "token", "until", "within",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,8 @@ class RunningTarget:
         self.recent = b""
         #: Its periods and roll-ups; None before the first poll, or if no store keeps them.
         self.history: TargetTracker | None = None
+        #: What other locations saw; None if it is not confirmed from several.
+        self.seen_from: SeenFrom | None = None
         self.polled_at: float | None = None
         self.succeeded_at: float | None = None
         self.failed_at: float | None = None

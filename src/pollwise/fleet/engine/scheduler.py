@@ -219,10 +219,20 @@ class Scheduler:
         )
 
     def failed(
-        self, entry: RunningTarget, error: str, permanent: bool, at: float, wait: float = 0.0
+        self,
+        entry: RunningTarget,
+        error: str,
+        permanent: bool,
+        at: float,
+        wait: float = 0.0,
+        unconfirmed: float | None = None,
     ) -> FailureDecision | None:
-        """Record a failed poll; None if its target was removed. wait: seconds that the source asked
-        to wait, which is respected up to a limit."""
+        """Record a failed poll; None if its target was removed.
+
+        wait: seconds that the source asked to wait, which is respected up to a limit.
+        unconfirmed: other locations did not see the failure, or not yet: it does not count, and the
+            target is polled again after this many seconds.
+        """
         if self._landed(entry):
             return None
         entry.polled_at = entry.failed_at = at
@@ -232,21 +242,25 @@ class Scheduler:
         entry.error = error
         if entry.pacer is not None:
             entry.pacer.after(Outcome(at, 0, 1, failed=True))
-        decision = self.rules.failed(
-            entry.failures,
-            permanent=permanent,
-            dead=entry.dead,
-            soon=min(entry.strategy.min_interval, entry.interval),
-            u=self._random(),
-            dead_after=entry.target.dead_after,
-            within=entry.within,
-        )
-        entry.permanent = permanent
-        if decision.dead and not entry.dead:
-            entry.dead = True
+        if unconfirmed is None:
+            decision = self.rules.failed(
+                entry.failures,
+                permanent=permanent,
+                dead=entry.dead,
+                soon=min(entry.strategy.min_interval, entry.interval),
+                u=self._random(),
+                dead_after=entry.target.dead_after,
+                within=entry.within,
+            )
+            down = decision.dead or entry.failures > self.rules.confirmations
+        else:
+            decision, down = FailureDecision(min(unconfirmed, entry.within), False), False
+            entry.failures = min(entry.failures, max(self.rules.confirmations, 1))
+        entry.permanent = permanent and unconfirmed is None
+        if decision.dead != entry.dead:
+            entry.dead = decision.dead
             self._rejoin(entry)
-        if entry.dead or entry.failures > self.rules.confirmations:
-            entry.down_since = entry.failing_since
+        entry.down_since = entry.failing_since if down else None
         due = at + decision.delay
         confirming = not decision.dead and entry.failures <= self.rules.confirmations
         if confirming and entry.grid is not None:  # not later than its next regular poll
@@ -277,11 +291,8 @@ class Scheduler:
         return False
 
     def _promote(self, host: str | None) -> None:
-        """Let one more target that waits for this host go, if the host has room.
-
-        Called after each poll there, and after a target that was let go was not polled (paused,
-        removed, lost), or the others would wait forever.
-        """
+        """Let one more target that waits for this host go, if the host has room: after each poll
+        there, and after a target that was let go was not polled (paused, removed, lost)."""
         follower = self._hosts.follower(host)
         if follower is not None:
             self._unwaits(follower)

@@ -28,6 +28,7 @@ from pollwise.fleet.history.values import (
     TargetRollup,
     TimeInStates,
 )
+from pollwise.fleet.locations.values import LOCATION, LocationAnswer, LocationAsk
 from pollwise.fleet.stores.definitions import StoredDefinition
 from pollwise.fleet.stores.paging import (
     TargetCounts,
@@ -162,11 +163,13 @@ class TargetOrder(NamedTuple):
 
 
 class FleetNode(NamedTuple):
-    """A node that polls: the remaining seconds of its lease and the number of targets it holds."""
+    """A node that polls: the remaining seconds of its lease, the number of targets it holds, and
+    where it is."""
 
     name: str
     lasts: float
     held: int
+    location: str = LOCATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +180,14 @@ class LeaseRenewal:
     nodes: number of nodes, this one included.
     free: number of targets that no node holds.
     ends: seconds until the first lease of another node expires, unless it is renewed.
+    locations: where the nodes are.
     """
 
     held: frozenset[str]
     nodes: int = 1
     free: int = 0
     ends: float | None = None
+    locations: frozenset[str] = frozenset()
 
 
 class FleetStore(ABC):
@@ -402,8 +407,9 @@ class FleetStore(ABC):
         """
         raise self._cannot("share a fleet between nodes")
 
-    async def renew(self, node: str, lease: float) -> LeaseRenewal:
-        """Hold all targets of this node for `lease` seconds from now, in one statement.
+    async def renew(self, node: str, lease: float, location: str = LOCATION) -> LeaseRenewal:
+        """Hold all targets of this node, which is at `location`, for `lease` seconds from now, in
+        one statement.
 
         It is also the node's sign of life: a node that holds nothing counts too.
         """
@@ -412,6 +418,27 @@ class FleetStore(ABC):
     async def give_back(self, node: str, names: Sequence[str] | None = None) -> None:
         """Give up these targets; None for all, and the node is removed."""
         raise self._cannot("share a fleet between nodes")
+
+    # Several locations
+
+    async def ask_locations(self, names: Sequence[str], location: str) -> float:
+        """Ask the locations of all other living nodes to poll these targets once.
+
+        Returns the time of the question by the store's clock, which the answers repeat.
+        """
+        raise self._cannot("confirm failures from several locations")
+
+    async def take_asked(self, location: str, limit: int) -> list[LocationAsk]:
+        """Take what this location is asked to poll, the oldest first; each once."""
+        raise self._cannot("confirm failures from several locations")
+
+    async def answer_locations(self, answers: Sequence[LocationAnswer]) -> None:
+        """Keep the answers, each as the last of its target and location."""
+        raise self._cannot("confirm failures from several locations")
+
+    async def location_answers(self, names: Sequence[str]) -> list[LocationAnswer]:
+        """The last answer for each of these targets from each location."""
+        raise self._cannot("confirm failures from several locations")
 
     def _cannot(self, what: str) -> Unsupported:
         return Unsupported(

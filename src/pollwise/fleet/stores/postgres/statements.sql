@@ -130,7 +130,7 @@ WITH ordered AS (
 DELETE FROM {schema}.fleet_targets WHERE fleet = $1 AND name = ANY ($2::text[])
 
 -- name: renew
-SELECT id, nodes, free, ends FROM {schema}.fleet_renew($1, $2, $3, $4, $5)
+SELECT id, nodes, free, ends, locations FROM {schema}.fleet_renew_at($1, $2, $3, $4, $5, $6)
 
 -- name: claim
 SELECT name, token, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
@@ -144,7 +144,8 @@ SELECT {schema}.fleet_give_back($1, $2, $3)
 -- The living nodes, the remaining time of their leases, and how many targets they hold.
 WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($2::double precision) AS now)
 SELECT n.node, n.until - now,
-       (SELECT count(*) FROM {schema}.fleet_targets AS t WHERE t.fleet = $1 AND t.holder = n.id)
+       (SELECT count(*) FROM {schema}.fleet_targets AS t WHERE t.fleet = $1 AND t.holder = n.id),
+       n.location
 FROM {schema}.fleet_nodes AS n, clock
 WHERE n.fleet = $1 AND n.until > now ORDER BY n.node
 
@@ -280,3 +281,27 @@ DELETE FROM {schema}.fleet_maintenance WHERE fleet = $1 AND id = $2::text RETURN
 DELETE FROM {schema}.fleet_maintenance
 WHERE fleet = $1 AND ends_at <= {schema}.fleet_now($3::double precision) - $2::double precision
 RETURNING id
+
+-- name: ask_locations
+SELECT {schema}.fleet_ask_locations($1, $2, $3, $4, $5)
+
+-- name: take_asked
+SELECT name, asked_at FROM {schema}.fleet_take_asked($1, $2, $3, $4, $5)
+
+-- name: answer_locations
+-- A late answer to an older question does not replace a newer one.
+UPDATE {schema}.fleet_locations AS l SET
+    answered = given.asked_at, at = {schema}.fleet_now($8::double precision), ok = given.ok,
+    took = given.took, error = given.error
+FROM unnest(
+    $2::text[], $3::text[], $4::double precision[], $5::boolean[], $6::double precision[], $7::text[]
+) AS given (name, location, asked_at, ok, took, error)
+WHERE l.fleet = $1 AND l.name = given.name AND l.location = given.location
+  AND coalesce(l.answered, 0) <= given.asked_at
+RETURNING l.name
+
+-- name: location_answers
+SELECT name, location, answered,
+       greatest({schema}.fleet_now($3::double precision) - at, 0), ok, took, error
+FROM {schema}.fleet_locations
+WHERE fleet = $1 AND name = ANY ($2::text[]) AND answered IS NOT NULL

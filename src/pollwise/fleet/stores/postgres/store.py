@@ -17,6 +17,7 @@ from pollwise.alerts.values import Alert, AlertFilter, AlertPage
 from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra
+from pollwise.fleet.locations.values import LOCATION
 from pollwise.fleet.stores.base import (
     AUDIT_KEPT,
     NAME,
@@ -53,6 +54,7 @@ from pollwise.fleet.stores.postgres.history import (
     history_params,
     saved_from,
 )
+from pollwise.fleet.stores.postgres.locations import PostgresLocations
 from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import flags, number, numbers, text, texts
@@ -73,7 +75,7 @@ _SAVED: dict[str, Callable[[list[Any]], Any]] = {
 }  # fmt: skip
 
 
-class PostgresFleetStore(PostgresDefinitions, PostgresTargetHistory):
+class PostgresFleetStore(PostgresLocations, PostgresDefinitions, PostgresTargetHistory):
     """State of the fleet `name` in a Postgres database. `await store.migrate()` creates its tables.
 
     conninfo: for libpq: a URL, or `host=… dbname=…`.
@@ -251,15 +253,19 @@ class PostgresFleetStore(PostgresDefinitions, PostgresTargetHistory):
         self._held.update(each.name for each in leases)
         return leases
 
-    async def renew(self, node: str, lease: float) -> LeaseRenewal:
+    async def renew(self, node: str, lease: float, location: str = LOCATION) -> LeaseRenewal:
         _checked_name(node, "node")
         known = None if self._id is None else number(self._id)
-        params = [self._fleet, text(node), known, number(lease), self.database.now()]
-        [(known_as, nodes, free, ends)] = await self.database.rows("renew", params, safe=True)
+        params = [
+            self._fleet, text(node), known, number(lease), text(location), self.database.now(),
+        ]  # fmt: skip
+        rows = await self.database.rows("renew", params, safe=True)
+        [(known_as, nodes, free, ends, locations)] = rows
         if known_as != self._id:  # the node is new or its lease expired, so it holds nothing
             self._id = known_as
             self._held.clear()
-        return LeaseRenewal(frozenset(self._held), nodes, free, ends)
+        living = frozenset(json.loads(locations))
+        return LeaseRenewal(frozenset(self._held), nodes, free, ends, living)
 
     async def give_back(self, node: str, names: Sequence[str] | None = None) -> None:
         if self._id is None or (names is not None and not names):
