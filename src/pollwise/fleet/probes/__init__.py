@@ -17,19 +17,25 @@ from pollwise.fleet.targets import Probe, Target
 
 #: The modules of the probes, by type.
 MODULES = {
+    "certificate": "net.certificate",
     "command": "command",
     "dns": "net.dns",
     "feed": "feed",
     "function": "function",
+    "grpc": "net.grpc",
     "html": "html.probe",
     "http": "http.probe",
+    "imap": "net.imap",
     "outbox": "work.outbox",
     "ping": "net.ping",
     "prometheus": "prometheus",
     "queue": "work.queue",
+    "smtp": "net.smtp",
     "sql": "sql",
     "steps": "http.steps",
+    "systemd": "systemd",
     "tcp": "net.tcp",
+    "websocket": "net.websocket",
 }
 
 

@@ -16,8 +16,11 @@ import asyncio
 import os
 import shlex
 import signal
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
@@ -30,6 +33,7 @@ LINGER = 0.5
 #: How much of stderr is kept, in bytes, and shown, in characters.
 _COMPLAINT_KEPT = 4096
 _COMPLAINT_MAX = 200
+_NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 FACTS = {
@@ -62,45 +66,69 @@ class CommandProbe:
         loop = asyncio.get_running_loop()
         began = loop.time()
         name = self._words[0]
-        try:
-            transport, program = await loop.subprocess_exec(
-                lambda: _Program(self._limit),
-                *self._words,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=self._folder,
-                env={**os.environ, **self._env} if self._env else None,
-                start_new_session=True,
-            )
-        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-            raise failed(f"{name!r} cannot be run: {error.strerror}", permanent=True) from None
-        except OSError as error:  # too many processes or open files: transient
-            raise failed(f"{name!r} could not be started: {error.strerror}") from None
-        try:
-            await program.settled.wait()
-            if not program.too_much:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LINGER):
-                        await program.silent.wait()
-        finally:
-            await _killed(transport, program)
-        if program.too_much:
-            raise failed(
-                f"{name!r} printed more than {self._limit:,} bytes; raise limit", permanent=True
-            )
-        status, output = transport.get_returncode(), b"".join(program.output)
+        ended = await run_program(self._words, self._limit, self._folder, self._env)
         facts: dict[str, Plain] = {
-            "exit": status,
+            "exit": ended.status,
             "ms": round((loop.time() - began) * 1000, 1),
-            "bytes": len(output),
+            "bytes": len(ended.output),
         }
-        if status not in self._expect:
-            raise failed(f"{name!r} {_ended(status)}{_last_line(program.complaint)}")
-        value, summary = await self._extract(output)
+        if ended.status not in self._expect:
+            raise failed(f"{name!r} {ended.how}{ended.complaint}")
+        value, summary = await self._extract(ended.output)
         if len(self._expect) > 1:
-            value = f"exit {status} {value}"
-        return Reading(value, None, facts, f"exit {status}, {summary}")
+            value = f"exit {ended.status} {value}"
+        return Reading(value, None, facts, f"exit {ended.status}, {summary}")
+
+
+class EndedProgram(NamedTuple):
+    """A program that ended: its exit code, its output, and its last line on stderr.
+
+    how: for people, "exited with 1". complaint: to be appended, ": no such file", or "".
+    """
+
+    status: int | None
+    output: bytes
+    how: str
+    complaint: str
+
+
+async def run_program(
+    words: Sequence[str], limit: int, folder: str | None = None, env: Mapping[str, str] = _NO_ENV
+) -> EndedProgram:
+    """Run a program without a shell; `env` is added to the environment.
+
+    A cancelled call, and output of more than `limit` bytes, kill it and its children.
+    """
+    name = words[0]
+    try:
+        transport, program = await asyncio.get_running_loop().subprocess_exec(
+            lambda: _Program(limit),
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=folder,
+            env={**os.environ, **env} if env else None,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+        raise failed(f"{name!r} cannot be run: {error.strerror}", permanent=True) from None
+    except OSError as error:  # too many processes or open files: transient
+        raise failed(f"{name!r} could not be started: {error.strerror}") from None
+    try:
+        await program.settled.wait()
+        if not program.too_much:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER):
+                    await program.silent.wait()
+    finally:
+        await _killed(transport, program)
+    if program.too_much:
+        raise failed(f"{name!r} printed more than {limit:,} bytes; raise limit", permanent=True)
+    status = transport.get_returncode()
+    return EndedProgram(
+        status, b"".join(program.output), _ended(status), _last_line(program.complaint)
+    )
 
 
 class _Program(asyncio.SubprocessProtocol):

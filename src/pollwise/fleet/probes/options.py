@@ -163,6 +163,18 @@ class ProbeOptions:
                 self.wrong(key, f"must have text for {name!r}")
         return {name: each for name, each in given.items() if isinstance(each, str)}
 
+    def headers(self, key: str = "headers") -> dict[str, str]:
+        """A table of headers, with their names in lower case."""
+        headers: dict[str, str] = {}
+        for name, value in self.texts(key).items():
+            if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name):
+                self.wrong(key, f"has {name!r}, which is not a header name")
+            elif not value.isascii() or not value.isprintable():
+                self.wrong(key, f"has an invalid value for {name!r}")
+            else:
+                headers[name.lower()] = value
+        return headers
+
     def pattern(self, key: str) -> Pattern | None:
         """A regular expression."""
         given = self.text(key)

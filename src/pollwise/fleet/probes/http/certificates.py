@@ -16,12 +16,8 @@ try:
 except ImportError as error:
     raise MissingExtra("a probe over TLS", "fleet") from error
 
-
-#: What `note_certificate` adds to the facts.
-TLS_FACTS = {
-    "days_left": "over TLS: days until the server's certificate expires",
-    "warning": "over TLS: a text, if the certificate expires sooner than `tls_warning`",
-}
+#: What reading a certificate raises if it contains anything odd.
+UNREADABLE = (ValueError, TypeError, OverflowError, x509.InvalidVersion)
 
 
 def note_certificate(facts: dict[str, Plain], secured: Any, epoch: float, warning: float) -> None:
@@ -39,6 +35,6 @@ def days_left(raw: bytes, epoch: float) -> float | None:
     """Days from `epoch` until a certificate (DER) expires, rounded to 0.1; None if unreadable."""
     try:
         expires = x509.load_der_x509_certificate(raw).not_valid_after_utc.timestamp()
-    except ValueError:
+    except UNREADABLE:
         return None
     return round((expires - epoch) / 86400, 1)

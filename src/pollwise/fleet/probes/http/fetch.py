@@ -116,7 +116,9 @@ class Fetch:
             self.method = options.one_of("method", tuple(m.lower() for m in methods), "get").upper()
         else:
             self.method = methods[0]
-        self.headers = _checked_headers(options)
+        self.headers = options.headers() or _NO_HEADERS
+        if self.headers.get("accept-encoding", "gzip") not in ("gzip", "identity"):
+            options.wrong("headers", "must have 'gzip' or 'identity' as accept-encoding")
         if (parsed.username or parsed.password) and "authorization" not in self.headers:
             pair = f"{unquote(parsed.username)}:{unquote(parsed.password)}".encode()
             basic = f"Basic {base64.b64encode(pair).decode()}"
@@ -324,20 +326,6 @@ def _checked_url(options: ProbeOptions) -> str:
         options.wrong("url", f"= {shown!r} has no valid host")
         return ""
     return url
-
-
-def _checked_headers(options: ProbeOptions) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for name, value in options.texts("headers").items():
-        if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name):
-            options.wrong("headers", f"has {name!r}, which is not a header name")
-        elif not value.isascii() or not (value.isprintable()):
-            options.wrong("headers", f"has an invalid value for {name!r}")
-        else:
-            headers[name.lower()] = value
-    if headers.get("accept-encoding", "gzip") not in ("gzip", "identity"):
-        options.wrong("headers", "must have 'gzip' or 'identity' as accept-encoding")
-    return headers or _NO_HEADERS
 
 
 def _ms(seconds: float) -> float:

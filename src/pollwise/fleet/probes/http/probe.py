@@ -18,8 +18,8 @@ from typing import ClassVar
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
-from pollwise.fleet.probes.http.certificates import TLS_FACTS
 from pollwise.fleet.probes.http.fetch import BODY_MAX, Fetch, HttpAnswer
+from pollwise.fleet.probes.net.conversation import TLS_FACTS
 from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 

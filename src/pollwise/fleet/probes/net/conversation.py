@@ -20,6 +20,11 @@ from pollwise.runtime.redact import shown_url
 
 #: A certificate that expires sooner causes a warning, in seconds.
 TLS_WARNING = 14 * 86400.0
+#: What the certificate of a connection adds to the facts.
+TLS_FACTS = {
+    "days_left": "over TLS: days until the server's certificate expires",
+    "warning": "over TLS: a text, if the certificate expires sooner than `tls_warning`",
+}
 #: Maximum length of a line, in bytes.
 LINE_MAX = 4096
 #: Seconds that a server has to answer a goodbye.
@@ -100,6 +105,11 @@ class Conversation(asyncio.Protocol):
         if transport is None:
             raise EOFError("closed during the TLS handshake")
         self.transport = transport
+
+    def certificate(self) -> bytes | None:
+        """The server's certificate (DER), over TLS."""
+        secured: ssl.SSLObject | None = self.transport.get_extra_info("ssl_object")
+        return None if secured is None else secured.getpeercert(binary_form=True)
 
     async def say_goodbye(self, data: bytes) -> None:
         """Send a goodbye, and give the server a moment to answer it."""

@@ -14,6 +14,7 @@ import asyncio
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.net.conversation import (
     LINE_MAX,
+    TLS_FACTS,
     TlsOptions,
     address_of,
     connected,
@@ -26,8 +27,7 @@ from pollwise.fleet.targets import ProbeContext, Reading, Target
 FACTS = {
     "value": "`open`; with `read` the first line, with `regex` what it matches there",
     "ms": "milliseconds until the connection was open, TLS included",
-    "days_left": "over TLS: days until the server's certificate expires",
-    "warning": "over TLS: a text, if the certificate expires sooner than `tls_warning`",
+    **TLS_FACTS,
 }
 
 

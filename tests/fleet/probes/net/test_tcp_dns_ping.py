@@ -319,7 +319,7 @@ def test_a_host_answers_without_privilege_where_the_kernel_permits_it(address: s
         capture_output=True,
         text=True,
         timeout=50,
-        cwd=Path(__file__).parents[3],
+        cwd=Path(__file__).parents[4],
     )
     if "Operation not permitted" in run.stderr or "not found" in run.stderr:
         pytest.skip(run.stderr.strip()[-200:])
