@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pollwise.durations import shown
 from pollwise.errors import ConfigError
 
 AlertState = Literal["open", "closed"]
@@ -13,6 +14,8 @@ ALERT_STATES: tuple[AlertState, ...] = ("open", "closed")
 #: How long closed alerts are kept, in seconds, and how many of one target.
 ALERTS_KEPT = 90 * 86400.0
 ALERTS_PER_TARGET = 200
+#: The longest note of an acknowledgement, in characters.
+NOTE_MAX = 500
 #: The largest page of alerts.
 PAGE_MAX = 1000
 #: What a notice is about: an alert that opened, is still open, or closed; or a changed reading,
@@ -120,3 +123,15 @@ class Notice:
     event: NoticeEvent
     payload: Mapping[str, Any] = field(default_factory=dict)
     not_before: float | None = None
+
+
+def alert_json(alert: Alert) -> dict[str, Any]:
+    """An alert as plain values, with how long it lasted."""
+    return {**asdict(alert), "lasted": alert.lasted}
+
+
+def checked_note(note: object) -> str:
+    """The note of an acknowledgement; ConfigError if it is none."""
+    if not isinstance(note, str) or len(note) > NOTE_MAX:
+        raise ConfigError(f"note = {shown(note)} must be text of at most {NOTE_MAX} characters")
+    return note.strip()

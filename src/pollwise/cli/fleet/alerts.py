@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pollwise.alerts.values import PAGE_MAX, Alert, AlertFilter, AlertPage
-from pollwise.alerts.views import alert_json, checked_note
+from pollwise.alerts.values import PAGE_MAX, Alert, AlertFilter, AlertPage, alert_json, checked_note
 from pollwise.cli.fleet import opening
 from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.options import Json
