@@ -191,6 +191,16 @@ def test_status_shows_the_stalest_first(file: Path) -> None:
     assert told["state"] == "open"  # as metrics and the API have it
 
 
+def test_status_of_a_target_shows_what_changed(file: Path) -> None:
+    reading = {"value": "x", "summary": "200, red", "diff": " a\n-red \x1b[31m\n+blue"}
+    saved(row("fine", more=json.dumps({"reading": reading})))
+    lines = good("fleet", "status", "fine", "--store", STORE).out.splitlines()
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("what changed"))
+    assert [line.split()[-1] for line in lines[at : at + 3]] == ["a", "\\x1b[31m", "+blue"]
+    (found,) = good("fleet", "status", "fine", "--store", STORE, "--json").json()
+    assert found["diff"] == reading["diff"]
+
+
 @pytest.mark.parametrize(
     ("given", "word", "phrase"),
     [

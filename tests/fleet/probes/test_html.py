@@ -196,7 +196,7 @@ def test_a_hostile_page_is_given_up_and_the_next_one_is_read(
     really(main)
 
 
-def test_processes_are_reused_and_end_with_the_fleet() -> None:
+def test_processes_are_reused_and_end_with_the_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
     def idle() -> asyncio.subprocess.Process:
         (reader,) = shared(PageReaders, PageReaders)._idle
         assert reader._process is not None
@@ -220,6 +220,8 @@ def test_processes_are_reused_and_end_with_the_fleet() -> None:
 
     pids = really(main)
     assert len(pids) == 2
+    monkeypatch.setenv("DB_PASSWORD", "hunter2")
+    assert "DB_PASSWORD" not in readers._environment()
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -431,6 +431,9 @@ def _show_one(each: TargetState, now: float) -> None:
         ("staleness score", NOTHING if each.score is None else f"{each.score:.2f}"),
         ("reading", each.summary or NOTHING),
         *((f"  {key}", value) for key, value in each.facts.items()),
-        *([("what changed", each.diff)] if each.diff else []),
+        *(
+            ("" if number else "what changed", line)
+            for number, line in enumerate((each.diff or "").splitlines())
+        ),
     ]
     print_table(("", ""), rows)

@@ -26,6 +26,10 @@ ANSWER_MAX = 1024 * 1024
 _CHILD = Path(__file__).with_name("child.py")
 
 
+#: What a process gets of the environment; not its secrets, because it parses what others wrote.
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "SYSTEMROOT", "LANG")
+
+
 class PageReaders:
     """The processes of one event loop. They are started when they are needed, and kept."""
 
@@ -78,7 +82,7 @@ class _PageReader:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 limit=ANSWER_MAX,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env=_environment(),
                 start_new_session=True,  # Ctrl-C is for the fleet
             )
         except OSError as error:
@@ -113,3 +117,8 @@ class _PageReader:
             with suppress(ProcessLookupError):
                 self._process.kill()
             await to_its_end(asyncio.ensure_future(self._process.wait()))
+
+
+def _environment() -> dict[str, str]:
+    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    return {**passed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
