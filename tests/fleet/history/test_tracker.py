@@ -347,27 +347,50 @@ def test_an_interval_of_years_is_trusted_for_a_week() -> None:
     assert states_of(rows) == [("up", 0, 7 * DAY), ("unknown", 7 * DAY, 999 * DAY)]
 
 
-GOOD = TargetTracker("a", 1_767_225_600_000).kept()
+def well_kept() -> list[Any]:
+    world = Followed(START - HOUR)
+    for each in [Poll(0, True, value="7"), Poll(HOUR, True, wait=HOUR, value="7")]:
+        world.poll(each._replace(wait=HOUR))
+    assert world.tracker is not None
+    return world.tracker.kept()
 
 
-@pytest.mark.parametrize(
-    "kept",
-    [
-        None, {}, [], "x", [1, 2], GOOD[:-1], [*GOOD, 1],
-        [9, *GOOD[1:]], [True, *GOOD[1:]],
-        [GOOD[0], "x", *GOOD[2:]], [GOOD[0], -1, *GOOD[2:]], [GOOD[0], 1e300, *GOOD[2:]],
-        [*GOOD[:6], 7, *GOOD[7:]], [*GOOD[:7], 12, *GOOD[8:]],
-        [*GOOD[:15], [1], *GOOD[16:]], [*GOOD[:15], [999, 1], *GOOD[16:]],
-        [*GOOD[:15], None, *GOOD[16:]], [*GOOD[:17], "inf", *GOOD[18:]],
-        [*GOOD[:17], {}, *GOOD[18:]], [*GOOD[:-1], 5],
-    ],
+STATE, SINCE, COUNTED, WAIT, COVERED, REASON, TIME, POLLS, LATENCIES, NUMBERS, DAY_SO_FAR = (
+    0, 1, 2, 3, 5, 6, 7, 10, 14, 15, 16,
 )  # fmt: skip
-def test_a_saved_history_that_is_not_ours_is_left(kept: Any) -> None:
+
+
+@pytest.mark.parametrize("kept", [None, {}, [], "x", [1, 2], well_kept()[:-1], [*well_kept(), 1]])
+def test_a_saved_history_of_another_form_is_left(kept: Any) -> None:
     assert TargetTracker.restored("a", kept) is None
 
 
+@pytest.mark.parametrize(
+    ("place", "values"),
+    [
+        (STATE, (9, True, "up", -1, None)),
+        (SINCE, ("x", -1, 1e300, 2**60, None)),
+        (COUNTED, (-1, 0.5, [])),
+        (WAIT, (10**12, "x")),
+        (COVERED, (-1, 1.5)),
+        (REASON, (7, None)),
+        (TIME, (3_600_001, -1)),
+        (POLLS, (-1, 2**60, "1")),
+        (LATENCIES, ([1], [999, 1], None, 7, ["a", 1], [1, -1])),
+        (NUMBERS, ([1], ["1", 0, 0, 0], [1, "inf", 0, 0], [1, 1e300, 0, 0], 7)),
+        (DAY_SO_FAR, ([1], [1, 2, 86_400_001, ""], [1, 2, ""], 7)),
+    ],
+)
+def test_a_saved_history_with_a_wrong_value_is_left(place: int, values: tuple[Any, ...]) -> None:
+    good = well_kept()
+    assert TargetTracker.restored("a", good) is not None
+    for value in values:
+        wrong = [*good[:place], value, *good[place + 1 :]]
+        assert TargetTracker.restored("a", wrong) is None, value
+
+
 def test_a_broken_day_is_no_day() -> None:
-    tracker = TargetTracker.restored("a", [*GOOD[:-1], "%%%"])
+    tracker = TargetTracker.restored("a", [*well_kept()[:-1], [1, 2, 3, "%%%"]])
     assert tracker is not None
     assert tracker.open().day.figures == NO_POLLS
 

@@ -20,7 +20,6 @@ import binascii
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import add
 from typing import Any, Final
 
 from pollwise.fleet.history.packing import VALUE_LIMIT, added_up, packed, unpacked
@@ -307,14 +306,17 @@ class TargetTracker:
         self.waiting = [*rows, *self.waiting][-WAITING_MAX:]
 
     def kept(self) -> list[Any]:
-        """The open history as plain values, for a store."""
+        """The open history as plain values, for a store: short, because each save writes it."""
         latencies: list[int] = []
         for pair in self.latencies.items():
             latencies += pair
+        numbers = [self.values, self.low, self.high, self.total] if self.values else []
+        day = [*self.day_times, self.day] if self.day or any(self.day_times) else []
+        times, seen, planned = self.times, self.seen, self.planned
         return [
-            self.state, self.since, self.seen, self.planned, self.lapses, self.covered, self.reason,
-            self.hour, *self.times[:UNKNOWN], self.polls, self.failed, self.changed, self.took,
-            latencies, self.values, self.low, self.high, self.total, *self.day_times, self.day,
+            self.state, self.since, seen - self.since, planned - seen, self.lapses - planned,
+            self.covered, self.reason, times[UP], times[DOWN], times[MAINTENANCE],
+            self.polls, self.failed, self.changed, self.took, latencies, numbers, day,
         ]  # fmt: skip
 
     @classmethod
@@ -330,33 +332,40 @@ class TargetTracker:
         if not isinstance(kept, list):
             raise TypeError(kept)
         (
-            state, since, seen, planned, lapses, covered, reason,
-            hour, up, down, maintenance, polls, failed, changed, took,
-            latencies, values, low, high, total, day_up, day_down, day_maintenance, day,
+            state, since, counted, wait, slack, covered, reason, up, down, maintenance,
+            polls, failed, changed, took, latencies, numbers, day,
         ) = kept  # fmt: skip
-        _check_whole(state, since, seen, planned, lapses, covered, hour)
-        _check_whole(polls, failed, changed, took, values, *latencies)
+        _check_whole(state, most=UNKNOWN)
+        _check_whole(since, counted, slack, covered, polls, failed, changed, took, *latencies)
         _check_whole(up, down, maintenance, most=_HOUR)
-        _check_whole(day_up, day_down, day_maintenance, most=_DAY)
-        wrong = state not in range(len(STATES)) or since > seen or planned > lapses
-        if wrong or not isinstance(reason, str) or not isinstance(day, str):
-            raise ValueError(kept)
-        self = cls(target, seen)
-        self.state, self.since, self.planned, self.lapses = state, since, planned, lapses
-        self.covered, self.reason = covered, reason[:REASON_MAX]
-        self.hour, self.times = hour, [up, down, maintenance, 0]
-        if not hour * _HOUR <= seen <= (hour + 1) * _HOUR:
-            raise ValueError(hour)
+        _check_whole(abs(wait), most=TRUSTED_MAX + BACK)
+        if not isinstance(reason, str):
+            raise TypeError(reason)
+        self = cls(target, since + counted)
+        self.state, self.since, self.covered = state, since, covered
+        self.planned = self.seen + wait
+        self.lapses = self.planned + slack
+        self.reason = reason[:REASON_MAX]
+        self.times = [up, down, maintenance, 0]
         self.polls, self.failed, self.changed, self.took = polls, failed, changed, took
         self.latencies = dict(zip(latencies[::2], latencies[1::2], strict=True))
         if any(bucket >= BUCKETS for bucket in self.latencies):
             raise ValueError(latencies)
-        self.values = values
-        self.low, self.high, self.total = float(low), float(high), float(total)
-        if not math.isfinite(self.low + self.high + self.total):
-            raise ValueError(kept)
-        self.day_times, self.day = (day_up, day_down, day_maintenance), day
+        if numbers:
+            self._restore_numbers(*numbers)
+        if day:
+            *spent, figures = day
+            _check_whole(*spent, most=_DAY)
+            self.day_times, self.day = _plus(spent, (0, 0, 0)), str(figures)
         return self
+
+    def _restore_numbers(self, values: int, low: float, high: float, total: float) -> None:
+        _check_whole(values)
+        if not all(isinstance(each, (int, float)) for each in (low, high, total)):
+            raise TypeError(low)
+        if not abs(low) <= VALUE_LIMIT or not abs(high) <= VALUE_LIMIT or not math.isfinite(total):
+            raise ValueError(low)
+        self.values, self.low, self.high, self.total = values, float(low), float(high), float(total)
 
     def open(self) -> OpenHistory:
         """The open history, for views."""
@@ -379,7 +388,7 @@ def _check_whole(*numbers: Any, most: int = 2**53) -> None:
 
 def _plus(one: Sequence[int], other: Sequence[int]) -> tuple[int, int, int]:
     # A day in which the clock was set back may have more hours.
-    up, down, maintenance = (min(each, _DAY) for each in map(add, one, other))
+    up, down, maintenance = (min(a + b, _DAY) for a, b in zip(one, other, strict=True))
     return up, down, maintenance
 
 

@@ -47,6 +47,8 @@ from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_no
 #: A run without a sign of life for this many seconds is over; and seconds between two signs.
 RUN_LASTS = 30.0
 SIGN_EVERY = 10.0
+#: JSON of a target's further state; made once, because each save of a target needs it.
+_ENCODED = json.JSONEncoder(separators=(",", ":"), default=str).encode
 #: The runs of this process. Any other run with our process id was left by an earlier process: in a
 #: container they often have the same id.
 _OUR_RUNS: set[str] = set()
@@ -106,7 +108,7 @@ class _FleetTables(AlertTables, TargetHistoryTables, DefinitionRows):
                 self._fleet, each.name, each.due, each.paused, each.state, each.failures,
                 each.error, each.polled_at, each.succeeded_at, each.failed_at, each.changed_at,
                 each.interval, each.type, each.group,
-                json.dumps(dict(each.more), separators=(",", ":"), default=str),
+                _ENCODED(dict(each.more)),
             )
             for each in batch
         ]  # fmt: skip
