@@ -12,10 +12,11 @@ from pollwise.errors import MissingExtra
 try:
     from pollwise.web.access import Viewer, everybody
     from pollwise.web.app import WebApp, app
+    from pollwise.web.pages.status.options import StatusOptions
 except ImportError as error:  # pragma: no cover - tried in an environment without the extra
     needed = ("starlette", "jinja2", "python_multipart")
     if (error.name or "").partition(".")[0] in needed:
         raise MissingExtra("the web interface", "web") from None
     raise
 
-__all__ = ["Viewer", "WebApp", "app", "everybody"]
+__all__ = ["StatusOptions", "Viewer", "WebApp", "app", "everybody"]

@@ -18,8 +18,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from pollwise import web as pollwise_web
+from pollwise.alerts.values import Alert
 from pollwise.controller import Controller
-from pollwise.fleet.stores.base import SavedTarget
+from pollwise.fleet.history.values import Period
+from pollwise.fleet.stores.base import SavedTarget, SaveExtras
 from pollwise.fleet.stores.urls import open_store as open_fleet_store
 from pollwise.outbox import NewRecord
 from pollwise.outbox.stores.urls import open_store as open_outbox_store
@@ -90,7 +92,7 @@ def served_site(folder: Path) -> Iterator[Site]:
     pages = pollwise_web.app(
         *shop.queues, f"sqlite:///{folder}/shop.db?queue=hostile&keep=7d", outboxes=[shop.outbox],
         fleets=[shop.fleet], controller=controller, password=PASSWORD, refresh=0.2,
-        clock=shop.clock,
+        clock=shop.clock, status=pollwise_web.StatusOptions(["*"], reasons=True, notes=True),
     )  # fmt: skip
 
     @asynccontextmanager
@@ -182,7 +184,19 @@ async def _fill_fleet(url: str, clock: Clock) -> str:
         )
         for n, name in enumerate(NAMES)
     ]  # fmt: skip
-    await store.save(targets)
+    alerts = [
+        Alert(
+            f"a{n}", name, ATTACKS[4], ATTACKS[0], ATTACKS[1], "critical",
+            "open" if n % 2 else "closed", LOOKED_AT, LOOKED_AT, None if n % 2 else LOOKED_AT,
+            ATTACKS[n], LOOKED_AT, ATTACKS[2], ATTACKS[3], 1, LOOKED_AT,
+        )
+        for n, name in enumerate(NAMES)
+    ]  # fmt: skip
+    periods = [
+        Period(name, "down", LOOKED_AT - 900, LOOKED_AT - 600, ATTACKS[n])
+        for n, name in enumerate(NAMES)
+    ]
+    await store.save(targets, SaveExtras(periods=periods, alerts=alerts))
     await store.close()
     return f"/fleets/pages/targets/{quote(NAMES[0], safe='')}"
 

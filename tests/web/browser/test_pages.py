@@ -25,6 +25,8 @@ PAGES = {
     "record": "{record}",
     "fleet": "/fleets/pages",
     "target": "/fleets/pages/targets/partners-03",
+    "alerts": "/fleets/pages/alerts",
+    "status": "/status",
     "controller": "/controller",
     "agent": "{agent}",
     "tokens": "/tokens",
@@ -67,7 +69,7 @@ def paths(site: Site) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_page(name: str, site: Site, paths: dict[str, str], new_tab: NewTab) -> None:
-    session = None if name == "login" else site.session
+    session = None if name in ("login", "status") else site.session
     tab = new_tab(storage_state=session, color_scheme="light", viewport=DESK)
     page = tab.page
     _go(tab, site, paths[name], missing=name == "no such page")
@@ -98,7 +100,14 @@ def test_a_thousand_hostile_jobs(site: Site, new_tab: NewTab) -> None:
     tab = new_tab(storage_state=site.session)
     page = tab.page
     start = [*site.hostile, "/", "/queues/hostile", "/workers", "/outboxes/default?tab=all"]
-    start += ["/fleets/pages?state=dead", "/controller", "/tokens", "/audit"]
+    start += [
+        "/fleets/pages?state=dead",
+        "/fleets/pages/alerts",
+        "/status",
+        "/controller",
+        "/tokens",
+        "/audit",
+    ]
     start += [f"/queues/hostile?state={state}" for state in ("leased", "dead", "done", "blocked")]
     for path in start:
         _go(tab, site, path)

@@ -76,7 +76,7 @@ class FleetPage(View):
         shown = await source.snapshot()
         values: dict[str, Any] = {
             "source": source, "shown": shown, "search": search, "rows": [], "next": None,
-            "wrong": None, "sorts": SORTS, "bulk_max": BULK_MAX,
+            "wrong": None, "sorts": SORTS, "bulk_max": BULK_MAX, "with_uptimes": False,
         }  # fmt: skip
         if shown.counts is None:
             return values
@@ -87,9 +87,12 @@ class FleetPage(View):
             by_name: dict[str, list[TargetOrder]] = {}
             for order in orders:
                 by_name.setdefault(order.name, []).append(order)
+            shares = await source.uptimes([each.name for each in page.targets], now)
             values["rows"] = [
-                TargetRow(each, now, by_name.get(each.name, ())) for each in page.targets
+                TargetRow(each, now, by_name.get(each.name, ()), shares.get(each.name))
+                for each in page.targets
             ]
+            values["with_uptimes"] = bool(shares)
             values["next"] = page.next
         except (ConfigError, PollwiseError, OSError) as error:
             values["wrong"] = str(error)

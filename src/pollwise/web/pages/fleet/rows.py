@@ -40,11 +40,12 @@ TICKS = 24
 
 @dataclass(frozen=True)
 class TargetRow:
-    """A target on a page."""
+    """A target on a page. uptime: of the last 7 days, 0 to 1; None if it is not known."""
 
     saved: SavedTarget
     now: float
     orders: Sequence[TargetOrder] = ()
+    uptime: float | None = None
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from pollwise.alerts.values import Alert, AlertFilter, AlertPage
 from pollwise.errors import ConfigError, PollwiseError, Unsupported
 from pollwise.fleet import Fleet
 from pollwise.fleet.control import note, note_order
+from pollwise.fleet.history.views import uptimes
 from pollwise.fleet.stores.base import (
     ORDERS,
     FleetNode,
@@ -130,6 +131,13 @@ class FleetSource:
         await note_order(store, who, what, names, address)
         self.forget()
         return not others
+
+    async def uptimes(self, names: Sequence[str], now: float) -> dict[str, float | None]:
+        """The uptime of each target in the last 7 days; empty if the store keeps no history."""
+        if self.store is None or not self.store.keeps_history:
+            return {}
+        found = await uptimes(self.store, names, now)
+        return {name: each.windows["7d"].uptime for name, each in found.items()}
 
     async def alerts(self, chosen: AlertFilter) -> AlertPage:
         """A page of alerts."""
