@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,12 @@ from tests.web.visiting import HOSTILE, Visitor
 PAGE = "/fleets/pages/alerts"
 
 
-def alert(id: str, name: str, **more: object) -> Alert:
+def alert(id: str, name: str, **more: Any) -> Alert:
     given = {"severity": "critical", "state": "open", "summary": f"refused {HOSTILE}", **more}
     return Alert(
-        id, name, "api", "0", "down", since=NOW - 600, opened_at=NOW - 500, sent=1,
-        last_sent_at=NOW - 500, **given,
-    )  # type: ignore[arg-type] # fmt: skip
+        id=id, target=name, group="api", rule="0", when="down", since=NOW - 600,
+        opened_at=NOW - 500, sent=1, last_sent_at=NOW - 500, **given,
+    )  # fmt: skip
 
 
 async def filled(store: SqliteFleetStore) -> None:
