@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.errors import ConfigError
 from pollwise.fleet import Target
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
@@ -203,3 +204,25 @@ def test_bad_options_are_refused() -> None:
         StatusOptions(["shop"], title=" ")
     with pytest.raises(ConfigError, match="no fleet is given"):
         app(MemoryQueue(), authorise=lambda _: None, status=StatusOptions(["shop"]))
+
+
+def test_planned_maintenance_is_announced(visit: Callable[..., None]) -> None:
+    async def main(client: httpx.AsyncClient, store: SqliteFleetStore, clock: VirtualClock) -> None:
+        now = clock.epoch()
+        for window in (
+            MaintenanceWindow("m1", ("shop",), ends_at=now + 605, note=f"moving {HOSTILE}"),
+            MaintenanceWindow("m2", (), ("public",), None, now + 86405, now + 90005),
+            MaintenanceWindow("m3", ("vault",), ends_at=now + 605, note="hidden"),
+            MaintenanceWindow("m4", (), ("public",), None, now + 8 * 86400, now + 9 * 86400, "far"),
+        ):
+            await store.keep_maintenance(window)
+        answer = await client.get("/status")
+        page = text_of(answer.text[answer.text.index("<main") :])
+        assert "shop under way, ends in 10 min moving" in page
+        assert "public in 1 d , for 1 h" in page
+        assert "hidden" not in page
+        assert "far" not in page
+        for each in await store.maintenance():
+            await store.remove_maintenance(each.id)
+
+    visit(main)

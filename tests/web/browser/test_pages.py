@@ -26,6 +26,7 @@ PAGES = {
     "fleet": "/fleets/pages",
     "target": "/fleets/pages/targets/partners-03",
     "alerts": "/fleets/pages/alerts",
+    "maintenance": "/fleets/pages/maintenance",
     "status": "/status",
     "controller": "/controller",
     "agent": "{agent}",

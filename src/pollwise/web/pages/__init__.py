@@ -5,6 +5,7 @@ from __future__ import annotations
 from pollwise.web.pages.audit import AuditLogPage
 from pollwise.web.pages.controller import AgentPage, ControllerPage
 from pollwise.web.pages.fleet.alerts import FleetAlertsPage
+from pollwise.web.pages.fleet.maintenance import FleetMaintenancePage
 from pollwise.web.pages.fleet.page import FleetPage
 from pollwise.web.pages.fleet.target import FleetTargetPage
 from pollwise.web.pages.job.files import JobFile, JobLog, JobRaw
@@ -38,6 +39,7 @@ VIEWS: tuple[type[Address], ...] = (
     RecordPage,
     FleetPage,
     FleetAlertsPage,
+    FleetMaintenancePage,
     FleetTargetPage,
     TokensPage,
     AuditLogPage,

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from pollwise.alerts.values import Alert, AlertFilter, AlertPage
+from pollwise.alerts.windows import MaintenanceWindows
 from pollwise.errors import ConfigError, PollwiseError, Unsupported
 from pollwise.fleet import Fleet
 from pollwise.fleet.control import note, note_order
@@ -77,6 +78,8 @@ class FleetSource:
         self._clock = clock
         self._fleet = fleet if isinstance(fleet, Fleet) else None
         self.store = fleet.store if isinstance(fleet, Fleet) else fleet
+        #: Of a fleet of this process, with those of its file.
+        self.maintenance = MaintenanceWindows() if self._fleet is None else self._fleet.maintenance
         self.place = "this process" if self.store is None else self.store.url  # without secrets
         self._took = 0.0
         self._counts = Remembered(self._read_counts, clock, COUNTS_REMEMBERED)

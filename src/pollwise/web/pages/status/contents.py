@@ -9,6 +9,7 @@ from pollwise.fleet.history.values import DAY, PeriodState
 from pollwise.fleet.history.views import open_history, strips, uptimes
 from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.stores.paging import TargetFilter
+from pollwise.web.pages.fleet.maintenance import windows_of
 from pollwise.web.pages.fleet.past import cell_of
 from pollwise.web.pages.fleet.source import FleetSource
 from pollwise.web.pages.status.options import ALL, StatusOptions
@@ -20,6 +21,9 @@ KEPT_FOR = 15.0
 #: The most targets and past incidents on the page.
 TARGETS_MAX = 500
 PAST_MAX = 10
+#: How soon a maintenance window must begin to be shown, in seconds, and how many are shown.
+PLANNED_WITHIN = 7 * DAY
+PLANNED_MAX = 20
 #: The days of a strip.
 DAYS = 90
 #: How many targets are read at a time.
@@ -52,6 +56,17 @@ class PublicIncident:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicMaintenance:
+    """A maintenance window that is under way or begins soon. about: which of the targets."""
+
+    about: str
+    starts_at: float
+    ends_at: float | None
+    note: str
+    now: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PublicStatus:
     """The contents. more: targets that there was no room for."""
 
@@ -59,7 +74,7 @@ class PublicStatus:
     at: float
     targets: Sequence[PublicTarget]
     incidents: Sequence[PublicIncident]
-    maintenance: Sequence[object] = ()
+    maintenance: Sequence[PublicMaintenance] = ()
     more: int = 0
     polled: bool = True
 
@@ -123,6 +138,7 @@ class StatusContents:
         now = self._sources.clock.epoch()
         targets: list[PublicTarget] = []
         incidents: list[PublicIncident] = []
+        maintenance: list[PublicMaintenance] = []
         more, polled = 0, True
         for source in self._sources.fleets.values():
             saved = await self._chosen(source)
@@ -131,9 +147,34 @@ class StatusContents:
             found = await self._of(source, saved[:room], now)
             targets += found[0]
             incidents += found[1]
+            maintenance += await self._planned(source, saved, now)
             polled = polled and (await source.snapshot()).nodes != ()
         incidents.sort(key=lambda each: (each.ended_at is not None, -each.started_at))
-        return PublicStatus(self._options.title, now, targets, incidents, more=more, polled=polled)
+        maintenance.sort(key=lambda each: each.starts_at)
+        return PublicStatus(
+            self._options.title, now, targets, incidents, maintenance[:PLANNED_MAX], more, polled
+        )
+
+    async def _planned(
+        self, source: FleetSource, saved: Sequence[SavedTarget], now: float
+    ) -> list[PublicMaintenance]:
+        """The windows of these targets that are under way, or begin soon."""
+        names, groups = {each.name for each in saved}, {each.group for each in saved}
+        found = []
+        for each in await windows_of(source):
+            mine = [
+                *(name for name in each.targets if name in names),
+                *(group for group in each.groups if group in groups),
+            ]
+            if not mine and (each.targets or each.groups):
+                continue  # it is for others
+            about = ", ".join(mine) or "Everything"
+            until, begins = each.until(now), each.next(now)
+            if until is not None:
+                found.append(PublicMaintenance(about, now, until, each.note, True))
+            elif begins is not None and begins - now <= PLANNED_WITHIN:
+                found.append(PublicMaintenance(about, begins, each.until(begins), each.note, False))
+        return found
 
     async def _chosen(self, source: FleetSource) -> list[SavedTarget]:
         """The targets of the groups that everybody may see, by name."""
