@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
@@ -148,6 +149,9 @@ class Fleet:
             self._planned |= fresh
         else:
             self._run.add(fresh.values())
+            for entry in fresh.values():
+                if entry.until != -math.inf:  # else it is known once a node has claimed it
+                    self._run.saving.touch(entry)
         if self.events.wants(TargetAdded):
             for entry in fresh.values():
                 target = entry.target
@@ -184,7 +188,10 @@ class Fleet:
                 changed[target.name] = self._made(target)
         gone = [self._known(name).target.name for name in remove]
         for name, target in kept.items():
-            self._known(name).target = target
+            entry = self._known(name)
+            if self._run is not None and entry.target.written != target.written:
+                self._run.saving.touch(entry)
+            entry.target = target
         for name, entry in changed.items():
             self._change(name, entry)
         for name in gone:

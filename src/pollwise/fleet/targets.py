@@ -179,6 +179,7 @@ class Target:
     options: options of the probe type.
     actions: called with each change of this target, before the fleet's own actions.
     origin: where its definition is, for views: "code", "file" or "api".
+    written: tells whether the definition was changed there, for `pollwise fleet diff`.
     """
 
     name: str
@@ -201,6 +202,7 @@ class Target:
     options: Mapping[str, Any]
     actions: tuple[Action, ...]
     origin: str
+    written: str
 
     def __init__(
         self,
@@ -225,6 +227,7 @@ class Target:
         options: Mapping[str, Any] | None = None,
         actions: tuple[Action, ...] = (),
         origin: str = "code",
+        written: str = "",
     ) -> None:
         _check_name(name)
         if not (callable(probe) or (isinstance(probe, str) and probe)):
@@ -292,6 +295,7 @@ class Target:
         put(self, "options", MappingProxyType(dict(options)) if options else _NOTHING)
         put(self, "actions", tuple(actions))
         put(self, "origin", origin)
+        put(self, "written", written)
         if given or detect is not None:
             self.strategy(Freshness())  # refuses contradictions now
 

@@ -328,7 +328,9 @@ def states(
     """
     kept = {each.name: each for each in saved}
     known = {target.name: target for target in targets}
-    names = known or kept  # without a file of targets, those in the store
+    # Without a file of targets: those in the store, of which some may be defined there.
+    whole = any(target.origin != "api" for target in known.values())
+    names = known if whole else {**known, **kept}
     found = [saved_state(known.get(name), kept.get(name, SavedTarget(name)), now) for name in names]
     return with_pending(found, pending)
 

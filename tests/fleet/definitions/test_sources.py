@@ -12,13 +12,14 @@ import pytest
 from pollwise.errors import ConfigError
 from pollwise.fleet import Fleet, Target
 from pollwise.fleet.control import CHECK_EVERY, Control
+from pollwise.fleet.definitions.shown import shown_table
 from pollwise.fleet.definitions.sources import (
     CHECK_FILE_EVERY,
     DefinedElsewhere,
     NoDefinition,
     TargetSources,
 )
-from pollwise.fleet.definitions.stored import StoredRules, shown_table
+from pollwise.fleet.definitions.stored import StoredRules
 from pollwise.fleet.definitions.table import WrongDefinition
 from pollwise.fleet.file import FleetFile, read
 from pollwise.fleet.stores.definitions import DefinitionConflict

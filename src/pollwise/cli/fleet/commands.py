@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.fleet import alerts, maintenance, opening
+from pollwise.cli.fleet import alerts, maintenance, opening, targets
 from pollwise.cli.fleet.history import history
 from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.fleet.run import run as run_fleet
@@ -324,38 +324,10 @@ _order_command(
 )
 
 
-@app.command("remove")
-def remove(
-    names: Annotated[list[str], typer.Argument(help="Names of targets.")],
-    file: File = None,
-    store: Store = None,
-    as_json: Json = False,
-) -> None:
-    """Delete the saved state of targets that are no longer in the file.
-
-    Example: pollwise fleet remove "old page" --store sqlite:///fleet.db
-    """
-    settings = opening.settings_for(file, store)
-    listed = {each.name for each in opening.targets_of(settings)}
-    still = [name for name in names if name in listed]
-    if still:
-        raise ConfigError(
-            f"{still[0]!r} is still in {settings.fleet.file}; delete it there and restart the "
-            "polling node first"
-        )
-
-    async def work(opened: FleetStore) -> None:
-        snapshot = await opening.take_snapshot(opened, settings, ())
-        for name in names:
-            opening.named(snapshot.targets, name)
-        await opened.remove(names)
-        await note_order(opened, opening.asker(), "remove", names, "the command line")
-
-    opening.with_store(settings, work)
-    if as_json:
-        print_json({"removed": names})
-    else:
-        say(f"removed: {', '.join(map(visible, names))}")
+app.command("add")(targets.add)
+app.command("set")(targets.set_keys)
+app.command("remove")(targets.remove)
+app.command("diff")(targets.diff)
 
 
 @app.command("migrate")

@@ -9,8 +9,9 @@ import shlex
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -18,11 +19,12 @@ from pollwise.cli.fleet.views import FleetSnapshot
 from pollwise.cli.output import fail, warn
 from pollwise.cli.running import import_from_here
 from pollwise.errors import ConfigError, did_you_mean
+from pollwise.fleet.definitions.stored import ANYTHING, StoredTables
 from pollwise.fleet.file import FleetFile, FleetFileError, read
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.stores.urls import open_store
 from pollwise.fleet.targets import Target
-from pollwise.fleet.views import TargetState, states
+from pollwise.fleet.views import UNKNOWN, TargetState, states
 from pollwise.runtime.redact import without_secrets
 from pollwise.settings import Settings, load
 from pollwise.settings.groups import unknown_groups
@@ -115,11 +117,32 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
     return () if found is None else found.targets
 
 
+async def stored_targets(store: FleetStore, settings: Settings) -> list[Target]:
+    """The targets that are defined in the store, to show them."""
+    rows = await store.definitions()
+    if not rows:
+        return []
+    groups: Mapping[str, Mapping[str, Any]] = {}
+    with suppress(ConfigError):  # a wrong file was reported before
+        groups = read(settings.fleet.file, for_views=True).group_tables
+    tables = StoredTables(ANYTHING, groups, for_views=True)
+    found = []
+    for each in rows:
+        try:
+            found.append(tables.read({**(each.table or {}), "name": each.name}))
+        except ConfigError:  # the nodes report it
+            found.append(Target(each.name, UNKNOWN, origin="api"))
+    return found
+
+
 async def take_snapshot(
     store: FleetStore, settings: Settings, targets: tuple[Target, ...]
 ) -> FleetSnapshot:
     saved, pending = await store.load(), await store.pending()
     nodes = await store.nodes()
+    listed = {each.name for each in targets}
+    defined = await stored_targets(store, settings)
+    targets = (*targets, *(each for each in defined if each.name not in listed))
     now = time.time()
     given = settings.fleet
     words = ["--store", without_secrets(given.store or "")]

@@ -15,11 +15,11 @@ from typing import Any
 
 from pollwise.errors import ConfigError
 from pollwise.fleet.actions import PutJob
+from pollwise.fleet.definitions.shown import shown_table
 from pollwise.fleet.definitions.stored import (
     StoredRules,
     StoredTables,
     checked_table,
-    shown_table,
 )
 from pollwise.fleet.engine.failures import text_of
 from pollwise.fleet.engine.replacing import ReplacedTargets

@@ -1,5 +1,4 @@
-"""Targets that are defined through the API and the command line: what they may do, and what is
-shown of them.
+"""Targets that are defined through the API and the command line: what they may do.
 
 A person who may change targets need not be trusted with the machine that polls them. So such a
 target cannot run code there, and cannot use the environment of the polling process, unless the
@@ -18,13 +17,7 @@ from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.definitions.table import TargetTables, WrongDefinition
 from pollwise.fleet.targets import Action, Target
-from pollwise.runtime.redact import (
-    HIDDEN,
-    is_secret,
-    shown_url,
-    without_hidden,
-    without_secrets,
-)
+from pollwise.runtime.redact import HIDDEN
 
 #: The probe types that only talk to the network. All others may run code on the polling machine, or
 #: open files and databases there.
@@ -37,26 +30,30 @@ NETWORK_TYPES = frozenset(
 #: How deep the tables and lists of a definition may be nested.
 DEPTH_MAX = 6
 
-_VARIABLE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
-#: What may stand beside a variable in a value that would otherwise be hidden.
-_BESIDE = re.compile(r"\s*(?:Bearer|Basic|Token)?\s*", re.IGNORECASE)
-
 
 @dataclass(frozen=True, slots=True)
 class StoredRules:
     """What targets that are defined in the store may do.
 
     may_run: they may run code: have a type that is not in NETWORK_TYPES, or put jobs.
-    variables: the environment variables that they may use, themselves or by their group.
+    variables: the environment variables that they may use, themselves or by their group; None for
+        all.
     """
 
     may_run: bool = False
-    variables: frozenset[str] = frozenset()
+    variables: frozenset[str] | None = frozenset()
+
+    def allows(self, variable: str) -> bool:
+        return self.variables is None or variable in self.variables
 
     @classmethod
     def of(cls, may_run: bool, variables: str | None) -> StoredRules:
         """The rules of the settings. variables: names, separated by commas or spaces."""
         return cls(may_run, frozenset(re.split(r"[,\s]+", (variables or "").strip())) - {""})
+
+
+#: For views: the nodes check what is allowed.
+ANYTHING = StoredRules(may_run=True, variables=None)
 
 
 class StoredTables(TargetTables):
@@ -74,7 +71,7 @@ class StoredTables(TargetTables):
         for_views: bool = False,
     ) -> None:
         every = os.environ if environment is None else environment
-        allowed = {name: every[name] for name in rules.variables if name in every}
+        allowed = {name: each for name, each in every.items() if rules.allows(name)}
         super().__init__(allowed, before, for_views=for_views)
         self._rules = rules
         self._file_groups = groups
@@ -97,8 +94,11 @@ class StoredTables(TargetTables):
             raise WrongDefinition(list(dict.fromkeys(what for _, what in self.problems)))
         return target
 
+    def may_be_unset(self, name: str) -> bool:
+        return self._rules.allows(name)
+
     def unset_variable(self, name: str) -> str:
-        if name in self._rules.variables:
+        if self._rules.allows(name):
             return super().unset_variable(name)
         return (
             f"targets that are not in the file may not use the environment variable {name}; name "
@@ -144,32 +144,3 @@ def _has_placeholder(value: Any) -> bool:
     if isinstance(value, list):
         return any(map(_has_placeholder, value))
     return isinstance(value, str) and HIDDEN in value
-
-
-def shown_table(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition as it may be shown, without secrets. Variables are shown by their name."""
-    return {key: _shown(key, each) for key, each in table.items()}
-
-
-def _shown(key: str, value: Any) -> Any:
-    if key == "labels" or not isinstance(value, (str, list, dict)):
-        return HIDDEN if is_secret(key) else value
-    if isinstance(value, list):
-        return [_shown(key, each) for each in value]
-    if isinstance(value, dict):  # headers, an environment, arguments: any may be secret
-        return {name: _without_secret(each) for name, each in value.items()}
-    if is_secret(key) or key in ("webhook", "body"):
-        return _without_secret(value)
-    if "://" in value:
-        return shown_url(value)
-    return without_secrets(without_hidden(value))
-
-
-def _without_secret(value: Any) -> Any:
-    """HIDDEN, unless the secret part of the value is a variable."""
-    if isinstance(value, (bool, int, float)):
-        return value
-    named = isinstance(value, str) and _VARIABLE.search(value) is not None
-    if named and _BESIDE.fullmatch(_VARIABLE.sub("", str(value))):
-        return value
-    return HIDDEN

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, did_you_mean
 from pollwise.fleet.actions import PutJob, Webhook
+from pollwise.fleet.definitions.shown import fingerprint
 from pollwise.fleet.definitions.variables import replaced
 from pollwise.fleet.probes import MODULES, make_probe
 from pollwise.fleet.probes.options import BadOptions, hint
@@ -92,8 +93,9 @@ class TargetTables:
         self._before = before or {}
         #: The actions of the tables, by what is written there.
         self.actions: dict[str, Action] = {}
-        #: What each group sets.
+        #: What each group sets, and the same as written.
         self.groups: dict[str, dict[str, Any]] = {}
+        self.written_groups: dict[str, Mapping[str, Any]] = {}
 
     def add_group(self, name: str, table: Mapping[str, Any]) -> None:
         """Let targets inherit from this group."""
@@ -102,6 +104,7 @@ class TargetTables:
             if key in table:
                 self.wrong(line, f"group {name!r}: {key} is only for targets")
         kept = {key: each for key, each in table.items() if key not in ("name", "group")}
+        self.written_groups[name] = kept
         self.groups[name] = self.with_variables(kept, line, f"group {name!r}")
 
     def target(self, table: Mapping[str, Any], line: int | None = None) -> Target | None:
@@ -118,7 +121,7 @@ class TargetTables:
         """A table whose `${NAME}` are replaced. where: whose table it is, for errors."""
 
         def missing(key: str, name: str) -> None:
-            if self._for_views and key not in _VIEWED_KEYS:
+            if self._for_views and self.may_be_unset(name) and key not in _VIEWED_KEYS:
                 self._unset.setdefault(where, set()).add(key)
                 return
             self.wrong(line, f"{where}: {key}: {self.unset_variable(name)}")
@@ -128,6 +131,10 @@ class TargetTables:
     def unset(self, where: str) -> frozenset[str]:
         """The keys of a table whose values are not known, so that nothing is wrong with them."""
         return frozenset(self._unset.get(where, ()))
+
+    def may_be_unset(self, name: str) -> bool:
+        """True if a variable need not have a value here, where targets are only shown."""
+        return True
 
     def unset_variable(self, name: str) -> str:
         """What is wrong with a variable that has no value."""
@@ -170,6 +177,7 @@ class _TargetReader:
         self._line = line
         name = table.get("name")
         self._where = f"target {name!r}" if isinstance(name, str) and name else "a target"
+        self._raw = table
         self._own = tables.with_variables(table, line, self._where)
         self._sound = True
         self._group: str | None = None
@@ -199,8 +207,16 @@ class _TargetReader:
             self._plan(named, "http", plan)
             return None
         options = {key: each for key, each in given.items() if key not in _OWN_KEYS}
-        more = {"group": self._group, "actions": actions, "origin": self._tables.origin}
-        target = self._plan(named, kind, plan, options=options, **more)
+        target = self._plan(
+            named,
+            kind,
+            plan,
+            options=options,
+            group=self._group,
+            actions=actions,
+            origin=self._tables.origin,
+            written=fingerprint(self._tables.written_groups.get(self._group or "", {}), self._raw),
+        )
         try:
             make_probe(target or Target("-", kind, options=options))
         except BadOptions as error:

@@ -10,7 +10,7 @@ from pollwise.fleet.engine.scheduler import FIRST_WITHIN, Scheduler
 from pollwise.fleet.targets import Target
 
 #: Not part of a definition: a target that moves from the API to the file is the same target.
-_ASIDE = frozenset(("origin",))
+_ASIDE = frozenset(("origin", "written"))
 _DEFINED = tuple(each.name for each in fields(Target) if each.name not in _ASIDE)
 #: What decides what is polled. If one of these changes, the last reading is of something else.
 _POLLED = ("probe", "options")

@@ -46,6 +46,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
             more["down"] = True
     if entry.seen_from is not None:
         more["locations"] = entry.seen_from.kept()
+    if entry.target.written:
+        more["written"] = entry.target.written
     if entry.recent:
         more["recent"] = as_text(entry.recent)
     if entry.history is not None:
