@@ -64,8 +64,8 @@ class Pattern:
     def __init__(self, text: str) -> None:
         self.text = text
         self._program, self._size = _compiled(text)
-        #: Searches whose caller was cancelled and which still run.
-        self._late: set[Future[str | None]] = set()
+        #: The search whose caller was cancelled, while it still runs.
+        self._late: Future[str | None] | None = None
 
     def matches(self, text: str) -> bool:
         """True if the pattern occurs in a short text: the value of a reading, a fact.
@@ -83,7 +83,7 @@ class Pattern:
         """
         if len(content) * self._size <= INLINE_MAX:
             return self._search(as_utf8(content, encoding))
-        if self._late:
+        if self._late is not None:
             raise ProbeError(
                 f"the search for {shown(self.text)} in an earlier answer is still running after "
                 "its deadline; simplify the pattern, or lower limit"
@@ -92,9 +92,12 @@ class Pattern:
         try:
             return await asyncio.wrap_future(search)
         except asyncio.CancelledError:
-            self._late.add(search)
-            search.add_done_callback(self._late.discard)
+            self._late = search
+            search.add_done_callback(self._forget)
             raise
+
+    def _forget(self, _: object) -> None:
+        self._late = None
 
     def _search(self, raw: bytes) -> str | None:
         found = self._program.search(raw)

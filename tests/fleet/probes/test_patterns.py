@@ -169,7 +169,7 @@ def test_a_search_has_a_deadline_and_delays_only_its_own_target(
             await pattern.search(content)
         assert await compile_pattern("x").search(content) == "x"
         endless.end.set()
-        while pattern._late:
+        while pattern._late is not None:
             await asyncio.sleep(0)
         assert await pattern.search(content) == "x"
 
