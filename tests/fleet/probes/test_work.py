@@ -23,11 +23,13 @@ from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.urls import open_store
 from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
+from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.rollups.points import MINUTE, HistoryPoint
 from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRow, encoded
 from pollwise.testing.conformance.steering import INFO
 from tests.fleet.probes.kit import polled, really
+from tests.queues.http.stub import TOKENS, Served, make_api, make_app
 from tests.support.clouds import MiniStack
 from tests.support.servers import Postgres
 
@@ -85,6 +87,21 @@ def test_a_queue_tells_what_waits_runs_and_died(shared_url: str) -> None:
         assert reports.facts.get("failing") == (0.9 if tells_history else None)
 
     really(main)
+
+
+def test_a_queue_behind_a_controller_tells_the_same(tmp_path: Path, name: str) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKENS["admin"])
+    with Served(lambda: make_app(make_api(tmp_path / "jobs.db", Clock()))) as served:
+        url = f"{served.url}?queue={name}&token_file={token}"
+
+        async def main() -> Reading:
+            await filled(url)
+            return await polled("queue", url=url)
+
+        found = really(main)
+    assert (found.value, found.facts["ready"], found.facts["workers"]) == ("1", 2, 1)
+    assert found.facts["failing"] == 0.5
 
 
 def test_sqs_tells_counts_and_says_what_it_cannot(
