@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -68,16 +69,16 @@ class Nodes:
         self._file = folder / "fleet.toml"
         self._file.write_text(FILE)
 
+        url = postgres.dsn()
+        self._store = f"{url}{'&' if '?' in url else '?'}fleet={self._fleet}"
+
     def start(self, place: str) -> None:
-        url = self._postgres.dsn()
-        store = f"{url}{'&' if '?' in url else '?'}fleet={self._fleet}"
         words = [
-            "-m", "pollwise", "fleet", "run", "--file", self._file, "--store", store,
+            "-m", "pollwise", "fleet", "run", "--file", self._file, "--store", self._store,
             "--location", place, "--node", place, "--set", "fleet.lease=3s",
             "--log-level", "critical",
         ]  # fmt: skip
-        env = {**os.environ, "SHOP_PORT": str(self.ways[place].port)}
-        self._processes.append(Forked(words, env=env, out=False, err=False))
+        self._processes.append(Forked(words, env=self._env(place), out=False, err=False))
 
     def target(self) -> dict[str, Any]:
         rows = self._postgres.execute(
@@ -98,6 +99,19 @@ class Nodes:
             "holder": holder,
             "seen": {each["location"]: each["ok"] for each in results},
         }
+
+    def status(self) -> str:
+        """What the command says about the target and the nodes."""
+        said = ""
+        for names in ([], ["shop"]):
+            words = ["-m", "pollwise", "fleet", "status", *names, "--store", self._store]
+            command = Forked([*words, "--file", self._file], env=self._env("paris"))
+            said += "".join(command.communicate(30))
+            command.close()
+        return " ".join(said.split())
+
+    def _env(self, place: str) -> dict[str, str]:
+        return {**os.environ, "SHOP_PORT": str(self.ways[place].port)}
 
     def until(self, holds: Callable[[dict[str, Any]], bool], what: str) -> None:
         wait_until(lambda: holds(self.target()), what, within=60)
@@ -153,6 +167,10 @@ def test_a_cut_off_node_raises_no_alarm_and_a_real_outage_is_confirmed(
     for each in nodes.polls(3):
         assert not each["down"]
         assert each["state"] == "confirming"
+    said = nodes.status()
+    assert "paris at paris (1)" in said
+    assert re.search(r"from paris .{10,60} failed: ProbeError", said)
+    assert re.search(r"from tokyo .{10,60} succeeded", said)
     # The target itself is gone: it is down, although the holder sees nothing new.
     nodes.ways["tokyo"].refuse()
     nodes.ways["lima"].refuse()

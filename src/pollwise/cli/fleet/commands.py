@@ -407,5 +407,14 @@ def _show_one(each: TargetState, now: float) -> None:
             ("" if number else "what changed", line)
             for number, line in enumerate((each.diff or "").splitlines())
         ),
+        *((f"from {seen['location']}", _seen_from(seen, at)) for seen in each.locations),
     ]
+    if each.living_locations is not None:
+        rows.append(("living locations", f"{each.living_locations}, fewer than it asks for"))
     print_table(("", ""), rows)
+
+
+def _seen_from(seen: Mapping[str, Any], at: Callable[[float | None], str]) -> str:
+    """What one location saw of a target, in words."""
+    said = "succeeded" if seen["ok"] else f"failed: {seen['error']}"
+    return f"{at(seen['at'])} {said}, after {rounded(seen['took'])}"
