@@ -20,6 +20,11 @@ import threading
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pollwise.runtime.clock import Clock
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "assets"
@@ -41,7 +46,9 @@ SHOTS = {
     "outbox": ("/outboxes/default", 820, "light"),
     "fleet": ("/fleets/pages", 860, "light"),
     "lab": ("/lab", 720, "light"),
-    "target-dark": ("/fleets/pages/targets/partners-03", 820, "dark"),
+    "target-dark": ("/fleets/pages/targets/partners-03?range=90d", 1000, "dark"),
+    "alerts": ("/fleets/pages/alerts", 520, "light"),
+    "status": ("/status", 900, "light"),
 }
 #: Where the shop's code and its workers are said to be, instead of this machine.
 PLACE, HOST, PID = "/srv/shop", "shop-1", 4711
@@ -81,13 +88,19 @@ def take(folder: Path) -> None:
     from tests.support.shop import Shop
 
     shop = Shop.open_for(folder, hours=24)
+    asyncio.run(_add_past(shop.fleet, shop.clock))
     _neutral(folder)
     os.chdir(folder)  # pages show the URL of a store, and a relative one says nothing of this place
     urls = [url.replace(f"{folder}/", "") for url in (*shop.queues, shop.outbox, shop.fleet)]
     *queues, outbox, fleet = urls
     viewer = pollwise.web.Viewer("ada", "admin")
     pages = pollwise.web.app(
-        *queues, outboxes=[outbox], fleets=[fleet], authorise=lambda _: viewer, clock=shop.clock
+        *queues,
+        outboxes=[outbox],
+        fleets=[fleet],
+        authorise=lambda _: viewer,
+        clock=shop.clock,
+        status=pollwise.web.StatusOptions(["shop", "partners"], title="Status of the shop"),
     )
     server = uvicorn.Server(uvicorn.Config(pages, port=(port := free_port()), log_config=None))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
@@ -102,7 +115,8 @@ def take(folder: Path) -> None:
                 page.goto(f"{here}/queues/orders?state=dead")
                 path = page.locator("tr[id^=job-] a").first.get_attribute("href") or ""
             page.goto(here + path)
-            page.locator(".live[data-state=live]").wait_for()
+            if path != "/status":  # it has no stream
+                page.locator(".live[data-state=live]").wait_for()
             with Image.open(io.BytesIO(page.screenshot())) as taken:
                 fewer_colours = taken.convert("RGB").quantize(
                     128, kmeans=1, dither=Image.Dither.NONE
@@ -115,6 +129,60 @@ def take(folder: Path) -> None:
                 raise SystemExit(f"{place.name} is above {SIZE_MAX:,} bytes")
     server.should_exit = True
     thread.join(30)
+
+
+async def _add_past(url: str, clock: Clock) -> None:
+    """Give the fleet, which was polled for an hour, the history of the months before, and alerts
+    for what is down now. To poll for months of virtual time would take hours."""
+    from pollwise.alerts.values import Alert
+    from pollwise.fleet.history.values import Period, PollFigures, TargetRollup, TimeInStates
+    from pollwise.fleet.stores.base import SaveExtras
+    from pollwise.fleet.stores.urls import open_store
+    from pollwise.runtime.rollups.histogram import Histogram
+
+    rng, now = Random(18), clock.epoch()
+    store = open_store(url, clock=clock)
+    targets = await store.load()
+    periods, rollups, alerts = [], [], []
+    for each in targets:
+        first = int(now // 86400)
+        for at in [(first - n) * 86400.0 for n in range(1, 91)]:
+            down = rng.choice([0] * 60 + [240, 3900])
+            took = Histogram.of([rng.lognormvariate(-2.0, 0.5) for _ in range(40)])
+            figures = PollFigures(1440, down // 60, 12, took)
+            times = TimeInStates(86400.0 - down, float(down))
+            rollups.append(TargetRollup(each.name, "day", at, times, figures))
+            if down:
+                start = at + rng.uniform(0, 80000)
+                why = "ConnectionError: connection refused"
+                periods.append(Period(each.name, "down", start, start + down, why))
+        for n in range(2, 24 * 7):
+            at = (now // 3600 - n) * 3600.0
+            took = Histogram.of([rng.lognormvariate(-2.0, 0.5) for _ in range(12)])
+            times, figures = TimeInStates(3600.0), PollFigures(60, 0, 1, took)
+            rollups.append(TargetRollup(each.name, "hour", at, times, figures))
+        if each.more.get("down"):
+            since = each.more["failing_since"]
+            alerts.append(
+                Alert(
+                    f"{since:.0f}-{each.name}",
+                    each.name,
+                    each.group,
+                    "down",
+                    "down",
+                    "critical",
+                    "open",
+                    since,
+                    since + 60,
+                    summary=each.error or "",
+                    sent=1,
+                    last_sent_at=since + 60,
+                )
+            )
+    await store.save(targets, SaveExtras(periods=periods, rollups=rollups, alerts=alerts))
+    if alerts:
+        await store.acknowledge([alerts[0].id], "ada", "The partner is on it")
+    await store.close()
 
 
 def _neutral(folder: Path) -> None:
