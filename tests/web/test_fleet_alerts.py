@@ -115,3 +115,21 @@ def test_ranges(run: Callable[..., None], range: str) -> None:  # noqa: F811
         assert "Alerts down" in await visitor.main(f"/fleets/pages/targets/shop?range={range}")
 
     run(main)
+
+
+def test_locations_and_what_changed(run: Callable[..., None]) -> None:  # noqa: F811
+    async def main(visitor: Visitor, store: SqliteFleetStore) -> None:
+        results = [
+            {"location": "paris", "at": NOW - 5, "ok": True, "took": 0.05, "error": None},
+            {"location": "tokyo", "at": NOW - 6, "ok": False, "took": 1.5, "error": HOSTILE},
+        ]
+        reading = {"diff": f"-price 10\n+price 12 {HOSTILE}"}
+        locations = {"results": results, "living": 2}
+        await store.save([target("shop", reading=reading, locations=locations)])
+        page = await visitor.main("/fleets/pages/targets/shop")
+        assert "paris succeeded 50 ms" in page
+        assert "tokyo failed 1.5 s" in page
+        assert "than have a living node (2)" in page
+        assert "-price 10 +price 12" in page
+
+    run(main)
