@@ -52,6 +52,10 @@ def reading(value: str | bytes | None = None, latency: float = 0.1, **facts: obj
         ("status == 503", WELL, None),
         ("valid == false", reading(valid=False), True),
         ("dead > 0", reading(dead=float("nan")), None),
+        ("status matches ^5", reading(status=503), True),
+        ("status matches '^5'", reading(status=404), False),
+        ("value matches (?i)error|fail", reading("an Error"), True),
+        ("value matches x", reading(None), None),
     ],
 )
 def test_holds(when: str, seen: Sighting, holds: bool | None) -> None:
@@ -73,6 +77,9 @@ def test_holds(when: str, seen: Sighting, holds: bool | None) -> None:
         ("latency = 2s", "compare with '=='"),
         ("latency > soon", "neither a number nor a duration"),
         ("latency == 'x'", "neither a number nor a duration"),
+        ("value matches (", "when = 'value matches (':"),
+        ("value matches", "lacks"),
+        ("value matches (?=x)", "lookahead"),
         ("value >", "lacks what to compare with"),
         ("value > 1\0", "is not a condition"),
         ("value == " + "x" * 600, "longer than 500"),

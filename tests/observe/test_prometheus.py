@@ -20,7 +20,8 @@ from pollwise.observe.metrics import DURATION_BUCKETS, METRICS
 from pollwise.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.events import (
-    ActionFailed,
+    AlertClosed,
+    AlertOpened,
     BreakerChanged,
     BudgetShort,
     ChoreFailed,
@@ -63,6 +64,8 @@ from pollwise.runtime.events import (
     KindUnhandled,
     LoopBlocked,
     LoopResumed,
+    NoticeFailed,
+    NoticeSent,
     OutboxMeasured,
     PaceChanged,
     PatternUnmatched,
@@ -205,7 +208,9 @@ def test_names_say_unit_and_type_as_prometheus_wants(metric: Any) -> None:
     if metric.type == "histogram":
         assert metric.name.endswith("_seconds")
     assert metric.help.endswith(".")
-    if metric.name.startswith("pollwise_fleet_"):
+    if metric.name.startswith(("pollwise_fleet_alert_", "pollwise_fleet_notice_")):
+        assert "target" not in metric.labels
+    elif metric.name.startswith("pollwise_fleet_"):
         own = (
             metric.labels[:-1] if metric.labels[-1:] in (("result",), ("state",)) else metric.labels
         )
@@ -232,11 +237,14 @@ def fleet_events() -> Iterator[Event]:
     yield TargetRecovered(*t, 3)
     yield TargetDead(*t, "no", False, 1800.0)
     yield TargetStuck(*t, 35.0)
-    yield ActionFailed(*t, "tell", "no")
     states = tuple((state, 0) for state in TARGET_STATES)
     breakers = (("closed", 0), ("half-open", 0), ("open", 1))
     counted = TargetTally("http", "", 1, states, breakers, 0, 1, 0, 0, 0, 0, 0, 5.0, 0.5)
     yield FleetCounted("f", (counted,), 5, 0)
+    yield AlertOpened(*t, "a1", "down", "critical", "no answer")
+    yield AlertClosed(*t, "a1", "down", "critical", 60.0)
+    yield NoticeSent(*t, "ops", "opened", "a1", 0.5)
+    yield NoticeFailed(*t, "ops", "closed", "a1", 1, "no")
 
 
 def of_the_executor(at: str) -> Iterator[Event]:

@@ -15,8 +15,10 @@ import operator
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any, Literal, NamedTuple
 
+from pollwise.alerts.patterns import Pattern, compile_pattern
 from pollwise.core.outcome import Plain
 from pollwise.durations import seconds, short, shown
 from pollwise.errors import ConfigError, did_you_mean
@@ -37,10 +39,12 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 _ORDER = frozenset((">", ">=", "<", "<="))
-_FIELD = re.compile(r"([A-Za-z_][\w.-]*?)\s*(>=|<=|==|!=|>|<|=)\s*(.*)", re.DOTALL)
+_FIELD = re.compile(
+    r"([A-Za-z_][\w.-]*?)(?:\s*(>=|<=|==|!=|>|<|=)\s*|\s+(matches)(?:\s+|$))(.*)", re.DOTALL
+)
 _FORMS = (
     "write 'down', 'changed', 'stale 10m', or a comparison such as 'latency > 2s', "
-    "'days_left < 14' or 'value == ok'"
+    "'days_left < 14', 'value == ok' or 'value matches ^ok'"
 )
 
 
@@ -74,6 +78,7 @@ class Condition:
     op: str = ""
     number: float | None = None
     text: str = ""
+    pattern: Pattern | None = dataclass_field(default=None, compare=False)
 
     @classmethod
     def parsed(cls, when: object) -> Condition:
@@ -125,6 +130,8 @@ class Condition:
     def _compares(self, found: object) -> bool | None:
         if found is None:
             return None
+        if self.pattern is not None:
+            return self.pattern.matches(_text(found))
         if self.number is not None:
             number = _number(found)
             if number is not None:
@@ -137,7 +144,8 @@ class Condition:
         if self.kind == "stale":
             return f"stale {short(self.after)}"
         if self.kind == "field":
-            looks_so = self.number is None and _number_or_duration(self.text) is not None
+            looks_so = self.op != "matches" and self.number is None
+            looks_so = looks_so and _number_or_duration(self.text) is not None
             text = f"'{self.text}'" if looks_so else self.text
             return f"{self.field} {self.op} {text}"
         return self.kind
@@ -170,7 +178,7 @@ def _comparison(when: str) -> Condition:
     if found is None:
         what = did_you_mean(when.split()[0], ("down", "changed", "stale"), otherwise=_FORMS)
         raise ConfigError(f"when = {shown(when)} is not a condition; {what}")
-    field, op, text = found[1], found[2], found[3].strip()
+    field, op, text = found[1], found[2] or found[3], found[4].strip()
     if op == "=":
         raise ConfigError(f"when = {shown(when)}: compare with '==', as in '{field} == {text}'")
     quoted = len(text) >= 2 and text[0] == text[-1] and text[0] in "'\""
@@ -180,6 +188,11 @@ def _comparison(when: str) -> Condition:
         raise ConfigError(
             f"when = {shown(when)} lacks what to compare with, as in '{field} {op} 5'"
         )
+    if op == "matches":
+        try:
+            return Condition("field", 0.0, field, op, None, text, compile_pattern(text))
+        except ConfigError as error:
+            raise ConfigError(f"when = {shown(when)}: {error}") from None
     number = None if quoted else _number_or_duration(text)
     if number is None and (op in _ORDER or field == "latency"):
         raise ConfigError(

@@ -86,15 +86,16 @@ def step(
     holds: bool | None = None,
     *,
     since: float | None = None,
-    free: bool = True,
+    free: bool | None = True,
 ) -> tuple[RuleState, LifeEvent | None]:
     """The state after a poll or after time passed, and what happened to the alert.
 
     holds: whether the condition holds after a poll; None if only time passed, or if the poll did
         not tell.
     since: when it began to hold, if that is known better than by the polls.
-    free: off while the alert is held back. Then it neither opens nor is repeated, and once it is
-        free again it needs new polls to open.
+    free: False while the alert is held back. Then it neither opens nor is repeated, and once it is
+        free again it needs new polls to open. None while that is being found out: it waits, and
+        forgets nothing.
 
     The caller gives a state that opened its alert's id.
     """
@@ -104,6 +105,8 @@ def step(
         began = now if state.since is None else state.since
         seen = min(state.seen + 1, rule.confirmations)
         state = replace(state, since=began if since is None else min(since, now), seen=seen)
+    if free is None:
+        return state, None
     if not free:
         return replace(state, seen=0) if state.seen else state, None
     if state.since is None:

@@ -18,7 +18,8 @@ class MemoryAlerts:
         self._alerts: dict[str, Alert] = {}
 
     def save(self, alerts: Sequence[Alert]) -> None:
-        """Keep these, each in place of the one with its id; what people noted stays."""
+        """Keep these, each in place of the one with its id; what people noted stays, and so
+        does the summary."""
         for alert in alerts:
             before = self._alerts.get(alert.id)
             if before is not None:
@@ -26,6 +27,7 @@ class MemoryAlerts:
                     continue
                 alert = replace(
                     alert,
+                    summary=before.summary,
                     acknowledged_at=before.acknowledged_at,
                     acknowledged_by=before.acknowledged_by,
                     note=before.note,

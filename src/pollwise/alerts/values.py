@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -57,6 +57,10 @@ class Alert:
     def lasted(self) -> float | None:
         """How long its condition held; None while it is open."""
         return None if self.closed_at is None else max(self.closed_at - self.since, 0.0)
+
+
+#: Looks up alerts by their ids; those that do not exist are left out.
+FindAlerts = Callable[[Sequence[str]], Awaitable[list[Alert]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,3 +139,8 @@ def checked_note(note: object) -> str:
     if not isinstance(note, str) or len(note) > NOTE_MAX:
         raise ConfigError(f"note = {shown(note)} must be text of at most {NOTE_MAX} characters")
     return note.strip()
+
+
+def ended_before(closed_at: float | None, not_before: float | None) -> bool:
+    """True if an alert closed before the notice of its opening could be sent."""
+    return closed_at is not None and not_before is not None and closed_at <= not_before

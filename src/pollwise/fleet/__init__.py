@@ -7,10 +7,10 @@ from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
 from pollwise.fleet.fleet import Fleet
 from pollwise.fleet.stores.base import FleetStore
-from pollwise.fleet.targets import Changed, Probe, ProbeContext, Reading, Target
+from pollwise.fleet.targets import Probe, ProbeContext, Reading, Target
 from pollwise.fleet.views import FleetState, TargetState
 
 __all__ = [
-    "Changed", "FailureRules", "Fleet", "FleetRunOptions", "FleetState", "FleetStore", "GroupPace",
+    "FailureRules", "Fleet", "FleetRunOptions", "FleetState", "FleetStore", "GroupPace",
     "Probe", "ProbeContext", "Reading", "Target", "TargetState",
 ]  # fmt: skip

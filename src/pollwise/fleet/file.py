@@ -29,10 +29,9 @@ from typing import Any
 
 from pollwise.alerts.windows import MaintenanceWindow
 from pollwise.errors import ConfigError
-from pollwise.fleet.actions import PutJob
 from pollwise.fleet.definitions.sections import maintenance_of
 from pollwise.fleet.definitions.table import Problem, TargetTables
-from pollwise.fleet.targets import Action, Target
+from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import without_hidden
 
 #: The sections of a file, and how each is written.
@@ -63,11 +62,10 @@ class FleetFileError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class FleetFile:
-    """The targets of a file, in its order. `close()` closes the queues that `put` opened.
+    """The targets of a file, in its order.
 
     groups: all groups of the file, with and without targets.
     tables, group_tables: the tables of the targets and groups by name, with `${NAME}` as written.
-    actions: the actions of the targets, by what is written there.
     maintenance: the maintenance windows of the file.
     signature: tells whether the file was changed since; None if it was not read from a file.
     """
@@ -77,16 +75,8 @@ class FleetFile:
     groups: frozenset[str] = frozenset()
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     group_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
-    actions: Mapping[str, Action] = field(default_factory=dict, repr=False)
     signature: Signature | None = None
     maintenance: tuple[MaintenanceWindow, ...] = ()
-
-    async def close(self, after: FleetFile | None = None) -> None:
-        """Close what it opened. after: the file as it was read again, which may use some of it."""
-        used = () if after is None else after.actions.values()
-        for each in self.actions.values():
-            if isinstance(each, PutJob) and each not in used:
-                await each.close()
 
 
 def signature(path: Path) -> Signature | None:
@@ -101,16 +91,14 @@ def signature(path: Path) -> Signature | None:
 def read(
     path: Path | str,
     environment: Mapping[str, str] | None = None,
-    before: FleetFile | None = None,
     *,
     for_views: bool = False,
 ) -> FleetFile:
     """Read a file of targets; FleetFileError lists everything that is wrong with it.
 
     environment: the variables that `${NAME}` stands for; those of the process by default.
-    before: the same file, read earlier; actions that are still the same are used again.
-    for_views: the targets are shown and not polled. Then variables that only probes and actions
-        need, such as passwords, may be unset.
+    for_views: the targets are shown and not polled. Then variables that only probes need, such as
+        passwords, may be unset.
     """
     path = Path(path)
     signed = signature(path)  # first: a change while it is read is then noticed
@@ -123,7 +111,7 @@ def read(
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise FleetFileError(path, [(line, "is not encoded in UTF-8")]) from None
-    found = read_text(text, path, environment, before, for_views=for_views)
+    found = read_text(text, path, environment, for_views=for_views)
     return replace(found, signature=signed)
 
 
@@ -131,7 +119,6 @@ def read_text(
     text: str,
     path: Path | str = "fleet.toml",
     environment: Mapping[str, str] | None = None,
-    before: FleetFile | None = None,
     *,
     for_views: bool = False,
 ) -> FleetFile:
@@ -140,8 +127,7 @@ def read_text(
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise FleetFileError(path, [_syntax_error(error, text)]) from None
-    actions = None if before is None else before.actions
-    reader = _FileReader(text, document, environment, actions, for_views=for_views)
+    reader = _FileReader(text, document, environment, for_views=for_views)
     targets = reader.targets()
     maintenance = reader.maintenance(targets)
     if reader.problems:
@@ -154,7 +140,6 @@ def read_text(
         frozenset(groups),
         {each["name"]: each for each in document.get("target", ())},
         document.get("group", {}),
-        reader.actions,
         maintenance=maintenance,
     )
 
@@ -184,11 +169,10 @@ class _FileReader(TargetTables):
         text: str,
         document: dict[str, Any],
         environment: Mapping[str, str] | None,
-        before: Mapping[str, Action] | None,
         *,
         for_views: bool,
     ) -> None:
-        super().__init__(environment, before, for_views=for_views)
+        super().__init__(environment, for_views=for_views)
         self._text = text
         self._document = document
 

@@ -6,14 +6,17 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, TypeVar
 
-from pollwise.alerts.windows import MaintenanceWindows
+from pollwise.alerts.settings import NO_ALERTS, Alerts
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
+from pollwise.fleet.alerting.checks import check_parents, check_rules
+from pollwise.fleet.alerting.fleet import FleetWithAlerts
+from pollwise.fleet.alerting.running import RunningAlerts
 from pollwise.fleet.counting import COUNT_EVERY, Counting
 from pollwise.fleet.engine.budget import FleetBudget
 from pollwise.fleet.engine.observing import event_of
@@ -34,7 +37,7 @@ from pollwise.fleet.stores.paging import (
     counts_of,
     page_names,
 )
-from pollwise.fleet.targets import Action, Target
+from pollwise.fleet.targets import Target
 from pollwise.fleet.views import FleetState, TargetState, fleet_state, target_state
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -50,10 +53,9 @@ from pollwise.runtime.signals import stopping_on_signals
 MAINTENANCE_EVERY = 2.0
 
 F = TypeVar("F", bound=Callable[..., Any])
-A = TypeVar("A", bound=Action)
 
 
-class Fleet:
+class Fleet(FleetWithAlerts):
     """Targets, each polled at its own pace.
 
         fleet = Fleet(FleetRunOptions(budget=20))
@@ -63,8 +65,8 @@ class Fleet:
             return await fetch("https://example.org/")
 
         @fleet.on_change
-        async def report(change):
-            print(change.target.name, change.after.summary)
+        async def report(notice):
+            print(notice.payload["text"])
 
         asyncio.run(fleet.run())
 
@@ -73,6 +75,7 @@ class Fleet:
     name: name of the fleet in events and metrics.
     node: name of this process where several share the store; made from host and process id unless
         given.
+    alerts: channels for the alerts of its targets, and which of them hear of what.
     """
 
     def __init__(
@@ -84,20 +87,20 @@ class Fleet:
         node: str | None = None,
         events: Events | None = None,
         clock: Clock | None = None,
+        alerts: Alerts = NO_ALERTS,
     ) -> None:
         self.options = options or FleetRunOptions()
         self.name = name
         self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self.events = events or Events()
         self.clock = clock or Clock()
-        self.store = store
         #: What is wrong with the fleet itself, for people, by what it is about.
         self.problems: dict[str, str] = {}
         self._paces: dict[str | None, GroupPace] = {None: GroupPace(self.options.strategy)}
         detect = self.options.detect_within
         self._detect_within = None if detect is None else seconds(detect, "detect_within")
         self._random = Random(self.options.seed)
-        self._actions: list[Action] = []
+        super().__init__(store, self.clock, alerts)
         self._chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = []
         #: Targets that no run has taken yet.
         self._planned: dict[str, RunningTarget] = {}
@@ -106,8 +109,6 @@ class Fleet:
         self._before: dict[str, SavedTarget] = {}
         #: Pauses and resumptions for the next run.
         self._paused: dict[str, bool] = {}
-        #: The maintenance windows of its file and its store.
-        self.maintenance = MaintenanceWindows()
         if store is not None:
             self.chore("read maintenance windows", MAINTENANCE_EVERY, self.read_maintenance)
         self._now = 0.0
@@ -127,7 +128,16 @@ class Fleet:
                 )
             entry = self._made(target)
             fresh[target.name] = entry
+        self._check_parents(fresh)
         self._take(fresh)
+
+    def _check_parents(
+        self, fresh: Mapping[str, RunningTarget], gone: Collection[str] = ()
+    ) -> None:
+        """Refuse what would be behind an unknown target, or in a circle."""
+        entries = {**self._scheduler.entries, **self._planned, **fresh}
+        left = {name: entry.target for name, entry in entries.items() if name not in gone}
+        check_parents(left)
 
     def _made(self, target: Target) -> RunningTarget:
         if not isinstance(target, Target):
@@ -139,6 +149,8 @@ class Fleet:
                 f"several locations that share a store, and this fleet has {what}, which cannot be "
                 "shared; use a store on Postgres"
             )
+        if target.alerts:
+            check_rules(target, self.alerts)
         probe, strategy = make_probe(target), self._strategy_of(target)
         return RunningTarget(
             target, probe, host_of(target, probe), strategy, target.within(self._detect_within)
@@ -187,6 +199,7 @@ class Fleet:
             else:
                 changed[target.name] = self._made(target)
         gone = [self._known(name).target.name for name in remove]
+        self._check_parents({**fresh, **changed}, gone)
         for name, target in kept.items():
             entry = self._known(name)
             if self._run is not None and entry.target.written != target.written:
@@ -215,6 +228,7 @@ class Fleet:
             return
         new = replace(self._scheduler, old, entry, self._time())
         self._run.drop(old)
+        self._run.replaced(old, new)
         self._run.saving.touch(new)
 
     def remove(self, name: str) -> None:
@@ -227,6 +241,7 @@ class Fleet:
             self._scheduler.remove(name)
             if self._run is not None:
                 self._run.drop(entry)
+                self._run.replaced(entry, None)
                 self._run.saving.remove(entry)
                 self._run.pump()
         target = entry.target
@@ -243,21 +258,9 @@ class Fleet:
 
         return register
 
-    def on_change(self, handler: A) -> A:
-        """Call `handler`, async or plain, with each change of any target."""
-        if not callable(handler):
-            raise ConfigError(f"{shown(handler)} cannot be called; give a function of one change")
-        self._actions.append(handler)
-        return handler
-
     def chore(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
         """Call `work` every `every` seconds while the fleet runs, on the fleet's own timer."""
         self._chores.append((name, every, work))
-
-    async def read_maintenance(self) -> None:
-        """Use the maintenance windows that are in the store now."""
-        if self.store is not None:
-            self.maintenance.set_stored(await self.store.maintenance())
 
     def pace(self, paces: Mapping[str | None, GroupPace]) -> None:
         """Use these paces from now on: None for all targets, and by group where it differs.
@@ -356,8 +359,12 @@ class Fleet:
         self._planned = {**again, **self._planned}
         self._scheduler = self._new_scheduler()
         self._run = FleetRun(
-            self.name, self.node, self.options, self._scheduler, self.store, self._actions,
-            self.clock, self.events,
+            self.name, self.node, self.options, self._scheduler, self.store, self.clock,
+            self.events,
+        )  # fmt: skip
+        alerts = self._running_alerts = RunningAlerts(
+            self.name, self.node, self._run, self.store, self._memory_alerts, self.clock,
+            self.events, self.alerts, self._listeners, self.maintenance,
         )  # fmt: skip
         ask_maintenance(self._run.observers, self.maintenance)
         for chore in self._chores:
@@ -370,7 +377,7 @@ class Fleet:
                 self._run.stop()
             grace = seconds(self.options.grace, "grace")
             with stopping_on_signals(self.stop if self.options.signals else None, grace):
-                async with connections():
+                async with connections(), alerts:
                     await self._run.main(self._planned, self._before, self._paused)
         finally:
             self._now = self.clock.now()
@@ -379,7 +386,7 @@ class Fleet:
                     name: saved(entry, self._scheduler)
                     for name, entry in self._scheduler.entries.items()
                 }
-            self._run = None
+            self._run = self._running_alerts = None
             self._stop_asked = False
 
     def stop(self) -> None:
@@ -410,6 +417,9 @@ class Fleet:
         """
         state = fleet_state(self.name, self._scheduler, self._run, self._time())
         state.problems.extend(self.problems.values())
+        unsent = None if self._running_alerts is None else self._running_alerts.problem()
+        if unsent is not None:
+            state.problems.append(unsent)
         if targets:
             state.target_list.extend(self.target(name) for name in self.names())
         return state

@@ -11,12 +11,13 @@ import binascii
 import hashlib
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from pollwise.alerts.quiet import Quiet
+from pollwise.alerts.rules import AlertRule, checked_rules
 from pollwise.core.outcome import Plain
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
@@ -133,22 +134,9 @@ class ProbeContext:
     epoch: float
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """A changed reading, as passed to actions."""
-
-    target: Target
-    before: Reading
-    after: Reading
-    at: float  # time of the poll, in seconds since 1970
-    since: float | None = None  # time of the previous change; None if there was none
-
-
 #: Polls a target. It raises if the poll failed; after an error with `permanent = True` (no such
 #: page, not allowed) that is confirmed, the target is dead.
 Probe = Callable[["Target", ProbeContext], Awaitable[Any]]
-#: Called with a change.
-Action = Callable[[Changed], Any]
 
 
 @dataclass(frozen=True, slots=True, init=False, eq=False)
@@ -177,7 +165,9 @@ class Target:
     type: its probe type in metrics and views.
     labels: text for views.
     options: options of the probe type.
-    actions: called with each change of this target, before the fleet's own actions.
+    alerts: rules by which alerts open: `AlertRule`, or only its condition, such as "down".
+    behind: names of targets without which it cannot be reached, such as a router: while one of
+        them is down, alerts of this target do not open.
     origin: where its definition is, for views: "code", "file" or "api".
     written: tells whether the definition was changed there, for `pollwise fleet diff`.
     """
@@ -200,7 +190,8 @@ class Target:
     type: str
     labels: Mapping[str, str]
     options: Mapping[str, Any]
-    actions: tuple[Action, ...]
+    alerts: tuple[AlertRule, ...]
+    behind: tuple[str, ...]
     origin: str
     written: str
 
@@ -225,7 +216,8 @@ class Target:
         type: str | None = None,
         labels: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
-        actions: tuple[Action, ...] = (),
+        alerts: Iterable[AlertRule | str] | AlertRule | str = (),
+        behind: Sequence[str] | str = (),
         origin: str = "code",
         written: str = "",
     ) -> None:
@@ -293,7 +285,8 @@ class Target:
         put(self, "type", type or (probe if isinstance(probe, str) else "function"))
         put(self, "labels", MappingProxyType(dict(labels)) if labels else _NOTHING)
         put(self, "options", MappingProxyType(dict(options)) if options else _NOTHING)
-        put(self, "actions", tuple(actions))
+        put(self, "alerts", checked_rules(alerts, f"target {name!r}") if alerts else ())
+        put(self, "behind", _behind(name, behind))
         put(self, "origin", origin)
         put(self, "written", written)
         if given or detect is not None:
@@ -363,6 +356,19 @@ def _check_name(name: object) -> None:
         raise ConfigError(f"name = {shown(name)} must be printable text that is not empty")
     if len(name) > NAME_MAX:
         raise ConfigError(f"name = {shown(name)} is longer than {NAME_MAX} characters")
+
+
+def _behind(name: str, behind: object) -> tuple[str, ...]:
+    names = [behind] if isinstance(behind, str) else behind
+    if not isinstance(names, (list, tuple)) or not all(
+        isinstance(each, str) and each for each in names
+    ):
+        raise ConfigError(
+            f"target {name!r}: behind = {shown(behind)} must be the name of a target, or several"
+        )
+    if name in names:
+        raise ConfigError(f"target {name!r}: behind = {name!r} is the target itself")
+    return tuple(dict.fromkeys(names))
 
 
 def _duration(name: str, key: str, given: Duration) -> float:

@@ -36,8 +36,8 @@ STALENESS, SCORE = "pollwise_fleet_poll_staleness_seconds", "pollwise_fleet_stal
 DEPTH, IN_FLIGHT = "pollwise_fleet_queue_depth", "pollwise_fleet_inflight"
 STATE = "pollwise_fleet_breaker_state"
 TOTAL, DURATION = "pollwise_fleet_poll_total", "pollwise_fleet_poll_duration_seconds"
-STUCK, ACTIONS = "pollwise_fleet_stuck_total", "pollwise_fleet_action_failed_total"
-_OF_A_TARGET = (DURATION, STALENESS, SCORE, STATE, STUCK, ACTIONS)
+STUCK = "pollwise_fleet_stuck_total"
+_OF_A_TARGET = (DURATION, STALENESS, SCORE, STATE, STUCK)
 
 Group = tuple[str, str]  # type, group
 Key = tuple[str, str, str, str]  # fleet, type, group, target
@@ -81,7 +81,10 @@ class FleetMetrics:
             events.TargetPolling: self._polling,
             events.TargetPolled: self._polled,
             events.TargetStuck: partial(self._count, STUCK),
-            events.ActionFailed: partial(self._count, ACTIONS),
+            events.AlertOpened: partial(self._alert, "opened"),
+            events.AlertClosed: partial(self._alert, "closed"),
+            events.NoticeSent: self._sent,
+            events.NoticeFailed: partial(self._notice, "failed"),
             events.FleetCounted: self._counted,
             events.FleetStopped: self._stopped,
         }
@@ -126,6 +129,17 @@ class FleetMetrics:
         group = event.type, event.group
         self._groups.setdefault(event.source, set()).add(group)
         return (*group, event.target) if self._by_target else group
+
+    def _alert(self, result: str, event: events.AlertOpened | events.AlertClosed) -> None:
+        self._metrics["pollwise_fleet_alert_total"].labels(result, event.severity).inc()
+
+    def _notice(self, result: str, event: events.NoticeSent | events.NoticeFailed) -> None:
+        self._metrics["pollwise_fleet_notice_total"].labels(event.channel, result).inc()
+
+    def _sent(self, event: events.NoticeSent) -> None:
+        self._notice("sent", event)
+        delay = self._metrics["pollwise_fleet_notice_delay_seconds"]
+        delay.labels(event.channel).observe(event.delay)
 
     def _show_in_progress(self, kind: str) -> None:
         count = sum(n for (_, each), n in self._in_progress.items() if each == kind)
@@ -229,7 +243,7 @@ class FleetMetrics:
         """Remove the series of polls of a group."""
         for labels in [labels for labels in self._polls if labels[:2] == group]:
             del self._polls[labels]
-        for name in (TOTAL, DURATION, STUCK, ACTIONS):
+        for name in (TOTAL, DURATION, STUCK):
             self._metrics[name].remove_by_labels({"type": group[0], "group": group[1]})
 
     def _delete(self, key: Key) -> None:

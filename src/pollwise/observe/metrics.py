@@ -230,10 +230,16 @@ METRICS: tuple[Metric, ...] = (
             "Polls that kept running after they were cancelled at their deadline.",
             *_TARGET,
         ),
+        _counter("alert_total", "Alerts that opened and closed.", *("result", "severity")),
         _counter(
-            "action_failed_total",
-            "How often the action for a change raised or took too long.",
-            *_TARGET,
+            "notice_total",
+            "Notices that a channel sent, and attempts that failed.",
+            *("channel", "result"),
+        ),
+        _histogram(
+            "notice_delay_seconds",
+            "Time from what a notice is about, or the end of quiet hours, until it was sent.",
+            "channel",
         ),
     ),
 )

@@ -216,10 +216,12 @@ class Outbox:
         later = callable(payload) and isinstance(record, str)
         put = writing.put(self._store.target(), tx, records if later else records())
         if eager:
-            writing.on_commit(tx, self._wake)
+            writing.on_commit(tx, self.wake)
         return put
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let the relay of this process poll at once, because something was committed. Callable
+        from any thread; does nothing if no relay runs here."""
         if self._run is not None:
             self._run.wake()
 

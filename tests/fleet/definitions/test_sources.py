@@ -62,8 +62,8 @@ class Place:
         await control.start()
         return control
 
-    def _again(self, before: FleetFile) -> FleetFile:
-        return read(self.path, before=before)
+    def _again(self) -> FleetFile:
+        return read(self.path)
 
     def store(self) -> SqliteFleetStore:
         return SqliteFleetStore(self.folder / "fleet.db", clock=self.clock)
@@ -103,7 +103,6 @@ def test_a_changed_file_is_applied_within_seconds_and_without_a_herd(place: Plac
             assert place.changes() == [(1, 0, 1, "file")]
             await place.clock.advance(1000)
             assert len(place.seen.of(FleetTargetsChanged)) == 1  # once, not at every check
-        await control.targets.close()
 
     place.run(main())
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
+from pollwise.alerts.values import Notice
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError, ProbeRefused
 from pollwise.fleet import (
-    Changed,
     FailureRules,
     Fleet,
     FleetRunOptions,
@@ -21,8 +21,8 @@ from pollwise.fleet import (
 )
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
-    ActionFailed,
     FleetStopped,
+    NoticeFailed,
     TargetChanged,
     TargetDead,
     TargetFailed,
@@ -428,7 +428,7 @@ def test_a_target_may_be_added_and_removed_while_running() -> None:
 def test_the_result_of_a_removed_target_is_dropped() -> None:
     async def main(clock: VirtualClock) -> None:
         seen = Seen()
-        told: list[Changed] = []
+        told: list[Notice] = []
 
         async def stubborn(target: Target, context: ProbeContext) -> str:
             try:
@@ -455,44 +455,35 @@ def test_the_result_of_a_removed_target_is_dropped() -> None:
 # Changes
 
 
-def test_changes_come_in_order_and_a_broken_action_affects_no_other() -> None:
+def test_changes_come_in_order_and_a_broken_function_affects_no_other() -> None:
     async def main(clock: VirtualClock) -> None:
         seen, values = Seen(), iter("aabbc" + "c" * 1000)
         watch = Watch()
         told: list[str] = []
-        own: list[str] = []
         fleet = fleet_for(clock, seen)
 
         @fleet.on_change
-        def broken(change: Changed) -> None:
-            raise SystemExit(1)
+        def broken(notice: Notice) -> None:
+            raise ValueError("broken")
 
         @fleet.on_change
-        async def hangs(change: Changed) -> None:
+        async def hangs(notice: Notice) -> None:
             await asyncio.sleep(10**6)
 
         @fleet.on_change
-        async def tell(change: Changed) -> None:
-            told.append(f"{change.before.value!r}->{change.after.value!r}")
+        async def tell(notice: Notice) -> None:
+            before, after = notice.payload["before"], notice.payload["after"]
+            told.append(f"{before['value']}->{after['value']}")
 
-        fleet.add(
-            Target(
-                "t",
-                watch.probe(lambda _: Reading(next(values), summary="well")),
-                "10s",
-                actions=(lambda change: own.append(change.target.name),),
-            )
-        )
+        fleet.add(Target("t", watch.probe(lambda _: Reading(next(values), summary="well")), "10s"))
         async with running(fleet):
             await asyncio.sleep(300)
             assert fleet.target("t").state == "closed"
             assert fleet.target("t").summary == "well"
             assert fleet.target("t").changed_at is not None
-        assert told == ["'a'->'b'", "'b'->'c'"]
-        assert own == ["t", "t"]
-        assert {event.action.split(".")[-1] for event in seen.of(ActionFailed)} == {
-            "broken", "hangs",
-        }  # fmt: skip
+        assert told == ["a->b", "b->c"]
+        failed = {event.channel.split(".")[-1] for event in seen.of(NoticeFailed)}
+        assert failed == {"broken", "hangs"}
         assert len(seen.of(TargetChanged)) == 2
         assert not watch.wrong
 

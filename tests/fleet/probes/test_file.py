@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
-from pollwise.fleet.actions import PutJob, Webhook
 from pollwise.fleet.file import FleetFileError, read, read_text
 from pollwise.fleet.probes import make_probe
 
@@ -21,7 +20,6 @@ type = "http"
 timeout = "10s"
 interval = "1m"
 headers = { Authorization = "Bearer ${SHOP_TOKEN}", Accept = "text/html" }
-webhook = { url = "https://hooks.example/${SHOP_TOKEN}", secret = "k3y" }
 
 [[target]]
 name = "front page"
@@ -40,7 +38,6 @@ json = "a.b[0]"
 weight = 3
 priority = 2
 quiet = "22:00-06:00 Europe/Berlin"
-put = "memory://"
 
 [[target]]
 name = "[[target]] # not a header"
@@ -77,9 +74,6 @@ def test_targets_inherit_from_their_group() -> None:
     assert str(api.quiet) == "22:00-06:00 Europe/Berlin"
     assert command.name == "[[target]] # not a header"
     assert command.host == "here"
-    assert isinstance(front.actions[0], Webhook)
-    assert front.actions[0] is api.actions[1]
-    assert isinstance(api.actions[0], PutJob)
     for target in file.targets:
         assert callable(make_probe(target))
     assert "t0ken" not in repr(file)
@@ -137,7 +131,7 @@ def test_all_errors_are_reported_at_once_with_target_and_key() -> None:
         (18, "a target: priority = 1.5"),
         (18, "a target: labels must be a table of texts"),
         (18, "a target: group = 'slwo' does not exist; did you mean 'slow'?"),
-        (26, "target 'fine': webhook: has no secrt; did you mean secret?"),
+        (26, "target 'fine': webhook is a channel now: write [channel.hook] with type"),
         (26, "target 'fine': timeot is not an option; did you mean timeout?"),
         (None, "targets is not known; write [[target]]"),
     }
@@ -192,9 +186,8 @@ def test_a_syntax_error_is_reported_with_its_line(text: str, line: int) -> None:
             "target 'a': address: the environment variable NOWHERE is not set",
         ),
         ("[[target]]\nname='a'\ntype='ping'\naddress='x'\n[target.labels]\nb = 1", 1, "labels"),
-        ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nput = 'nonsense'", 1, "'a': put:"),
-        ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nwebhook = 'x.org'", 1, "https://"),
-        ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nwebhook = 5", 1, "webhook: needs url"),
+        ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nput = 'x'", 1, 'to = ["jobs"]'),
+        ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nwebhook = 5", 1, 'to = ["hook"]'),
         (
             "[[target]]\nname='a'\ntype='ping'\naddress='x'\ninterval='1s'\nmin_interval='1s'",
             1,
@@ -250,17 +243,17 @@ group = "db"
 name = "page"
 type = "http"
 url = "${PAGE}"
-webhook = "${HOOK}"
+headers = { Authorization = "${HOOK}" }
 """
 
 
 def test_views_need_no_secrets() -> None:
-    """What only probes and actions use may be unset; what views use may not."""
+    """What only probes use may be unset; what views use may not."""
     rows, page = read_text(SECRETS, environment={}, for_views=True).targets
     assert (rows.name, rows.type, rows.group, str(rows.quiet)) == (
         "rows", "sql", "db", "22:00-06:00 UTC"
     )  # fmt: skip
-    assert (page.name, page.type, page.actions) == ("page", "http", ())
+    assert (page.name, page.type) == ("page", "http")
     with pytest.raises(FleetFileError) as failed:
         read_text(SECRETS, environment={})
     said = str(failed.value)
@@ -296,7 +289,12 @@ address = "127.0.0.1:1"
     found = errors_of(unused)
     assert [line for line, _ in found] == [2, 2, 2, 7]
     said = " ".join(what for _, what in found)
-    for each in ("timeout = 'soon'", "did you mean method?", "webhook: needs url", "type = 'htp'"):
+    for each in (
+        "timeout = 'soon'",
+        "did you mean method?",
+        "webhook is a channel now",
+        "type = 'htp'",
+    ):
         assert each in said
     assert said.count("group 'later'") == 3
     assert "missing" not in said  # its targets may have a url

@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 
+from pollwise.alerts.channels.base import Channel
+from pollwise.alerts.channels.webhook import WebhookChannel
+from pollwise.alerts.settings import Alerts
+from pollwise.alerts.values import Notice
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet import Changed, Fleet, FleetRunOptions, ProbeContext, Target
-from pollwise.fleet.actions import Webhook
-from pollwise.fleet.file import read_text
+from pollwise.fleet import Fleet, FleetRunOptions, ProbeContext, Target
 from pollwise.fleet.probes.kept import _loops
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.events import ActionFailed, TargetDead, TargetFailed
+from pollwise.runtime.events import NoticeFailed, TargetDead, TargetFailed
 from tests.fleet.probes.kit import Request, page, really, web
 from tests.fleet.world import fleet_for
 from tests.support.daemons import HOST, wait_until
@@ -25,8 +27,10 @@ from tests.support.kit import Seen, virtually
 from tests.support.proxy import Proxy
 
 
-def real_fleet(seen: Seen) -> Fleet:
-    return Fleet(FleetRunOptions(seed=1, grace="1s", signals=False), events=seen.events)
+def real_fleet(seen: Seen, *channels: Channel) -> Fleet:
+    options = FleetRunOptions(seed=1, grace="1s", signals=False)
+    alerts = Alerts(channels, to=[each.name for each in channels])
+    return Fleet(options, events=seen.events, alerts=alerts)
 
 
 def test_a_changed_page_is_sent_by_webhook_and_no_connection_is_left() -> None:
@@ -41,12 +45,9 @@ def test_a_changed_page_is_sent_by_webhook_and_no_connection_is_left() -> None:
             return page("", "204 X")
 
         async with web(hooked) as hook, web(lambda _: page(next(pages, "b"))) as server:
-            file = read_text(
-                f'[[target]]\nname = "p"\ntype = "http"\nurl = "{server.url()}"\n'
-                f'interval = "10ms"\nregex = "."\nwebhook = "{hook.url()}"\n'
-            )
-            fleet = real_fleet(seen)
-            fleet.add(*file.targets)
+            fleet = real_fleet(seen, WebhookChannel("hook", hook.url()))
+            options = {"url": server.url(), "regex": "."}
+            fleet.add(Target("p", "http", "10ms", alerts=["changed"], options=options))
             running = asyncio.ensure_future(fleet.run())
             await told.wait()
             fleet.stop()
@@ -56,7 +57,7 @@ def test_a_changed_page_is_sent_by_webhook_and_no_connection_is_left() -> None:
         assert fleet.target("p").error is None
 
     asyncio.run(main())
-    assert not seen.of(ActionFailed, TargetFailed)
+    assert not seen.of(NoticeFailed, TargetFailed)
     assert not any(kept.things for kept in _loops.values())
 
 
@@ -65,21 +66,21 @@ def test_a_webhook_that_fails_is_an_event_without_secrets() -> None:
 
     async def main() -> None:
         done = asyncio.Event()
-        seen.events.subscribe(lambda _: done.set(), ActionFailed)
+        seen.events.subscribe(lambda _: done.set(), NoticeFailed)
         numbers = iter(range(1000))
         async with web(page("", "500 X")) as hook:
-            fleet = real_fleet(seen)
             url = hook.url("/s3cret?token=t0ken")
+            fleet = real_fleet(seen, WebhookChannel("hook", url))
             count: Any = lambda: next(numbers)  # noqa: E731
-            fleet.add(Target("n", count, "10ms", actions=(Webhook(url),)))
+            fleet.add(Target("n", count, "10ms", alerts=["changed"]))
             running = asyncio.ensure_future(fleet.run())
             await done.wait()
             fleet.stop()
             await running
 
     really(main)
-    (first, *_) = seen.of(ActionFailed)
-    assert "answered 500" in str(first)
+    (first, *_) = seen.of(NoticeFailed)
+    assert "500" in str(first)
     assert "s3cret" not in str(list(seen))
     assert "t0ken" not in str(list(seen))
 
@@ -182,7 +183,7 @@ def test_a_target_that_is_not_found_is_dead_once_confirmed() -> None:
 
 
 def test_plain_functions_are_probes_and_others_are_refused() -> None:
-    changes: list[Changed] = []
+    changes: list[Notice] = []
 
     async def main(clock: VirtualClock) -> None:
         fleet = fleet_for(clock)
@@ -204,7 +205,7 @@ def test_plain_functions_are_probes_and_others_are_refused() -> None:
             fleet.add(Target("x", "htpp"))
 
     virtually(main)
-    assert [change.after.value for change in changes[:3]] == ["1", "2", "3"]
+    assert [change.payload["after"]["value"] for change in changes[:3]] == ["1", "2", "3"]
 
 
 MISSING = """

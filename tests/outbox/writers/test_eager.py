@@ -73,7 +73,7 @@ class Shop:
         """Until its first poll is over and it pauses, listening."""
         async with asyncio.timeout(DEADLINE):
             while self.outbox.state().get("polls", 0) < 1:
-                self.outbox._wake()
+                self.outbox.wake()
                 await asyncio.sleep(0.01)  # real time: another thread, or a server, is waited for
 
     async def next(self) -> Any:

@@ -74,14 +74,13 @@ def read_checked(
     overrides: Mapping[str, object],
     otherwise: str = "",
     *,
-    before: FleetFile | None = None,
     for_views: bool = False,
 ) -> FleetFile:
     """The file of targets; if the file or a group in the settings is wrong, the error ends with
-    `otherwise`. before, for_views: as for `read`."""
+    `otherwise`. for_views: as for `read`."""
     import_from_here()
     try:
-        found = read(settings.fleet.file, before=before, for_views=for_views)
+        found = read(settings.fleet.file, for_views=for_views)
     except FleetFileError as error:
         raise ConfigError(f"{error}\n{otherwise}".rstrip()) from None
     groups = load(overrides=overrides, groups=found.groups)

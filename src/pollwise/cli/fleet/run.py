@@ -67,10 +67,9 @@ async def run(
         targets = TargetSources(
             fleet,
             file,
-            lambda before: read_checked(every, overrides, before=before),
+            lambda: read_checked(every, overrides),
             StoredRules.of(settings.api_may_run, settings.api_variables),
         )
-        stack.push_async_callback(targets.close)
 
         def again(stored: Mapping[str, Any], where: str) -> Settings:
             """Load the settings again, after a change."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollwise.errors import ConfigError
-from pollwise.fleet.actions import PutJob
 from pollwise.fleet.definitions.shown import shown_table
 from pollwise.fleet.definitions.stored import (
     StoredRules,
@@ -26,7 +25,7 @@ from pollwise.fleet.engine.replacing import ReplacedTargets
 from pollwise.fleet.file import FleetFile, signature
 from pollwise.fleet.fleet import Fleet
 from pollwise.fleet.stores.definitions import DefinitionConflict, StoredDefinition
-from pollwise.fleet.targets import Action, Target
+from pollwise.fleet.targets import Target
 from pollwise.runtime.events import FleetReloadFailed, FleetTargetsChanged
 
 logger = logging.getLogger("pollwise")
@@ -66,7 +65,7 @@ class Defined:
 class TargetSources:
     """Keeps the targets of a fleet as its file and its store define them.
 
-    file: the file as it was read; None without one. read: reads it again, given the file before.
+    file: the file as it was read; None without one. read: reads it again.
     applied: called after the targets of a changed file are applied.
     rules: what targets of the store may do.
     """
@@ -75,7 +74,7 @@ class TargetSources:
         self,
         fleet: Fleet,
         file: FleetFile | None = None,
-        read: Callable[[FleetFile], FleetFile] | None = None,
+        read: Callable[[], FleetFile] | None = None,
         rules: StoredRules | None = None,
         applied: Callable[[FleetFile], None] | None = None,
     ) -> None:
@@ -90,7 +89,6 @@ class TargetSources:
         self._stored: dict[str, StoredDefinition] = {}
         self._made: dict[str, Target] = {}
         self._wrong: dict[str, str] = {}
-        self._actions: Mapping[str, Action] = {}
         self._lock = asyncio.Lock()
         if file is not None and read is not None:
             fleet.chore("check the file of targets", CHECK_FILE_EVERY, self.check_file)
@@ -102,14 +100,6 @@ class TargetSources:
                 rows = await self.fleet.store.definitions()
                 await self._note(rows)
             self._replace(self.file)
-
-    async def close(self) -> None:
-        """Close what the actions of the targets opened."""
-        if self.file is not None:
-            await self.file.close()
-        for each in self._actions.values():
-            if isinstance(each, PutJob):
-                await each.close()
 
     # The file
 
@@ -132,7 +122,7 @@ class TargetSources:
                 return None
             self._tried = await asyncio.to_thread(signature, before.path)
             try:
-                file = await asyncio.to_thread(read, before)
+                file = await asyncio.to_thread(read)
                 self._tried = self._seen = file.signature
                 await self._make_again(file)
                 changes = self._replace(file)
@@ -149,7 +139,6 @@ class TargetSources:
             if self.applied is not None:
                 self.applied(file)
             self._report(changes, by, always=True)
-            await before.close(after=file)
             return changes
 
     # The store
@@ -189,7 +178,6 @@ class TargetSources:
         table = checked_table(given)
         tables = self._tables(self.file)
         name = (await asyncio.to_thread(tables.read, table)).name
-        self._actions = {**self._actions, **tables.actions}
         self._refuse_elsewhere(name, "change")
         store = self._store()
         expected = {name: 0} if new else {} if version is None else {name: version}
@@ -254,7 +242,7 @@ class TargetSources:
 
     def _tables(self, file: FleetFile | None) -> StoredTables:
         groups = {} if file is None else file.group_tables
-        return StoredTables(self.rules, groups, before=self._actions)
+        return StoredTables(self.rules, groups)
 
     async def _note(self, rows: Iterable[StoredDefinition]) -> None:
         """Read changed definitions; one that cannot be used here keeps the target of before."""
@@ -288,7 +276,6 @@ class TargetSources:
 
         if rows:
             made, wrong = await asyncio.to_thread(make)
-            self._actions = {**self._actions, **tables.actions}
             self._made |= made
             self._wrong |= wrong
         self._tell_wrong()

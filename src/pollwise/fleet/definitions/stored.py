@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.definitions.table import TargetTables, WrongDefinition
-from pollwise.fleet.targets import Action, Target
+from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import HIDDEN
 
 #: The probe types that only talk to the network. All others may run code on the polling machine, or
@@ -66,13 +66,12 @@ class StoredTables(TargetTables):
         rules: StoredRules,
         groups: Mapping[str, Mapping[str, Any]],
         environment: Mapping[str, str] | None = None,
-        before: Mapping[str, Action] | None = None,
         *,
         for_views: bool = False,
     ) -> None:
         every = os.environ if environment is None else environment
         allowed = {name: each for name, each in every.items() if rules.allows(name)}
-        super().__init__(allowed, before, for_views=for_views)
+        super().__init__(allowed, for_views=for_views)
         self._rules = rules
         self._file_groups = groups
 

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, did_you_mean
-from pollwise.fleet.actions import PutJob, Webhook
 from pollwise.fleet.definitions.shown import fingerprint
 from pollwise.fleet.definitions.variables import replaced
 from pollwise.fleet.probes import MODULES, make_probe
 from pollwise.fleet.probes.options import BadOptions, hint
-from pollwise.fleet.targets import Action, Target
+from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import without_hidden
 
 #: What a target's table may have apart from the options of its probe.
@@ -26,15 +25,15 @@ PLAN_KEYS = (
     "base_interval", "confirm_from", "dead_after", "detect_within", "host", "interval", "labels",
     "max_interval", "min_interval", "priority", "quiet", "timeout", "weight",
 )  # fmt: skip
-ACTION_KEYS = ("put", "webhook")
-_OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, *ACTION_KEYS)
+_OWN_KEYS = ("group", "name", "type", *PLAN_KEYS)
+#: Keys of earlier versions, and what to write instead.
+_CHANNELS = {
+    "webhook": '[channel.hook] with type = "webhook" and the url',
+    "put": '[channel.jobs] with type = "put" and the queue',
+}
 #: What views use of a target.
 _VIEWED_KEYS = ("group", "name", "type", *PLAN_KEYS)
 _BOUNDS = ("base_interval", "min_interval", "max_interval")
-_ARGUMENTS = {
-    "webhook": ("url", "secret", "timeout", "headers", "verify", "ca"),
-    "put": ("queue", "kind", "priority", "keyed"),
-}
 
 #: The line where the error is, if known (that of a target is the line of its header), and the
 #: error.
@@ -71,7 +70,6 @@ def read_target(
 class TargetTables:
     """Reads the tables of targets, with what they have in common. Errors go to `problems`.
 
-    before: the actions of tables that were read before; equal ones are used again.
     for_views: the targets are shown and not polled, so the secrets in their options may be unset.
     """
 
@@ -81,7 +79,6 @@ class TargetTables:
     def __init__(
         self,
         environment: Mapping[str, str] | None = None,
-        before: Mapping[str, Action] | None = None,
         *,
         for_views: bool = False,
     ) -> None:
@@ -90,9 +87,6 @@ class TargetTables:
         #: The keys whose variables are unset and need not be set, by whose they are.
         self._unset: dict[str, set[str]] = {}
         self.problems: list[Problem] = []
-        self._before = before or {}
-        #: The actions of the tables, by what is written there.
-        self.actions: dict[str, Action] = {}
         #: What each group sets, and the same as written.
         self.groups: dict[str, dict[str, Any]] = {}
         self.written_groups: dict[str, Mapping[str, Any]] = {}
@@ -151,23 +145,6 @@ class TargetTables:
         """Report what is wrong with a group from which no target inherits."""
         _UnusedGroup(self, None, {"name": "-", "group": name}).target()
 
-    def action(self, key: str, given: Any) -> Action:
-        """The action that a table asks for; equal tables share one."""
-        written = f"{key} {given!r}"
-        found = self.actions.get(written) or self._before.get(written)
-        if found is None:
-            makers: dict[str, Callable[..., Action]] = {"webhook": Webhook, "put": PutJob}
-            needed = "url" if key == "webhook" else "queue"
-            arguments = {needed: given} if isinstance(given, str) else given
-            if not isinstance(arguments, dict) or needed not in arguments:
-                raise ConfigError(f"needs {needed} = '…', as text or in a table")
-            for name in arguments:
-                if name not in _ARGUMENTS[key]:
-                    raise ConfigError(f"has no {name}; {hint(name, _ARGUMENTS[key])}")
-            found = makers[key](**arguments)
-        self.actions[written] = found
-        return found
-
 
 class _TargetReader:
     """Reads one target. Errors in inherited keys are reported once, for the group."""
@@ -198,7 +175,7 @@ class _TargetReader:
             kind = None
         for key, what in self._tables.refused(given):
             self._wrong(key, what)
-        actions = self._read_actions() if self._sound else ()
+        self._refuse_actions()
         plan = {key: given[key] for key in PLAN_KEYS if key in given}
         self._check_texts(plan)
         named = {"name": given.get("name", "-")}
@@ -206,14 +183,14 @@ class _TargetReader:
             # Its options cannot be checked without a type; everything else can.
             self._plan(named, "http", plan)
             return None
-        options = {key: each for key, each in given.items() if key not in _OWN_KEYS}
+        own = (*_OWN_KEYS, *_CHANNELS)
+        options = {key: each for key, each in given.items() if key not in own}
         target = self._plan(
             named,
             kind,
             plan,
             options=options,
             group=self._group,
-            actions=actions,
             origin=self._tables.origin,
             written=fingerprint(self._tables.written_groups.get(self._group or "", {}), self._raw),
         )
@@ -255,15 +232,15 @@ class _TargetReader:
             merged[key] = each
         return merged
 
-    def _read_actions(self) -> tuple[Action, ...]:
-        found: list[Action] = []
-        for key in ACTION_KEYS:
+    def _refuse_actions(self) -> None:
+        for key, instead in _CHANNELS.items():
             if key in self._given:
-                try:
-                    found.append(self._tables.action(key, self._given[key]))
-                except (PollwiseError, TypeError) as error:
-                    self._wrong(key, f"{key}: {error}")
-        return tuple(found)
+                name = instead.partition("]")[0].removeprefix("[channel.")
+                self._wrong(
+                    key,
+                    f"{key} is a channel now: write {instead}, and for the target "
+                    f'alerts = [{{ when = "changed", to = ["{name}"] }}]',
+                )
 
     def _check_texts(self, plan: dict[str, Any]) -> None:
         """Check what `Target` does not check."""

@@ -45,6 +45,8 @@ class Nodes:
     clock: Clock
     pump: Callable[[], None]
     chores: Chores
+    #: Called with each target that was claimed.
+    joined: Callable[[RunningTarget], None]
     #: Where this node is.
     location: str = LOCATION
     #: Names that our claims made known to the store.
@@ -116,6 +118,7 @@ class Nodes:
             for entry, lease in claimed:
                 until = asked_at + lease.lasts - self.lease * MARGIN
                 scheduler.hold(entry, lease.token, until, now)
+                self.joined(entry)
             if len(leases) < limit:
                 return
             taken = {lease.name for lease in leases}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from pollwise.alerts.lifecycle import RuleState
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
 from pollwise.core.strategies.freshness import JITTER
@@ -48,6 +49,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
         more["locations"] = entry.seen_from.kept()
     if entry.target.written:
         more["written"] = entry.target.written
+    if entry.alerts:
+        more["alerts"] = {key: state.kept(offset) for key, state in entry.alerts.items()}
     if entry.recent:
         more["recent"] = as_text(entry.recent)
     if entry.history is not None:
@@ -99,6 +102,10 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
         entry.reading = Reading.restored(kept.more["reading"])
     if entry.target.confirm_from > 1 and kept.more.get("locations") is not None:
         entry.seen_from = SeenFrom.restored(kept.more["locations"])
+    alerts = kept.more.get("alerts")
+    entry.alerts = None
+    if isinstance(alerts, dict):
+        entry.alerts = {key: RuleState.restored(each, offset, now) for key, each in alerts.items()}
     entry.recent = from_text(kept.more.get("recent"))
     entry.history = TargetTracker.restored(entry.target.name, kept.more.get("history"))
     strategy = entry.strategy

@@ -11,11 +11,10 @@ A poll may raise anything, hang, or ignore its cancellation: only its own target
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pollwise.durations import seconds, short
 from pollwise.errors import ProbeTimeout
@@ -31,15 +30,16 @@ from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.history.recorder import recorders
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.stores.paging import was_set_back
-from pollwise.fleet.targets import Action, Changed, ProbeContext, Reading
+from pollwise.fleet.targets import ProbeContext, Reading
 from pollwise.runtime import events
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.background import to_its_end
 
-#: Time limit of an action, in seconds.
-ACTION_TIMEOUT = 30.0
+if TYPE_CHECKING:
+    from pollwise.fleet.alerting.alerting import Alerting
+
 #: A task yields to others after this many polls, in case its probes never wait.
 POLLS_IN_A_ROW = 16
 #: How often the targets that wait for a free slot are counted, in seconds.
@@ -59,7 +59,6 @@ class FleetRun:
         options: FleetRunOptions,
         scheduler: Scheduler,
         store: FleetStore | None,
-        actions: list[Action],
         clock: Clock,
         bus: Events,
     ) -> None:
@@ -68,7 +67,6 @@ class FleetRun:
         self._grace = seconds(options.grace, "grace")
         self.scheduler = scheduler
         self._store = store
-        self._actions = actions
         self._clock = clock
         self._bus = bus
         self._loop = asyncio.get_running_loop()
@@ -86,10 +84,19 @@ class FleetRun:
         if store is not None and store.shared:
             lease = seconds(options.lease, "lease")
             self._nodes = Nodes(
-                store, node, lease, scheduler, clock, self.pump, self._chores, options.location
+                store,
+                node,
+                lease,
+                scheduler,
+                clock,
+                self.pump,
+                self._chores,
+                self._claimed,
+                options.location,
             )
         #: Called with each finished poll.
         self.observers = recorders(store, scheduler)
+        self.alerting: Alerting | None = None
         #: Chores that also run before the first poll.
         self._first: list[str] = []
         self._not_ready = True
@@ -163,8 +170,32 @@ class FleetRun:
         if self._nodes is not None:
             self._nodes.expect(fresh)
         self.scheduler.add(fresh, self._clock.now())
+        for entry in fresh:
+            self._joined(entry)
         self.saving.watch_clock()
         self.pump()
+
+    def follow(self, alerting: Alerting) -> None:
+        """Let alerts follow the polls."""
+        self.alerting, alerting.pump = alerting, self.pump
+        self.observers.append(alerting)
+
+    def _claimed(self, entry: RunningTarget) -> None:
+        # What was decided under an earlier claim is not part of the state that was restored.
+        self.saving.unsaved_alerts.take([entry.target.name])
+        self._joined(entry)
+
+    def _joined(self, entry: RunningTarget) -> None:
+        if self.alerting is not None and (entry.target.alerts or entry.alerts):
+            self.alerting.joined(entry)
+
+    def replaced(self, old: RunningTarget, new: RunningTarget | None) -> None:
+        """Let alerts follow a target by its new definition; None if it was removed."""
+        if self.alerting is not None and new is None:
+            self.alerting.removed(old)
+        elif self.alerting is not None and new is not None:
+            self.alerting.left(old)
+            self._joined(new)
 
     def chore(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
         """Call `work` before the first poll and then every `every` seconds."""
@@ -204,6 +235,8 @@ class FleetRun:
         if self._timer is not None:
             self._timer.cancel()
         self._deadlines.close()
+        if self.alerting is not None:
+            self.alerting.close()
         cancelled = self.scheduler.flying
         tasks = [each.task for each in (*self._slots, *self.stuck) if each.task is not None]
         tasks += [] if self._nodes is None else self._nodes.confirmations.tasks
@@ -332,9 +365,6 @@ class FleetRun:
                 return
             self._failed(entry, self._explained(slot, entry, error), started, at)
         elif reading is not None:
-            if entry.place != GONE and self.scheduler.changed(entry, reading):
-                if await self._act_on(slot, entry, reading, at):
-                    return
             self._succeeded(entry, reading, started, at)
         self.polls += 1
         if at >= self._count_at:
@@ -430,45 +460,6 @@ class FleetRun:
             facts = at - started, delay, *counts, entry.strategy.max_interval
             self._emit(events.TargetPolled, entry, result, *facts)
         self.saving.watch_clock()
-
-    async def _act_on(
-        self, slot: PollSlot, entry: RunningTarget, reading: Reading, at: float
-    ) -> bool:
-        """Call the actions for a change, as part of the poll; True if that was cut short."""
-        before = entry.reading
-        actions = (*entry.target.actions, *self._actions)
-        if not actions or before is None:
-            return False
-        offset = self.scheduler.offset
-        since = None if entry.changed_at is None else entry.changed_at + offset
-        change = Changed(entry.target, before, reading, at + offset, since)
-        for action in actions:
-            slot.expired = False
-            self._deadlines.watch(slot, self._loop.time() + ACTION_TIMEOUT)
-            problem: BaseException | None = None
-            try:
-                answer = action(change)
-                if inspect.isawaitable(answer):
-                    await answer
-            except BaseException as raised:
-                problem = raised
-            slot.deadline = math.inf
-            if problem is not None or slot.expired:
-                if self._action_failed(slot, entry, action, problem):
-                    return True
-        return False
-
-    def _action_failed(
-        self, slot: PollSlot, entry: RunningTarget, action: Action, problem: BaseException | None
-    ) -> bool:
-        if self._cut_short(slot, entry, problem):
-            return True
-        slot.uncancel()
-        why = "timed out" if slot.expired or problem is None else text_of(problem)
-        slot.expired = False
-        what = getattr(action, "__qualname__", None) or type(action).__name__
-        self._emit(events.ActionFailed, entry, what, why)
-        return False
 
     # Polls that ignore their cancellation
 

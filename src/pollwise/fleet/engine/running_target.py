@@ -10,6 +10,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import FreshnessPacer, staleness_score
 
 if TYPE_CHECKING:
+    from pollwise.alerts.lifecycle import RuleState
     from pollwise.core.shares import Share
     from pollwise.fleet.history.tracker import TargetTracker
     from pollwise.fleet.locations.values import SeenFrom
@@ -26,7 +27,7 @@ class RunningTarget:
     """A target and its running state. Times are of the event loop's clock."""
 
     __slots__ = (
-        "changed_at", "dead", "down_since", "due", "error", "failed_at", "failing_since",
+        "alerts", "changed_at", "dead", "down_since", "due", "error", "failed_at", "failing_since",
         "failures", "grid", "history", "host", "interval", "pacer", "paused", "permanent", "place",
         "polled_at", "probe", "reading", "recent", "seen_from", "share", "strategy",
         "succeeded_at", "target", "token", "until", "within",
@@ -69,6 +70,8 @@ class RunningTarget:
         self.history: TargetTracker | None = None
         #: What other locations saw; None if it is not confirmed from several.
         self.seen_from: SeenFrom | None = None
+        #: Where its rules stand, by their keys; only those whose condition holds.
+        self.alerts: dict[str, RuleState] | None = None
         self.polled_at: float | None = None
         self.succeeded_at: float | None = None
         self.failed_at: float | None = None

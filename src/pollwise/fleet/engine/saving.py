@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pollwise.errors import StoreError, StoreUnavailable
+from pollwise.fleet.alerting.unsaved import UnsavedAlerts, with_alerts
 from pollwise.fleet.engine.failures import text_of
 from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.running_target import GONE, RunningTarget
@@ -21,6 +22,8 @@ from pollwise.runtime.clock import Clock
 #: Minimum seconds between two saves, and between two checks of the wall clock.
 SAVE_EVERY = 1.0
 CHECK_CLOCK_EVERY = 60.0
+#: Seconds until a save with alerts or notices, so that several are saved together.
+SAVE_SOON = 0.1
 #: A jump of the wall clock of this many seconds, against the loop's clock, counts as an adjustment.
 STEP = 1.0
 #: Maximum number of targets saved in one transaction, and of attempts to save at a stop.
@@ -28,6 +31,10 @@ SAVE_BATCH = 5000
 TRIES_AT_STOP = 3
 
 _SAVE, _CLOCK, _ENTER = "save state", "check the clock", "sign of life"
+
+
+def _nothing() -> None:
+    return
 
 
 class Saving:
@@ -48,6 +55,9 @@ class Saving:
         self._pump = pump
         self._dirty: dict[RunningTarget, None] = {}
         self._removed: dict[str, None] = {}
+        #: What is saved with its target, and called when that contained notices.
+        self.unsaved_alerts = UnsavedAlerts()
+        self.notices_saved: Callable[[], None] = _nothing
         #: Error of the last attempt; None after a success.
         self.error: str | None = None
         chores.add(_SAVE, SAVE_EVERY, self._save)
@@ -96,6 +106,12 @@ class Saving:
         self.touch(entry)
         self._chores.hasten(_SAVE, 0.0)
 
+    def touch_soon(self, entry: RunningTarget) -> None:
+        """Save its state within a moment: somebody is to be told about it."""
+        self.touch(entry)
+        if self._store is not None:
+            self._chores.hasten(_SAVE, SAVE_SOON)
+
     def remove(self, entry: RunningTarget) -> None:
         """Delete its saved state soon."""
         if self._store is not None:
@@ -140,6 +156,7 @@ class Saving:
         gone = [name for name in names if name not in self._scheduler.entries]
         if gone:
             await store.remove(gone)
+            await self._save_batch(store, [], gone)
         for name in names:
             self._removed.pop(name, None)
 
@@ -148,17 +165,33 @@ class Saving:
         for entry in batch:
             del self._dirty[entry]
         entries = [entry for entry in batch if entry.place != GONE]
-        live = [saved(entry, self._scheduler) for entry in entries]
-        rows = taken_rows(entries)
         try:
-            refused = await store.save(live, extras_of(rows)) if live else []
+            refused = await self._save_batch(store, entries, [entry.target.name for entry in batch])
         except BaseException:
-            give_back_rows(rows)
             self._dirty = {**dict.fromkeys(batch), **self._dirty}
             raise
         for name in refused:
             if name in self._scheduler.entries:
                 self._scheduler.lose(self._scheduler.entries[name])
+
+    async def _save_batch(
+        self, store: FleetStore, entries: list[RunningTarget], names: list[str]
+    ) -> list[str]:
+        """Save targets, with their history and the alerts of all targets with these names."""
+        live = [saved(entry, self._scheduler) for entry in entries]
+        rows, alerts = taken_rows(entries), self.unsaved_alerts.take(names)
+        extras = extras_of(rows)
+        if alerts:
+            extras = with_alerts(extras, alerts)
+        try:
+            refused = await store.save(live, extras) if live or extras else []
+        except BaseException:
+            give_back_rows(rows)
+            self.unsaved_alerts.give_back(alerts)
+            raise
+        if extras is not None and extras.notices:
+            self.notices_saved()
+        return refused
 
     def watch_clock(self) -> None:
         """Check the wall clock regularly while quiet hours defer a poll."""

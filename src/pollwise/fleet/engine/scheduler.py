@@ -175,7 +175,7 @@ class Scheduler:
         return entry.reading is not None and entry.reading.value != reading.value
 
     def succeeded(self, entry: RunningTarget, reading: Reading, at: float, now: float) -> None:
-        """Record a poll that succeeded at `at` and whose actions ended now."""
+        """Record a poll that succeeded at `at`."""
         if self._landed(entry):
             return
         changed = self.changed(entry, reading)

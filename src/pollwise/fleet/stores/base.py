@@ -258,9 +258,12 @@ class FleetStore(ABC):
 
     # Alerts
 
+    #: True if `save` keeps alerts and puts notices, and the store has the methods below. A fleet
+    #: with another store keeps its alerts in memory.
+    keeps_alerts: ClassVar[bool] = False
+
     def outbox(self) -> OutboxStore | None:
-        """The outbox with the notices that `save` puts; a new object for each call. None if this
-        store keeps no alerts: a fleet then keeps them in memory."""
+        """The outbox with the notices that `save` puts; a new object for each call."""
         return None
 
     async def alerts(self, chosen: AlertFilter) -> AlertPage:

@@ -393,9 +393,11 @@ class OutboxStore(KeptHistory, ViewedOutbox):
         back = sum(end.action == "give_back" and end.done < len(end.claim.records) for end in ends)
         if back:
             self._give_hints(back)
-        copies = sum(len(lanes) for end in ends for lanes in end.lanes)
+        copies = [lane for end in ends for lanes in end.lanes for lane in lanes]
         if copies:
-            self._give_hints(copies)
+            # The next claim is to find the copies, also those in a lane that is new.
+            self.lanes = tuple(sorted({*self.lanes, *copies}))
+            self._give_hints(len(copies))
         delays = [end.delay for end in ends if end.action == "retry"]
         if delays:
             self._hints.send_at(self.clock.now() + min(delays))

@@ -239,10 +239,56 @@ class TargetStuck(TargetEvent):
 
 
 @event
-class ActionFailed(TargetEvent):
-    """An action for a change raised or timed out; the target itself is fine."""
+class AlertOpened(TargetEvent):
+    """An alert opened: the condition `when` held for long enough.
+
+    alert: its id. severity: info, warning or critical. summary: why, for people.
+    """
 
     level: ClassVar[int] = logging.WARNING
 
-    action: str
+    alert: str
+    when: str
+    severity: str
+    summary: str
+
+
+@event
+class AlertClosed(TargetEvent):
+    """An alert closed: its condition does not hold any more, after `lasted` seconds."""
+
+    level: ClassVar[int] = logging.INFO
+
+    alert: str
+    when: str
+    severity: str
+    lasted: float
+
+
+@event
+class NoticeSent(TargetEvent):
+    """A channel sent a notice.
+
+    notice: opened, repeated, closed or changed. alert: the id of the alert; "" for a change.
+    delay: seconds since what the notice is about, or since the end of quiet hours.
+    """
+
+    level: ClassVar[int] = logging.INFO
+
+    channel: str
+    notice: str
+    alert: str
+    delay: float
+
+
+@event
+class NoticeFailed(TargetEvent):
+    """A channel could not send a notice; it is tried again, unless the error is permanent."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    channel: str
+    notice: str
+    alert: str
+    attempt: int
     error: str

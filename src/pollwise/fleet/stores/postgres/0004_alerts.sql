@@ -50,8 +50,8 @@ CREATE TABLE {schema}.fleet_maintenance (
     PRIMARY KEY (fleet, id)
 );
 
--- Save alerts and put notices, except those of targets in p_refused. A closed alert stays closed, and
--- what people noted stays. A notice whose `unique` is known was put before.
+-- Save alerts and put notices, except those of targets in p_refused. A closed alert stays closed;
+-- what people noted stays, and so does the summary. A notice whose `unique` is known was put before.
 -- p_alerts: a list of objects with the columns' names. p_notices: a list of [target, record], each
 -- record as outbox_put_more takes it. p_kept, p_most: how long closed alerts are kept, and how many
 -- of one target.
@@ -78,8 +78,8 @@ BEGIN
     )
     WHERE g.target <> ALL (p_refused) ORDER BY g.id
     ON CONFLICT (fleet, id) DO UPDATE SET
-        state = excluded.state, closed_at = excluded.closed_at, summary = excluded.summary,
-        sent = excluded.sent, last_sent_at = excluded.last_sent_at
+        state = excluded.state, closed_at = excluded.closed_at, sent = excluded.sent,
+        last_sent_at = excluded.last_sent_at
         WHERE a.state = 'open';
     SELECT json_agg(n.each -> 1 ORDER BY n.place) INTO v_records
         FROM json_array_elements(p_notices::json) WITH ORDINALITY AS n (each, place)

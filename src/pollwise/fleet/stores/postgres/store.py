@@ -84,6 +84,7 @@ class PostgresFleetStore(PostgresLocations, PostgresDefinitions, PostgresTargetH
     """
 
     shared: ClassVar[bool] = True
+    keeps_alerts: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -214,14 +214,15 @@ DELETE FROM pollwise_fleet_definitions
 WHERE fleet = :fleet AND definition IS NULL AND at <= :before;
 
 -- name: keep_alert
--- Positional parameters, for executemany. A closed alert stays closed, and what people noted stays.
+-- Positional parameters, for executemany. A closed alert stays closed; what people noted stays, and
+-- so does the summary.
 INSERT INTO pollwise_fleet_alerts
     (fleet, id, target, "group", rule, "when", severity, state, since, opened_at, closed_at,
      summary, sent, last_sent_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (fleet, id) DO UPDATE SET
-    state = excluded.state, closed_at = excluded.closed_at, summary = excluded.summary,
-    sent = excluded.sent, last_sent_at = excluded.last_sent_at
+    state = excluded.state, closed_at = excluded.closed_at, sent = excluded.sent,
+    last_sent_at = excluded.last_sent_at
     WHERE pollwise_fleet_alerts.state = 'open';
 
 -- name: prune_alerts

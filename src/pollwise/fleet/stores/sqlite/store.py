@@ -206,6 +206,7 @@ class SqliteFleetStore(FleetStore):
 
     keeps_history: ClassVar[bool] = True
     enter_every: ClassVar[float | None] = SIGN_EVERY
+    keeps_alerts: ClassVar[bool] = True
 
     def __init__(
         self,

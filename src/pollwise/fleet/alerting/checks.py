@@ -1,0 +1,55 @@
+"""Checks of rules and dependencies, before a target is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pollwise.alerts.settings import Alerts
+from pollwise.errors import ConfigError, did_you_mean
+from pollwise.fleet.probes import facts_of
+from pollwise.fleet.targets import Target
+
+
+def check_rules(target: Target, alerts: Alerts) -> None:
+    """Refuse rules about facts that the target's readings cannot have, and unknown channels."""
+    for rule in target.alerts:
+        where = f"target {target.name!r}: alert {rule.when!r}"
+        if rule.condition.kind == "field":
+            facts = facts_of(target.type) if isinstance(target.probe, str) else None
+            rule.condition.check(facts, f"target {target.name!r}: when")
+        alerts.check(rule.to, f"{where}: to")
+
+
+def check_parents(targets: Mapping[str, Target]) -> None:
+    """Refuse targets that are behind an unknown one, or behind each other in a circle."""
+    if not any(target.behind for target in targets.values()):
+        return
+    for name, target in targets.items():
+        for parent in target.behind:
+            if parent not in targets:
+                near = did_you_mean(parent, targets, "name another target of this fleet")
+                raise ConfigError(
+                    f"target {name!r}: behind = {parent!r} is not a target of this fleet; {near}"
+                )
+    done: set[str] = set()
+    for name in targets:
+        _check_circle(name, targets, done)
+
+
+def _check_circle(name: str, targets: Mapping[str, Target], done: set[str]) -> None:
+    path: dict[str, None] = {}
+    todo: list[tuple[str, bool]] = [(name, False)]
+    while todo:
+        at, leaving = todo.pop()
+        if leaving:
+            path.pop(at)
+            done.add(at)
+        elif at in path:
+            circle = [*list(path)[list(path).index(at) :], at]
+            raise ConfigError(
+                f"target {at!r}: behind goes in a circle: {' → '.join(map(repr, circle))}"
+            )
+        elif at not in done:
+            path[at] = None
+            todo.append((at, True))
+            todo += [(parent, False) for parent in targets[at].behind]
