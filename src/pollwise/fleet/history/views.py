@@ -328,7 +328,8 @@ def _cells(
     for each in rollups:
         place = math.floor(each.at / seconds) - first
         if 0 <= place < cells:
-            times[place] += each.times
+            # Most cells are of one row.
+            times[place] = times[place] + each.times if times[place] else each.times
     return [StripCell((first + place) * seconds, seconds, each) for place, each in enumerate(times)]
 
 
