@@ -51,7 +51,8 @@ def test_the_commands_of_the_design_are_there() -> None:
         "fleet run", "fleet check", "fleet status", "fleet top", "fleet dead", "fleet retry",
         "fleet close-breaker", "fleet pause", "fleet resume", "fleet add", "fleet set",
         "fleet remove", "fleet diff", "fleet migrate",
-        "fleet history", "fleet alerts", "fleet ack", "fleet maintenance add",
+        "fleet history", "fleet alerts", "fleet ack", "fleet test-channel",
+        "fleet maintenance add",
         "fleet maintenance list", "fleet maintenance end", "fleet maintenance remove",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
     }  # fmt: skip

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.audit import AuditEntry
 from tests.cli.console import good, pollwise
 from tests.cli.fleets import FILE, STORE, row, saved
+from tests.fleet.probes.kit import Web, page, web
 
 NOW = time.time()
 OPEN = Alert("a2", "broken", "shaky", "down", "down", "critical", "open", NOW - 90, NOW - 60,
@@ -147,3 +152,57 @@ def test_windows_of_the_file_are_listed_and_changed_there(file: Path) -> None:
     assert (listed["id"], listed["from_file"], listed["targets"]) == ("file-1", True, ["fine"])
     result = pollwise("fleet", "maintenance", "remove", "file-1", "--store", STORE)
     assert "is in the fleet's file; change it there" in result.err
+
+
+# Channels
+
+
+@contextmanager
+def listening(answer: bytes) -> Iterator[Web]:
+    """A server in a thread: the command has an event loop of its own."""
+    found: list[Web] = []
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with web(answer) as server:
+            found.append(server)
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(60)
+    try:
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize("status", ["204 No Content", "500 Oops"])
+def test_a_channel_of_the_file_is_tried(
+    file: Path, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening(page("", status)) as server:
+        monkeypatch.setenv("OPS_URL", server.url("/s3cret-path"))
+        channel = '[channel.ops]\ntype = "webhook"\nurl = "${OPS_URL}"\n'
+        file.write_text(f"{FILE}\n{channel}")
+        result = pollwise("fleet", "test-channel", "ops")
+        found = pollwise("fleet", "test-channel", "ops", "--json").json()
+    sent = status.startswith("2")
+    assert (result.code, found["sent"]) == (0 if sent else 1, sent)
+    assert "s3cret" not in f"{result} {found}"
+    if sent:
+        assert "channel 'ops' accepted a test notice" in result.out
+    else:
+        assert "answered 500" in result.err
+    said = json.loads(server.requests[0].body)
+    assert "nothing is wrong" in said["text"]
+    assert len({each.headers["idempotency-key"] for each in server.requests}) == 2
+
+
+def test_a_channel_that_the_file_does_not_have_is_refused(file: Path) -> None:
+    result = pollwise("fleet", "test-channel", "ops")
+    assert (result.code, "has no channel 'ops'; write [channel.ops]" in result.err) == (2, True)

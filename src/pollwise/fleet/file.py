@@ -10,6 +10,13 @@
     group = "shop"
     url = "https://shop.example/"
 
+    [channel.ops]
+    type = "webhook"
+    url = "${OPS_URL}"
+
+    [alerts]
+    to = ["ops"]
+
 A target inherits the keys of its group that it does not set itself. `${NAME}` in a text is replaced
 by an environment variable, so that secrets need not be in the file; `$${` stands for a plain `${`.
 
@@ -21,21 +28,29 @@ from __future__ import annotations
 import re
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pollwise.alerts.settings import NO_ALERTS, Alerts
 from pollwise.alerts.windows import MaintenanceWindow
-from pollwise.errors import ConfigError
-from pollwise.fleet.definitions.sections import maintenance_of
+from pollwise.errors import ConfigError, did_you_mean
+from pollwise.fleet.alerting.checks import check_parents
+from pollwise.fleet.definitions.sections import alerts_of, maintenance_of
 from pollwise.fleet.definitions.table import Problem, TargetTables
 from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import without_hidden
 
 #: The sections of a file, and how each is written.
-_SECTIONS = {"group": "[group.name]", "maintenance": "[[maintenance]]", "target": "[[target]]"}
+_SECTIONS = {
+    "alerts": "[alerts]",
+    "channel": "[channel.name]",
+    "group": "[group.name]",
+    "maintenance": "[[maintenance]]",
+    "target": "[[target]]",
+}
 _AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
 _PRINTED_MAX = 100
 
@@ -67,6 +82,8 @@ class FleetFile:
     groups: all groups of the file, with and without targets.
     tables, group_tables: the tables of the targets and groups by name, with `${NAME}` as written.
     maintenance: the maintenance windows of the file.
+    alerts: its channels, and who hears of what; empty if it was read for views.
+    alert_tables: the tables that these were made of, to tell whether they changed.
     signature: tells whether the file was changed since; None if it was not read from a file.
     """
 
@@ -77,6 +94,8 @@ class FleetFile:
     group_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
     signature: Signature | None = None
     maintenance: tuple[MaintenanceWindow, ...] = ()
+    alerts: Alerts = NO_ALERTS
+    alert_tables: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def signature(path: Path) -> Signature | None:
@@ -128,6 +147,7 @@ def read_text(
     except tomllib.TOMLDecodeError as error:
         raise FleetFileError(path, [_syntax_error(error, text)]) from None
     reader = _FileReader(text, document, environment, for_views=for_views)
+    alerts = reader.alerts()
     targets = reader.targets()
     maintenance = reader.maintenance(targets)
     if reader.problems:
@@ -141,6 +161,8 @@ def read_text(
         {each["name"]: each for each in document.get("target", ())},
         document.get("group", {}),
         maintenance=maintenance,
+        alerts=alerts,
+        alert_tables=reader.alert_tables,
     )
 
 
@@ -175,6 +197,35 @@ class _FileReader(TargetTables):
         super().__init__(environment, for_views=for_views)
         self._text = text
         self._document = document
+        #: What the file says about alerts, with `${NAME}` replaced.
+        self.alert_tables: dict[str, Any] = {}
+
+    def alerts(self) -> Alerts:
+        """The channels, and the routes of [alerts]. Called first: targets name channels."""
+        channels, given = self._document.get("channel", {}), self._document.get("alerts", {})
+        if not isinstance(channels, dict):
+            self.wrong(None, "channel is not a table; write [channel.name]")
+            channels = {}
+        if not isinstance(given, dict):
+            self.wrong(None, "alerts is not a table; write [alerts]")
+            given = {}
+        tables: dict[str, Any] = {}
+        for name, table in channels.items():
+            if not isinstance(table, dict):
+                self.wrong(None, f"{name} is not in a channel; write [channel.name] above it")
+                continue
+            line = self._header_line(f"channel.{name}")
+            tables[name] = self.with_variables(table, line, f"channel {name!r}")
+        self.channels = tables
+        routes = self.with_variables(given, self._header_line("alerts"), "alerts")
+        self.alert_tables = {"channel": tables, "alerts": routes}
+
+        def wrong(name: str | None, what: str) -> None:
+            where = "alerts" if name is None else f"channel {name!r}"
+            header = "alerts" if name is None else f"channel.{name}"
+            self.wrong(self._header_line(header), f"{where}: {what}")
+
+        return alerts_of(tables, routes, wrong, for_views=self._for_views)
 
     def targets(self) -> list[Target]:
         """The targets that are correct; what is wrong with the others is in `problems`."""
@@ -193,6 +244,7 @@ class _FileReader(TargetTables):
         lines = self._lines("target", len(tables))
         names: set[str] = set()
         found: list[Target] = []
+        lined: dict[str, int | None] = {}
         for table, line in zip(tables, lines, strict=True):
             name = table.get("name")
             if isinstance(name, str) and name:
@@ -202,10 +254,30 @@ class _FileReader(TargetTables):
             target = self.target(table, line)
             if target is not None:
                 found.append(target)
+                lined[target.name] = line
+        self._check_parents(found, names, lined)
         used = {str(table.get("group")) for table in tables}
         for group in self.groups.keys() - used:
             self.check_group(group)
         return found
+
+    def _check_parents(
+        self, targets: Sequence[Target], names: Collection[str], lines: Mapping[str, int | None]
+    ) -> None:
+        """Report targets that are behind an unknown one, or behind each other in a circle."""
+        unknown = False
+        for each in targets:
+            for parent in each.behind:
+                if parent not in names:
+                    unknown = True
+                    near = did_you_mean(parent, names, "name another target of the file")
+                    what = f"behind: there is no target {parent!r}; {near}"
+                    self.wrong(lines[each.name], f"target {each.name!r}: {what}")
+        if not unknown and not self.problems:
+            try:
+                check_parents({each.name: each for each in targets})
+            except ConfigError as error:
+                self.wrong(None, str(error))
 
     def maintenance(self, targets: Iterable[Target]) -> tuple[MaintenanceWindow, ...]:
         """The maintenance windows that are correct, for these targets and all groups."""
@@ -251,7 +323,11 @@ class _FileReader(TargetTables):
             self.add_group(name, table)
 
     def group_line(self, name: str) -> int | None:
-        header = re.compile(
-            rf"^[ \t]*\[[ \t]*group\.[\"']?{re.escape(name)}[\"']?[ \t]*\]", re.MULTILINE
-        )
-        return next(iter(_lines_of(header, self._text)), None)
+        return self._header_line(f"group.{name}")
+
+    def _header_line(self, header: str) -> int | None:
+        """The line of the header of a table, such as "group.shop"."""
+        section, dot, name = header.partition(".")
+        named = rf"\.[\"']?{re.escape(name)}[\"']?" if dot else ""
+        found = re.compile(rf"^[ \t]*\[[ \t]*{section}{named}[ \t]*\]", re.MULTILINE)
+        return next(iter(_lines_of(found, self._text)), None)

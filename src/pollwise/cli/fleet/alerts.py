@@ -1,13 +1,26 @@
-"""`pollwise fleet alerts` and `ack`: which alerts are open, and that somebody knows of them."""
+"""`pollwise fleet alerts`, `ack` and `test-channel`: which alerts are open, that somebody knows of
+them, and whether a channel works.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pollwise.alerts.values import PAGE_MAX, Alert, AlertFilter, AlertPage, alert_json, checked_note
+from pollwise.alerts.texts import line_of
+from pollwise.alerts.values import (
+    PAGE_MAX,
+    Alert,
+    AlertFilter,
+    AlertPage,
+    Notice,
+    alert_json,
+    checked_note,
+)
 from pollwise.cli.fleet import opening
 from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.options import Json
@@ -22,7 +35,7 @@ from pollwise.cli.output import (
     visible,
     warn,
 )
-from pollwise.errors import ConfigError
+from pollwise.errors import ChannelError, ConfigError, did_you_mean
 from pollwise.fleet.control import note as write_audit
 from pollwise.fleet.stores.base import FleetStore
 
@@ -112,6 +125,56 @@ def ack(
     if closed:
         fail(f"already closed: {', '.join(map(visible, closed))}")
         raise typer.Exit(1)
+
+
+def try_channel(
+    name: Annotated[str, typer.Argument(help="The name of a channel of the file.")],
+    file: File = None,
+    as_json: Json = False,
+) -> None:
+    """Send a test notice by a channel of the file now, also in its quiet hours.
+
+    Example: pollwise fleet test-channel ops --file fleet.toml
+    """
+    overrides = opening.chosen(file, None)
+    settings = opening.settings_for(file, None)
+    found = opening.read_checked(settings, overrides, "Nothing was sent.")
+    channel = found.alerts.channels.get(name)
+    if channel is None:
+        near = did_you_mean(name, found.alerts.channels, f"write [channel.{name}]")
+        raise ConfigError(f"{found.path} has no channel {name!r}; {near}")
+
+    async def send() -> None:
+        try:
+            await channel.send(_test_notice(name))
+        finally:
+            await channel.close()
+
+    try:
+        asyncio.run(send())
+    except ChannelError as error:
+        if as_json:
+            print_json({"channel": name, "sent": False, "error": str(error)})
+        else:
+            fail(str(error))
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json({"channel": name, "sent": True, "error": None})
+    else:
+        say(f"{channel} accepted a test notice")
+
+
+def _test_notice(channel: str) -> Notice:
+    now = time.time()
+    payload: dict[str, Any] = {
+        "event": "opened", "fleet": "test", "alert": "test", "target": "test", "type": "test",
+        "group": None, "labels": {}, "when": "down", "severity": "info", "at": now, "since": now,
+        "lasted": 0.0, "facts": {}, "before": None, "after": None,
+        "summary": f"a test by {opening.asker()}: nothing is wrong",
+    }  # fmt: skip
+    id = f"test-{secrets.token_hex(8)}"
+    payload = {"id": id, **payload, "text": line_of(payload)}
+    return Notice(id, "test", "test", channel, "opened", payload)
 
 
 def _state(alert: Alert, now: float) -> str:

@@ -216,6 +216,7 @@ def top(
 app.command("history")(history)
 app.command("alerts")(alerts.alerts)
 app.command("ack")(alerts.ack)
+app.command("test-channel")(alerts.try_channel)
 app.add_typer(maintenance.app, name="maintenance")
 
 

@@ -68,6 +68,12 @@ class FleetWithAlerts:
             return await self.store.alerts(chosen)
         return self._memory_alerts.alerts(chosen)
 
+    async def find_alerts(self, ids: Sequence[str]) -> list[Alert]:
+        """The alerts with these ids, as far as they exist."""
+        if self.store is not None and self.store.keeps_alerts:
+            return await self.store.alerts_by_id(ids)
+        return [found for id in ids if (found := self._memory_alerts.alert(id)) is not None]
+
     async def acknowledge(self, ids: Sequence[str], by: str, note: str = "") -> list[Alert]:
         """Note who knows of these open alerts, so that they are not repeated; returns those that
         were open."""

@@ -10,6 +10,9 @@
     GET   /api/fleet/targets/NAME/history        uptime, percentiles, incidents; ?since=7d
     GET   /api/fleet/uptime                      the uptimes of all targets
     GET   /api/fleet/incidents                   when targets were down, newest first
+    GET   /api/fleet/alerts                      open alerts; ?state=closed, ?target=, ?group=
+    GET   /api/fleet/alerts/ID                   one alert
+    POST  /api/fleet/alerts/ID/acknowledge       {"note": "…"}: somebody knows of it
     GET   /api/fleet/maintenance                 maintenance windows
     POST  /api/fleet/maintenance                 {"groups": ["shop"], "for": "2h", "note": "…"}
     POST  /api/fleet/maintenance/ID/end          end a window that is under way

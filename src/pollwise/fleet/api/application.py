@@ -12,6 +12,7 @@ from starlette.routing import Mount, Route
 
 from pollwise.errors import PollwiseError, StoreError
 from pollwise.fleet.api.access import CODES, Authorise, Refusal
+from pollwise.fleet.api.alerts import AlertRoutes
 from pollwise.fleet.api.description import DescriptionRoutes
 from pollwise.fleet.api.history import HistoryRoutes
 from pollwise.fleet.api.maintenance import MaintenanceRoutes
@@ -49,7 +50,14 @@ def served(control: Control, authorise: Authorise) -> Starlette:
 def application(control: Control, authorise: Authorise) -> Starlette:
     """The API, to mount at /api/fleet."""
     # The state's routes come last: those of orders fit all addresses.
-    kinds = (HistoryRoutes, MaintenanceRoutes, TargetRoutes, DescriptionRoutes, StateRoutes)
+    kinds = (
+        AlertRoutes,
+        HistoryRoutes,
+        MaintenanceRoutes,
+        TargetRoutes,
+        DescriptionRoutes,
+        StateRoutes,
+    )
     parts = [kind(control, authorise) for kind in kinds]
     return _closed(routes=[route for each in parts for route in each.routes()], authorise=authorise)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pollwise.errors import ConfigError
@@ -99,6 +99,8 @@ class TargetSources:
             if self.fleet.store is not None:
                 rows = await self.fleet.store.definitions()
                 await self._note(rows)
+            if self.file is not None:
+                await self.fleet.use_alerts(self.file.alerts)
             self._replace(self.file)
 
     # The file
@@ -123,9 +125,11 @@ class TargetSources:
             self._tried = await asyncio.to_thread(signature, before.path)
             try:
                 file = await asyncio.to_thread(read)
+                if file.alert_tables == before.alert_tables:
+                    file = replace(file, alerts=before.alerts)
                 self._tried = self._seen = file.signature
                 await self._make_again(file)
-                changes = self._replace(file)
+                changes = await self._replace_with_alerts(before, file)
             except Exception as error:  # the file may import modules of the user
                 why = _why(error)
                 self.fleet.problems[_FILE] = (
@@ -291,6 +295,17 @@ class TargetSources:
         if problems.get(_STORE) != text:
             logger.error(text, extra={"action": "definitions_unusable", "fields": {"count": count}})
         problems[_STORE] = text
+
+    async def _replace_with_alerts(self, before: FleetFile, file: FleetFile) -> ReplacedTargets:
+        """Apply the targets and the channels of a changed file, or none of them."""
+        if file.alerts is before.alerts:
+            return self._replace(file)
+        await self.fleet.use_alerts(file.alerts)  # first: targets name its channels
+        try:
+            return self._replace(file)
+        except BaseException:
+            await self.fleet.use_alerts(before.alerts)
+            raise
 
     def _replace(self, file: FleetFile | None) -> ReplacedTargets:
         code = self.fleet.definitions("code")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
+from pollwise.alerts.rules import AlertRule
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, did_you_mean
+from pollwise.fleet.definitions.sections import names_of, rules_of
 from pollwise.fleet.definitions.shown import fingerprint
 from pollwise.fleet.definitions.variables import replaced
 from pollwise.fleet.probes import MODULES, make_probe
@@ -25,7 +27,7 @@ PLAN_KEYS = (
     "base_interval", "confirm_from", "dead_after", "detect_within", "host", "interval", "labels",
     "max_interval", "min_interval", "priority", "quiet", "timeout", "weight",
 )  # fmt: skip
-_OWN_KEYS = ("group", "name", "type", *PLAN_KEYS)
+_OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, "alerts", "behind", "to")
 #: Keys of earlier versions, and what to write instead.
 _CHANNELS = {
     "webhook": '[channel.hook] with type = "webhook" and the url',
@@ -90,6 +92,8 @@ class TargetTables:
         #: What each group sets, and the same as written.
         self.groups: dict[str, dict[str, Any]] = {}
         self.written_groups: dict[str, Mapping[str, Any]] = {}
+        #: The names of the channels; None if they are not known here.
+        self.channels: Collection[str] | None = None
 
     def add_group(self, name: str, table: Mapping[str, Any]) -> None:
         """Let targets inherit from this group."""
@@ -176,7 +180,8 @@ class _TargetReader:
         for key, what in self._tables.refused(given):
             self._wrong(key, what)
         self._refuse_actions()
-        plan = {key: given[key] for key in PLAN_KEYS if key in given}
+        rules = self._rules(kind)
+        plan = {key: given[key] for key in (*PLAN_KEYS, "behind") if key in given}
         self._check_texts(plan)
         named = {"name": given.get("name", "-")}
         if kind is None:
@@ -192,6 +197,7 @@ class _TargetReader:
             options=options,
             group=self._group,
             origin=self._tables.origin,
+            alerts=rules,
             written=fingerprint(self._tables.written_groups.get(self._group or "", {}), self._raw),
         )
         try:
@@ -241,6 +247,24 @@ class _TargetReader:
                     f"{key} is a channel now: write {instead}, and for the target "
                     f'alerts = [{{ when = "changed", to = ["{name}"] }}]',
                 )
+
+    def _rules(self, kind: str | None) -> tuple[AlertRule, ...]:
+        """The rules of its alerts. Those of the target replace those of its group."""
+        to: list[str] = []
+        try:
+            to = names_of(self._given.get("to", []), "to", self._tables.channels)
+        except ConfigError as error:
+            self._wrong("to", str(error))
+        if "to" in self._given and "alerts" not in self._given:
+            self._wrong("to", "to has no effect without alerts; add alerts = ['down']")
+        if "alerts" not in self._given:
+            return ()
+        channels = self._tables.channels
+
+        def wrong(what: str) -> None:
+            self._wrong("alerts", what)
+
+        return rules_of(self._given["alerts"], to, kind, channels, wrong)
 
     def _check_texts(self, plan: dict[str, Any]) -> None:
         """Check what `Target` does not check."""
