@@ -6,8 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pollwise.alerts.values import PAGE_MAX, Alert, AlertFilter
-from pollwise.alerts.values import alert_json, checked_note
+from pollwise.alerts.values import PAGE_MAX, Alert, AlertFilter, alert_json, checked_note
 from pollwise.fleet.api.access import Refusal
 from pollwise.fleet.api.requests import Routes, answer, body_of, number_of
 from pollwise.fleet.control import note

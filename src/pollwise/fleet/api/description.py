@@ -11,6 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from pollwise.alerts.values import NOTE_MAX, Alert
+from pollwise.alerts.values import PAGE_MAX as ALERTS_MAX
 from pollwise.fleet.api.access import CODES
 from pollwise.fleet.api.requests import PAGE_MAX, Routes, answer
 from pollwise.fleet.control import CHANGEABLE
@@ -30,8 +32,8 @@ _MEANINGS = {
     400: "Something in the request is wrong; the message says what.",
     401: "A valid token is required.",
     403: "The token may not do this.",
-    404: "There is no such target or address.",
-    409: "It already exists, or it is defined in the file or in code.",
+    404: "There is no such target, alert, window or address.",
+    409: "It already exists, is defined in the file or in code, or is closed.",
     412: "Somebody else changed it in the meantime.",
     413: "The body is too large.",
     503: "The store does not answer.",
@@ -130,6 +132,30 @@ OPERATIONS: tuple[Operation, ...] = (
         result=_page("incidents", {"type": "object"}), errors=(400, 404),
     ),
     Operation(
+        "GET", "/alerts", "Alerts, newest first; the open ones unless a state is given", "alerts",
+        query={
+            "state": {"type": "string", "enum": ["open", "closed", "all"]},
+            "target": {"type": "string", "description": "Only alerts of this target."},
+            "group": _GROUP,
+            "limit": {"type": "integer", "minimum": 1, "maximum": ALERTS_MAX},
+            "after": {**_TEXT, "description": "`next` of the last answer."},
+        },
+        result=_page("alerts", _model("Alert")), errors=(400,),
+    ),
+    Operation(
+        "GET", "/alerts/{id}", "One alert", "alerts", result=_model("Alert"), errors=(404,)
+    ),
+    Operation(
+        "POST", "/alerts/{id}/acknowledge", "Note that somebody knows of an open alert", "alerts",
+        "operate",
+        body={
+            "type": "object",
+            "properties": {"note": {"type": "string", "maxLength": NOTE_MAX}},
+            "additionalProperties": False,
+        },
+        result=_model("Alert"), errors=(404, 409),
+    ),
+    Operation(
         "GET", "/maintenance", "The maintenance windows", "maintenance",
         result={"type": "object", "properties": {"windows": _WINDOWS}, "required": ["windows"]},
     ),
@@ -139,11 +165,11 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", "/maintenance/{id}/end", "End a maintenance window now", "maintenance", "operate",
-        errors=(404,),
+        errors=(400, 404),
     ),
     Operation(
         "DELETE", "/maintenance/{id}", "Remove a maintenance window", "maintenance", "operate",
-        result={"type": "object", "properties": {"removed": _TEXT}}, errors=(404,),
+        result={"type": "object", "properties": {"removed": _TEXT}}, errors=(400, 404),
     ),
     Operation(
         "GET", "/polling", "The polling settings, and where each comes from", "settings",
@@ -268,6 +294,8 @@ def _schemas() -> dict[str, Any]:
         each.pop("$defs", None)
         each.pop("required", None)
         each["additionalProperties"] = True
+    alert = made(Alert)
+    alert["properties"]["lasted"] = {"type": ["number", "null"]}
     target["properties"].pop("origin")
     target["properties"] |= {
         "from": {"enum": ["file", "api", "code", None]},
@@ -302,6 +330,7 @@ def _schemas() -> dict[str, Any]:
         "State": state,
         "Definition": {**definition, "required": ["name"]},
         "ChangedDefinition": definition,
+        "Alert": alert,
         "AuditEntry": made(AuditEntry),
         "Polling": {
             "type": "object",
