@@ -117,3 +117,11 @@ def test_a_notice_that_lacks_fields_is_still_readable(odd: dict[str, Any]) -> No
 def test_a_table_is_filled_at_every_depth() -> None:
     table = templates_in({"a": ["{target}", 1, {"b": "{state}"}], "c": True}, "body")
     assert filled(table, payload()) == {"a": ["front page", 1, {"b": "down"}], "c": True}
+
+
+def test_what_changed_is_told_line_by_line() -> None:
+    changed = payload(event="changed", when="changed", diff="  red\n-@everyone\n+\x1b<!here>")
+    assert body_of(changed).endswith("  red\n-@\u200beveryone\n+ <\u200b!here>")
+    assert line_of(changed).endswith(" · -@\u200beveryone")
+    assert Template("{diff}")(changed).count("\n") == 2
+    assert len(body_of({**changed, "diff": "+x\n" * 100_000})) <= 4000

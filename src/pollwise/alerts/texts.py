@@ -54,7 +54,9 @@ def line_of(payload: Payload) -> str:
     if event == "changed":
         before, after = _of("before", payload), _of("after", payload)
         parts = [f"{_of('target', payload)} changed" + (f" [{group}]" if group else "")]
-        if before or after:
+        if diff := _of("diff", payload):
+            parts.append(next((each for each in diff.split("\n") if each[:1] in "+-"), ""))
+        elif before or after:
             parts.append(f"{before or 'nothing'} → {after or 'nothing'}")
     elif event == "closed":
         parts.append(f"lasted {_of('lasted', payload)}")
@@ -68,12 +70,14 @@ def line_of(payload: Payload) -> str:
 
 
 def body_of(payload: Payload) -> str:
-    """The default text of a message: the line, then one fact per line."""
+    """The default text of a message: the line, then one fact per line, and what changed."""
     lines = [payload.get("text") or line_of(payload)]
     rows = (("condition", "when"), ("severity", "severity"), ("labels", "labels"), ("", "link"))
     for name, field in rows:
         if found := _of(field, payload):
             lines.append(f"{name}: {found}" if name else found)
+    if diff := _of("diff", payload):
+        lines.append(diff)
     return _cut("\n".join(map(str, lines)))
 
 
@@ -161,7 +165,10 @@ def _of(field: str, payload: Payload) -> str:
     """The text of a field; "" if the notice does not have it."""
     reader = FIELDS.get(field)
     if reader is not None:
-        return _plain(reader(payload))
+        found = reader(payload)
+        if field == "diff":  # the only field of several lines
+            return "\n".join(map(_plain, found[:TEXT_MAX].split("\n")))
+        return _plain(found)
     table, _, key = field.partition(".")
     inside = payload.get(table)
     return _plain(_value(inside.get(key)) if isinstance(inside, Mapping) else "")
@@ -212,6 +219,7 @@ FIELDS: Mapping[str, Callable[[Payload], str]] = {
     "alert": _field("alert"),
     "at": _moment("at"),
     "before": _reading("before"),
+    "diff": _field("diff"),
     "event": _field("event"),
     "facts": _table("facts"),
     "fleet": _field("fleet"),

@@ -149,9 +149,9 @@ class Fleet(FleetWithAlerts):
                 f"several locations that share a store, and this fleet has {what}, which cannot be "
                 "shared; use a store on Postgres"
             )
-        if target.alerts:
-            check_rules(target, self.alerts)
         probe, strategy = make_probe(target), self._strategy_of(target)
+        if target.alerts:
+            check_rules(target, self.alerts, probe)
         return RunningTarget(
             target, probe, host_of(target, probe), strategy, target.within(self._detect_within)
         )

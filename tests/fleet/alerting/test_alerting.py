@@ -169,7 +169,7 @@ def test_a_change_is_told_to_its_channel_and_to_functions(clock: VirtualClock) -
         fleet.add(target("page", probe, "changed"), target("other", probe))
         async with running(fleet):
             await until(lambda: len(probe.polls) == 2)
-            probe.answers["page"] = Reading("2", facts={"size": 5}, summary="two")
+            probe.answers["page"] = Reading("2", facts={"size": 5}, summary="two", diff="-a\n+b")
             await until(lambda: channel.sent)
             probe.answers["other"] = Reading("else")
             await until(lambda: len(heard) == 2)
@@ -178,6 +178,8 @@ def test_a_change_is_told_to_its_channel_and_to_functions(clock: VirtualClock) -
         assert (notice.event, notice.alert) == ("changed", "")
         assert notice.payload["before"]["value"] == "1"
         assert notice.payload["after"]["facts"] == {"size": 5}
+        assert notice.payload["diff"] == "-a\n+b"
+        assert notice.payload["text"] == "page changed · -a"
         assert [each.target for each in heard] == ["page", "other"]
         with pytest.raises(ConfigError, match="cannot be called"):
             fleet.on_change(5)  # type: ignore[type-var]
@@ -327,6 +329,9 @@ def test_wrong_rules_are_refused_before_anything_changes(clock: VirtualClock) ->
         ConfigError, match=r"target 'a': when = 'statsu == 5'.*did you mean 'status'"
     ):
         fleet.add(Target("a", "http", options={"url": "http://x"}, alerts=["statsu == 5"]))
+    sqs = {"url": "sqs://jobs?region=eu-west-1"}  # it does not know how long jobs have waited
+    with pytest.raises(ConfigError, match="these readings have no field 'oldest'"):
+        fleet.add(Target("a", "queue", options=sqs, alerts=["oldest > 5m"]))
     with pytest.raises(ConfigError, match="target 'a': when = 'sown' is not a condition"):
         Target("a", Switches(), alerts=["sown"])
     with pytest.raises(ConfigError, match="there is no channel 'x'"):

@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from pollwise.alerts.settings import Alerts
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.fleet.probes import facts_of
-from pollwise.fleet.targets import Target
+from pollwise.fleet.targets import Probe, Target
 
 
-def check_rules(target: Target, alerts: Alerts) -> None:
-    """Refuse rules about facts that the target's readings cannot have, and unknown channels."""
+def check_rules(target: Target, alerts: Alerts, probe: Probe) -> None:
+    """Refuse rules about facts that the target's readings cannot have, and unknown channels.
+
+    probe: of the target; it knows what its store cannot tell.
+    """
     for rule in target.alerts:
         where = f"target {target.name!r}: alert {rule.when!r}"
         if rule.condition.kind == "field":
-            facts = facts_of(target.type) if isinstance(target.probe, str) else None
+            facts = facts_of(target.probe, probe) if isinstance(target.probe, str) else None
             rule.condition.check(facts, f"target {target.name!r}: when")
         alerts.check(rule.to, f"{where}: to")
 

@@ -87,6 +87,8 @@ def change_notices(
         "before": plain(before),
         "after": plain(after),
     }
+    if after.diff:
+        payload["diff"] = after.diff
     seen = repr((target.name, at, before.value, after.value))
     change = hashlib.sha256(seen.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     made = []
