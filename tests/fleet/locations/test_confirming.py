@@ -13,6 +13,7 @@ import pytest
 from pollwise.errors import ConfigError
 from pollwise.fleet import FailureRules, Fleet, FleetRunOptions, Target
 from pollwise.fleet.file import read_text
+from pollwise.fleet.history.tracker import UP
 from pollwise.fleet.locations.values import LocationAnswer
 from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
@@ -146,6 +147,8 @@ def test_a_holder_that_is_cut_off_raises_no_alarm(postgres: Postgres, rules: Fai
             while world.entry.down_since is not None:
                 await asyncio.sleep(1)
                 assert now() < began + 600
+            assert world.entry.failing_since is None
+            assert world.entry.history.state == UP
 
     play(postgres, story)
 

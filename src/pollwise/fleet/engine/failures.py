@@ -39,6 +39,16 @@ class FailureDecision(NamedTuple):
     dead: bool
 
 
+class Unconfirmed(NamedTuple):
+    """A failure that does not count: other locations did not see it, or have not answered yet.
+
+    delay: seconds until the next poll. well: they saw the target well.
+    """
+
+    delay: float
+    well: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class FailureRules:
     """What happens after failed polls.

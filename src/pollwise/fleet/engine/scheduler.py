@@ -24,7 +24,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import JITTER, FreshnessPacer
 from pollwise.errors import ConfigError
 from pollwise.fleet.engine.budget import FleetBudget
-from pollwise.fleet.engine.failures import FailureDecision, FailureRules
+from pollwise.fleet.engine.failures import FailureDecision, FailureRules, Unconfirmed
 from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, GONE, WAITING, RunningTarget
 from pollwise.fleet.targets import Reading
 
@@ -225,13 +225,12 @@ class Scheduler:
         permanent: bool,
         at: float,
         wait: float = 0.0,
-        unconfirmed: float | None = None,
+        unconfirmed: Unconfirmed | None = None,
     ) -> FailureDecision | None:
         """Record a failed poll; None if its target was removed.
 
         wait: seconds that the source asked to wait, which is respected up to a limit.
-        unconfirmed: other locations did not see the failure, or not yet: it does not count, and the
-            target is polled again after this many seconds.
+        unconfirmed: if other locations did not see the failure, or not yet.
         """
         if self._landed(entry):
             return None
@@ -254,7 +253,9 @@ class Scheduler:
             )
             down = decision.dead or entry.failures > self.rules.confirmations
         else:
-            decision, down = FailureDecision(min(unconfirmed, entry.within), False), False
+            decision, down = FailureDecision(min(unconfirmed.delay, entry.within), False), False
+            if unconfirmed.well:
+                entry.failing_since = None
             entry.failures = min(entry.failures, max(self.rules.confirmations, 1))
         entry.permanent = permanent and unconfirmed is None
         if decision.dead != entry.dead:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from pollwise.durations import short
 from pollwise.errors import ProbeTimeout
-from pollwise.fleet.engine.failures import text_of
+from pollwise.fleet.engine.failures import Unconfirmed, text_of
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.locations.values import LocationAnswer, LocationAsk, LocationResult, SeenFrom
@@ -83,9 +83,11 @@ class Confirmations:
             self._asks.pop(entry, None)
             self._note(entry, self.location, LocationResult(self._epoch(at), True, took))
 
-    def failed(self, entry: RunningTarget, error: str, at: float, took: float) -> float | None:
+    def failed(
+        self, entry: RunningTarget, error: str, at: float, took: float
+    ) -> Unconfirmed | None:
         """Judge a failed poll, before it is recorded: None if it counts, as far as it would without
-        other locations; else the seconds until the next poll."""
+        other locations."""
         target, rules = entry.target, self._scheduler.rules
         wanted = target.confirm_from
         if wanted < 2:
@@ -107,7 +109,7 @@ class Confirmations:
         verdict = None if ask is None else self._verdict(entry, ask, at)
         if verdict is None:
             soon = min(rules.confirm, entry.strategy.min_interval)
-            return None if down else soon  # it stays as it is until there is a verdict
+            return None if down else Unconfirmed(soon)  # it stays as it is until there is a verdict
         del self._asks[entry]
         if verdict:
             self._ask(entry, at)  # to see its end, should this location not see it
@@ -116,8 +118,7 @@ class Confirmations:
         if seen:
             newest = max(each.at for each in seen) - self._scheduler.offset
             entry.succeeded_at = max(entry.succeeded_at or newest, newest)
-        entry.failing_since = None  # a new row begins if it is seen elsewhere later
-        return entry.interval
+        return Unconfirmed(entry.interval, well=True)
 
     def _verdict(self, entry: RunningTarget, ask: _Ask, at: float) -> bool | None:
         """True if enough locations saw the failure, False if they did not; None if that is open."""
