@@ -29,6 +29,8 @@ from pollwise.runtime.events import Event, Events, NoticeFailed, NoticeSent, Rec
 NOTICE_RETRY = Retry.exponential("2s", max_delay="5m", attempts=40)
 #: After this many failures in a row, a channel is tried again with a single notice.
 NOTICE_BREAKER = Breaker(failures=5, delay="10s", max_delay="2m")
+#: After this many seconds, others send what a killed process had begun to send.
+LEASE = 10.0
 #: How long a stop waits for notices that are being sent, in seconds.
 GRACE = 5.0
 #: How long a stop waits for notices that only memory has, in seconds.
@@ -70,7 +72,7 @@ class Delivery:
         self._putting: asyncio.Task[None] | None = None
         #: Number of notices that could not be sent, until an operator retries or drops them.
         self.dead = 0
-        options = OutboxRunOptions(signals=False, grace=GRACE)
+        options = OutboxRunOptions(signals=False, grace=GRACE, lease=LEASE)
         self._outbox = Outbox(store, relay=node, clock=clock, events=events, options=options)
         self._running = AsyncExitStack()
         for channel in channels.values():

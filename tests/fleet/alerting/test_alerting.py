@@ -296,12 +296,12 @@ def test_a_restart_sends_nothing_twice(clock: VirtualClock, tmp_path: Path) -> N
 
         await run_for(30)
         probe.fail("api")
-        for _ in range(12):
-            await run_for(100)
+        for _ in range(6):
+            await run_for(200)
         assert [(n.event, n.payload["when"]) for _, n in channel.sent] == [("opened", "down")] * 2
         probe.mend("api")
-        for _ in range(30):
-            await run_for(100)
+        for _ in range(4):
+            await run_for(400)
         assert [event for _, event in channel.events] == ["opened"] * 2 + ["closed"] * 2
 
     clock.run(main())
