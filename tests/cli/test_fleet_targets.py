@@ -183,3 +183,33 @@ def test_a_running_fleet_without_a_file_takes_what_is_added(folder: Path) -> Non
         fleet("remove", "front")
         command.err.until("fleet_targets_changed .*removed=1")
         assert command.stopped() == 0
+
+
+EXPORT = {
+    "monitorList": [
+        {"id": 1, "name": "front", "type": "http", "url": "http://127.0.0.1:1/", "interval": 60},
+        {"id": 2, "name": "beat", "type": "push"},
+    ]
+}
+
+
+def test_targets_of_another_monitor_are_imported(folder: Path) -> None:
+    Path("backup.json").write_text(json.dumps(EXPORT))
+    words = ("fleet", "import", "backup.json", "--from", "uptime-kuma")
+    result = good(*words)
+    assert '[[target]]\nname = "front"\ntype = "http"' in result.out
+    assert "'beat': monitors of type 'push' have no counterpart; not imported" in result.err
+    assert "1 targets written to fleet.toml" in good(*words, "--to", "fleet.toml").out
+    assert [each.name for each in read("fleet.toml").targets] == ["front"]
+    assert Path("fleet.toml").stat().st_mode & 0o777 == 0o600
+    assert "already exists" in pollwise(*words, "--to", "fleet.toml").err
+    assert "'front' is in fleet.toml" in pollwise(*words, "--store", STORE).err
+    Path("fleet.toml").unlink()
+    assert good(*words, "--store", STORE, "--json").json()["imported"] == ["front"]
+    assert definitions()["front"]["interval"] == "60s"
+    result = pollwise(*words, "--store", STORE)
+    assert "already in the store: 'front'; remove them first" in result.err
+    result = pollwise(*words, "--store", STORE, "--to", "x.toml")
+    assert "not both" in result.err
+    result = pollwise("fleet", "import", "backup.json", "--from", "gatus")
+    assert (result.code, "it has no endpoints" in result.err) == (2, True)

@@ -51,7 +51,7 @@ def add(
         checker.check([table])
         checker.refuse_file(name, "change")
         try:
-            await opened.define({name: table}, _by(), {name: 0})
+            await opened.define({name: table}, by_command(), {name: 0})
         except DefinitionConflict:
             raise ConfigError(
                 f"target {name!r} already exists in the store; change it with `pollwise fleet set`"
@@ -80,7 +80,7 @@ def set_keys(
         found = _stored(await opened.definitions(), name)
         table = checked_table({**_merged(found.table or {}, changes), "name": name})
         checker.check([table])
-        await opened.define({name: table}, _by(), {name: found.version})
+        await opened.define({name: table}, by_command(), {name: found.version})
         await _note(opened, "set", name, changes)
 
     opening.with_store(settings, work)
@@ -109,7 +109,7 @@ def remove(
             opening.named(snapshot.targets, name)
         ours = {name: defined[name] for name in names if name in defined}
         if ours:
-            await opened.define(dict.fromkeys(ours), _by(), ours)
+            await opened.define(dict.fromkeys(ours), by_command(), ours)
         await opened.remove(names)
         await note_order(opened, opening.asker(), "remove", names, "the command line")
 
@@ -270,7 +270,7 @@ def _stored(rows: list[StoredDefinition], name: str) -> StoredDefinition:
     return known[name]
 
 
-def _by() -> str:
+def by_command() -> str:
     return f"cli: {opening.asker()}"
 
 
