@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from pollwise.alerts.channels.function import FunctionChannel
+from pollwise.alerts.settings import Alerts
+from pollwise.alerts.values import Notice
 from pollwise.errors import ConfigError, ProbeError, ProbeRefused
+from pollwise.fleet import Fleet, FleetRunOptions
 from pollwise.fleet.probes import facts_of, make_probe
 from pollwise.fleet.probes.kept import connections, shared
 from pollwise.fleet.probes.work import stores
@@ -267,3 +271,25 @@ def test_all_facts_of_a_worker_record_may_be_hostile(tmp_path: Path) -> None:
         assert found.facts["workers"] == 2
 
     really(main)
+
+
+def test_a_dead_job_opens_an_alert_and_its_retry_closes_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+
+    async def main() -> list[tuple[str, str]]:
+        heard: asyncio.Queue[Notice] = asyncio.Queue()
+        channel = FunctionChannel("ops", heard.put)
+        fleet = Fleet(FleetRunOptions(signals=False), alerts=Alerts([channel], to="ops"))
+        rules = ["dead > 0", "oldest > 1h", "failing > 0.6"]
+        fleet.add(Target("mail", "queue", "10ms", options={"url": url}, alerts=rules))
+        await filled(url)
+        running = asyncio.ensure_future(fleet.run())
+        opened = await heard.get()
+        async with open_queue(url) as queue:
+            await queue.retry()
+        closed = await heard.get()
+        fleet.stop()
+        await running
+        return [(each.event, str(each.payload["when"])) for each in (opened, closed)]
+
+    assert really(main) == [("opened", "dead > 0"), ("closed", "dead > 0")]
