@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pollwise.alerts.channels.function import FunctionChannel
 from pollwise.alerts.channels.webhook import WebhookChannel
 from pollwise.alerts.rules import AlertRule
 from pollwise.fleet.definitions.sections import CHANNELS_MAX
-from pollwise.fleet.file import FleetFile, FleetFileError, read_text
+from pollwise.fleet.file import FleetFile, FleetFileError, _FileReader, read_text
 
 CHANNELS = """
 [channel.ops]
@@ -183,3 +186,49 @@ def test_views_need_no_secrets_and_make_no_channels() -> None:
     found = read_text(text, environment={}, for_views=True)
     assert found.alerts.channels == {}
     assert found.targets[0].alerts[0].to == ("ops",)
+
+
+# Whatever a file says, it is read or refused.
+
+TEXTS = st.sampled_from(
+    [
+        *("", "down", "ops", "webhook", "function", "put", "apprise", "builtins:print", "5m", "x"),
+        *("https://x/", "memory://", "{target}", "{", "22:00-06:00", "Sat 00:00-24:00", "critical"),
+        *("2026-12-24 22:00 UTC", "value matches (", "latency > 2s", "days_left < 14d", "a", "g"),
+    ]
+)
+KEYS = st.sampled_from(
+    [
+        *("type", "url", "queue", "call", "text", "title", "body", "timeout", "quiet", "to"),
+        *("quiet_except", "secret", "headers", "ca", "verify", "link", "when", "for", "repeat"),
+        *("confirmations", "severity", "alerts", "behind", "targets", "groups", "all", "every"),
+        *("start", "end", "note", "keyed", "priority", "kind", "zz"),
+    ]
+)
+FAR = datetime.max.replace(tzinfo=UTC)
+VALUES = st.recursive(
+    TEXTS | st.integers(-2, 10**30) | st.booleans() | st.floats() | st.just(FAR),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(KEYS, inside, max_size=4),
+    max_leaves=6,
+)
+TABLES = st.dictionaries(KEYS, VALUES, max_size=6)
+
+
+CHANNEL_TABLES = st.dictionaries(TEXTS, TABLES | VALUES, max_size=3) | VALUES
+
+
+@settings(deadline=None)
+@given(CHANNEL_TABLES, TABLES | VALUES, TABLES, VALUES)
+def test_no_value_crashes_the_reader(channels: Any, routes: Any, own: Any, windows: Any) -> None:
+    target = {"name": "a", "type": "http", "url": "http://x/", "group": "g"}
+    document = {
+        "channel": channels,
+        "alerts": routes,
+        "maintenance": windows if isinstance(windows, list) else [windows],
+        "group": {"g": {key: own[key] for key in ("to", "alerts") if key in own}},
+        "target": [target | {key: own[key] for key in ("alerts", "behind") if key in own}],
+    }
+    reader = _FileReader("", document, {}, for_views=False)
+    reader.alerts()
+    reader.maintenance(reader.targets())
+    assert all(isinstance(what, str) for _, what in reader.problems)
