@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any
 
 from pollwise.alerts.conditions import Condition
+from pollwise.alerts.quiet import Quiet
 from pollwise.durations import Duration, seconds, short, shown
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.runtime.jobs import checked_name
@@ -32,6 +34,7 @@ class AlertRule:
     repeat: send again every so often while the alert is open and not acknowledged; None: never.
     to: names of channels; empty for those of the target's group or of the fleet.
     severity: info, warning or critical.
+    quiet: hours in which its notices wait, besides those of the channels.
     """
 
     when: str
@@ -40,6 +43,7 @@ class AlertRule:
     repeat: float | None
     to: tuple[str, ...]
     severity: str
+    quiet: Quiet | None
     condition: Condition
     #: Tells the rules of a target apart; saved with its open alert.
     key: str
@@ -53,6 +57,7 @@ class AlertRule:
         repeat: Duration | None = None,
         to: Sequence[str] | str = (),
         severity: str = SEVERITY,
+        quiet: str | Quiet | None = None,
     ) -> None:
         condition = Condition.parsed(when)
         wait = seconds(lasting, f"alert {shown(when)}: for")
@@ -74,6 +79,8 @@ class AlertRule:
                     f"alert {shown(when)}: repeat = {shown(repeat)} must be at least "
                     f"{short(REPEAT_MIN)}"
                 )
+        if not isinstance(quiet, (str, Quiet, NoneType)):
+            raise ConfigError(f"alert {shown(when)}: quiet = {shown(quiet)} must be text")
         if severity not in SEVERITIES:
             raise ConfigError(
                 f"alert {shown(when)}: severity = {shown(severity)} is unknown; "
@@ -96,6 +103,7 @@ class AlertRule:
         put(self, "repeat", again)
         put(self, "to", _channels(when, to))
         put(self, "severity", severity)
+        put(self, "quiet", Quiet.parsed(quiet) if isinstance(quiet, str) else quiet)
         put(self, "condition", condition)
         put(self, "key", f"{condition} for {short(wait)}" if wait else str(condition))
 

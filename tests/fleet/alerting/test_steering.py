@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pollwise.alerts.rules import AlertRule
 from pollwise.alerts.values import Notice
 from pollwise.errors import ProbeError
 from pollwise.fleet import Fleet, Target
@@ -166,3 +167,44 @@ def test_a_wrong_request_gets_a_reason(
             assert refused[0] == 401
 
     in_virtual_time(main)
+
+
+def test_a_notice_waits_for_the_quiet_hours_of_its_rule_and_of_its_channel() -> None:
+    midnight = 1_767_225_600.0
+    clock = VirtualClock(midnight)
+
+    async def main() -> None:
+        awake, asleep, switches = Noted("awake"), Noted("asleep", quiet="01:00-02:00"), Switches()
+        fleet = fleet_with(clock, awake, asleep)
+        late = AlertRule("down", quiet="00:00-01:30")
+        fleet.add(Target("front", switches, "10s", alerts=[late]))
+        fleet.add(Target("back", switches, "10s", alerts=["down"]))
+        switches.fail("front", "back")
+        async with running(fleet):
+            await clock.advance(3 * 3600)
+        sent = {
+            (channel.name, notice.target): round(at / 3600, 1)
+            for channel in (awake, asleep)
+            for at, notice in channel.sent
+        }
+        assert sent == {
+            ("awake", "front"): 1.5, ("asleep", "front"): 2.0,
+            ("awake", "back"): 0.0, ("asleep", "back"): 0.0,
+        }  # fmt: skip
+
+    clock.run(main())
+
+
+def test_quiet_hours_that_leave_no_time_free_do_not_hold_a_notice_for_ever() -> None:
+    clock = VirtualClock(1_767_225_600.0)
+
+    async def main() -> None:
+        channel, switches = Noted(quiet="00:00-12:00"), Switches()
+        fleet = fleet_with(clock, channel)
+        fleet.add(Target("front", switches, "10s", alerts=[AlertRule("down", quiet="12:00-00:00")]))
+        switches.fail("front")
+        async with running(fleet):
+            await clock.advance(600)
+        assert channel.events == [("front", "opened")]
+
+    clock.run(main())

@@ -85,6 +85,8 @@ def test_a_target_is_behind_others() -> None:
         ("alerts = [{}]", "when is missing"),
         ('alerts = [{ when = "down", fro = "5m" }]', "did you mean 'for'"),
         ('alerts = [{ when = "down", for = "soon" }]', "for = 'soon'"),
+        ('alerts = [{ when = "down", quiet = "late" }]', "quiet = 'late' must have the form"),
+        ('alerts = [{ when = "down", quiet = 3 }]', "quiet = 3 must be text"),
         ('alerts = [{ when = "down", severity = "high" }]', "severity = 'high'"),
         ('alerts = [{ when = "down", to = ["opps"] }]', "no channel 'opps'; did you mean 'ops'"),
         ('alerts = [{ when = "down", to = 3 }]', "to = 3 must be a list"),

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pollwise.alerts.channels.base import Channel
 from pollwise.alerts.rules import AlertRule
 from pollwise.alerts.settings import Alerts
 from pollwise.alerts.texts import line_of
@@ -14,6 +15,8 @@ from pollwise.fleet.targets import Reading, Target
 
 #: The longest summary of an alert, in characters.
 SUMMARY_MAX = 500
+#: How often quiet hours may follow one another. If they leave no time free, a notice does not wait.
+_QUIET_MAX = 20
 
 
 def alert_id(target: str, rule: str, opened_at: float) -> str:
@@ -38,8 +41,8 @@ def notices_of(
 
     number: how often it was sent, this time included. at: the time, in seconds since 1970.
 
-    In the quiet hours of a channel the opening waits for their end. A repetition is left out then;
-    so is the end of an alert whose opening was not sent.
+    In the quiet hours of a channel or of the rule the opening waits for their end. A repetition is
+    left out then; so is the end of an alert whose opening was not sent.
     """
     payload = {
         **_about(target, fleet, event, alert.when, alert.severity, at),
@@ -50,13 +53,14 @@ def notices_of(
         "facts": {} if reading is None else dict(reading.facts),
         "after": None if reading is None else plain(reading),
     }
+    rule = next((each for each in target.alerts if each.key == alert.rule), None)
     made = []
     for name in channels:
         channel = settings.channels.get(name)
         if channel is None:  # it was removed from the settings
             continue
-        not_before = channel.not_before(alert.severity, at)
-        opening = channel.not_before(alert.severity, alert.opened_at)
+        not_before = _not_before(channel, rule, alert.severity, at)
+        opening = _not_before(channel, rule, alert.severity, alert.opened_at)
         if (event == "repeated" and not_before is not None) or (
             event == "closed" and ended_before(at, opening)
         ):
@@ -97,9 +101,22 @@ def change_notices(
         if channel is not None:
             id = f"{change}:{name}"
             sent = complete(payload, id, settings)
-            not_before = channel.not_before(severity, at)
+            not_before = _not_before(channel, rule, severity, at)
             made.append(Notice(id, "", target.name, name, "changed", sent, not_before))
     return made
+
+
+def _not_before(channel: Channel, rule: AlertRule | None, severity: str, at: float) -> float | None:
+    """When a notice may be sent: outside the quiet hours of its channel and of its rule."""
+    quiet = None if rule is None else rule.quiet
+    free = at
+    for _ in range(_QUIET_MAX):  # the end of one may be within the other
+        ends = (channel.not_before(severity, free), None if quiet is None else quiet.ends(free))
+        later = max((end for end in ends if end is not None), default=free)
+        if later == free:
+            return None if free == at else free
+        free = later
+    return None
 
 
 def complete(payload: Mapping[str, Any], id: str, settings: Alerts) -> dict[str, Any]:

@@ -33,7 +33,7 @@ CHANNELS_MAX = 50
 #: The keys of [alerts], and those of a rule. The first are also defaults of all channels.
 _DEFAULTS = ("quiet", "quiet_except")
 _ALERTS_KEYS = ("link", "to", *_DEFAULTS)
-_RULE_KEYS = ("confirmations", "for", "repeat", "severity", "to", "when")
+_RULE_KEYS = ("confirmations", "for", "quiet", "repeat", "severity", "to", "when")
 
 #: Takes the number of a table in its section, if there is one, and what is wrong there.
 Wrong = Callable[[int | None, str], None]
