@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,43 +26,9 @@ from pollwise.fleet.stores.base import FleetStore, SavedTarget, SaveExtras
 from pollwise.fleet.stores.postgres import alerts as postgres_alerts
 from pollwise.fleet.stores.postgres.store import PostgresFleetStore
 from pollwise.fleet.stores.sqlite import alerts as sqlite_alerts
-from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VirtualClock
+from tests.fleet.stores.conftest import NOW, Main, fleets
 from tests.support.servers import Postgres
-
-NOW = 1_700_000_000.0
-fleets = (f"alerts {number}" for number in itertools.count())
-Main = Callable[[FleetStore], Awaitable[None]]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Main], None]:
-    """Calls a function with an empty store and its outbox's tables."""
-
-    def ran(main: Main) -> None:
-        clock = VirtualClock(NOW)
-
-        async def body() -> None:
-            store: FleetStore
-            if request.param == "sqlite":
-                store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock)
-                await store.load()
-                outbox = store.outbox()
-                assert outbox is not None
-                await outbox.migrate()
-                await outbox.close()
-            else:
-                server: Postgres = request.getfixturevalue("postgres")
-                store = PostgresFleetStore(server.dsn(), next(fleets), clock=clock)
-                await store.migrate()
-            try:
-                await main(store)
-            finally:
-                await store.close()
-
-        clock.run(body())
-
-    return ran
 
 
 def alert(number: int, target: str = "api", **more: Any) -> Alert:

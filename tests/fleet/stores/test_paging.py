@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -19,40 +18,7 @@ from pollwise.fleet.stores.paging import (
     counts_of,
     page_names,
 )
-from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
-from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
-from pollwise.runtime.clock import VirtualClock
-from pollwise.storage.postgres.schema import script
-from tests.support.servers import Postgres
-
-NOW = 1_700_000_000.0
-fleets = (f"paged {number}" for number in itertools.count())
-Main = Callable[[FleetStore], Awaitable[None]]
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Main], None]:
-    """Calls a function with an empty store."""
-
-    def ran(main: Main) -> None:
-        clock = VirtualClock(NOW)
-
-        async def body() -> None:
-            store: FleetStore
-            if request.param == "sqlite":
-                store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock)
-            else:
-                server: Postgres = request.getfixturevalue("postgres")
-                server.execute(script("pollwise", TABLES))
-                store = PostgresFleetStore(server.dsn(), next(fleets), clock=clock)
-            try:
-                await main(store)
-            finally:
-                await store.close()
-
-        clock.run(body())
-
-    return ran
+from tests.fleet.stores.conftest import NOW, Main
 
 
 def some_targets(count: int = 90) -> list[SavedTarget]:
