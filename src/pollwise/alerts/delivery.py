@@ -35,6 +35,9 @@ LEASE = 10.0
 GRACE = 5.0
 #: How long a stop waits for notices that only memory has, in seconds.
 DRAIN_WITHIN = 5.0
+#: How often dead notices are counted while there are any, in seconds: an operator may retry or
+#: drop them.
+COUNT_EVERY = 30.0
 #: Records that one call puts.
 PUT_MAX = 1000
 
@@ -70,6 +73,7 @@ class Delivery:
         self._close = close
         self._unput: list[Notice] = []
         self._putting: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         #: Number of notices that could not be sent, until an operator retries or drops them.
         self.dead = 0
         options = OutboxRunOptions(signals=False, grace=GRACE, lease=LEASE)
@@ -88,9 +92,11 @@ class Delivery:
         if self._migrate:
             await self._store.migrate()
         with suppress(StoreError):  # only a figure, and the store may come back
-            await self.count_dead()
+            self.dead = (await self._store.stats()).dead
         if self._channels:
             self._running.push_async_callback(self._close_channels)
+            self._running.callback(self._stop_counting)
+            self._count_while_dead()
             self._running.callback(self._events.subscribe(self._note_dead, RecordDead))
             await self._running.enter_async_context(self._outbox.running())
         return self
@@ -173,10 +179,21 @@ class Delivery:
     def _note_dead(self, event: Event) -> None:
         if event.source == f"outbox:{self._store.name}":
             self.dead += 1
+            self._count_while_dead()
 
-    async def count_dead(self) -> None:
-        """Count the notices that could not be sent."""
-        self.dead = (await self._store.stats()).dead
+    def _count_while_dead(self) -> None:
+        if self.dead and (self._counting is None or self._counting.done()):
+            self._counting = asyncio.get_running_loop().create_task(self._count_dead())
+
+    def _stop_counting(self) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+
+    async def _count_dead(self) -> None:
+        while self.dead:
+            await self._clock.sleep(COUNT_EVERY)
+            with suppress(StoreError):
+                self.dead = (await self._store.stats()).dead
 
     def problem(self) -> str | None:
         """What is wrong, for people; None if nothing is."""

@@ -317,6 +317,13 @@ def test_a_notice_that_cannot_be_sent_is_a_problem(clock: VirtualClock) -> None:
         async with running(fleet):
             await until(lambda: fleet.state().problems)
             assert "1 notice(s) of alerts could not be sent" in fleet.state().problems[0]
+            outbox = fleet._running_alerts._in_memory  # type: ignore[union-attr]
+            assert outbox is not None
+            channel.error = None
+            [dead] = await outbox.records("dead")
+            await outbox.retry([dead.record.id])
+            await until(lambda: channel.sent)
+            await until(lambda: not fleet.state().problems)
 
     clock.run(main())
 
