@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pollwise.alerts.texts import (
-    DIFF_LINES,
     FIELD_MAX,
     FIELDS,
     TEXT_MAX,
@@ -69,14 +68,6 @@ def test_a_body_adds_what_a_line_has_no_room_for() -> None:
     said = body_of(payload(link="https://status.example/front"))
     assert said.startswith("front page is down [shop] · since")
     assert "\nseverity: critical\nlabels: team=web\nhttps://status.example/front" in said
-
-
-def test_a_diff_keeps_its_lines_and_is_bounded() -> None:
-    changed = payload("changed", "changed", diff="-old\n+new\x1b @everyone\n" + "+x\n" * 100)
-    said = Template("{diff}")(changed).splitlines()
-    assert said[:2] == ["-old", "+new  @\u200beveryone"]
-    assert (len(said), said[-1]) == (DIFF_LINES + 1, "…")
-    assert "\n-old\n+new" in body_of(changed)
 
 
 def test_a_template_has_every_field_and_looks_up_labels_and_facts() -> None:

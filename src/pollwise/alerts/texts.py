@@ -18,8 +18,6 @@ from pollwise.errors import ConfigError, did_you_mean
 #: The maximum length of one field in a text, and of a whole text.
 FIELD_MAX = 500
 TEXT_MAX = 4000
-#: The maximum number of lines of a diff in a text.
-DIFF_LINES = 30
 
 Payload = Mapping[str, Any]
 
@@ -74,10 +72,7 @@ def line_of(payload: Payload) -> str:
 def body_of(payload: Payload) -> str:
     """The default text of a message: the line, then one fact per line, and what changed."""
     lines = [payload.get("text") or line_of(payload)]
-    rows = (
-        *(("condition", "when"), ("severity", "severity"), ("labels", "labels"), ("", "diff")),
-        ("", "link"),
-    )
+    rows = (("condition", "when"), ("severity", "severity"), ("labels", "labels"), ("", "link"))
     for name, field in rows:
         if found := _of(field, payload):
             lines.append(f"{name}: {found}" if name else found)
@@ -169,10 +164,6 @@ def _checked(field: str, text: str, name: str) -> str:
 def _of(field: str, payload: Payload) -> str:
     """The text of a field; "" if the notice does not have it."""
     reader = FIELDS.get(field)
-    if reader is not None and field == "diff":
-        lines = reader(payload).splitlines()
-        more = ["…"] if len(lines) > DIFF_LINES else []
-        return "\n".join([*map(_plain, lines[:DIFF_LINES]), *more])
     if reader is not None:
         found = reader(payload)
         if field == "diff":  # the only field of several lines
