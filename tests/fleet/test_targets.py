@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -148,3 +149,16 @@ def test_quiet_hours_end(when: int, zone: str, start: Any, end: Any) -> None:
     ends = Quiet(start, end, zone).ends(when)
     if ends is not None:
         assert when < ends <= when + 26 * 3600
+
+
+def test_a_reading_has_nothing_that_a_store_or_a_channel_cannot_take() -> None:
+    half = "\ud800"  # json.loads('"\\ud800"'), which a hostile page can send
+    facts: dict[str, Any] = {"text": half, "nan": float("nan"), "list": [1], "fine": 1.5, "ü": "ü"}
+    reading = Reading(half, None, facts, f"v = {half}", content=half, diff=half)
+    assert reading.value == reading.content == reading.diff == "\\ud800"
+    assert reading.summary == "v = \\ud800"
+    assert reading.facts == {
+        "text": "\\ud800", "nan": "nan", "list": "[1]", "fine": 1.5, "ü": "ü",
+    }  # fmt: skip
+    json.dumps(reading.kept(), allow_nan=False, ensure_ascii=False).encode()
+    assert Reading("ü", None, {}, "grün").summary == "grün"

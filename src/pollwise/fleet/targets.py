@@ -56,6 +56,9 @@ class Reading:
     content: the text to compare the next one with, for a probe that shows what changed; kept up to
         32 KiB.
     diff: what the last change of that text was, as a unified diff; kept up to 4 KiB.
+
+    Every store and channel can take it: half of a surrogate pair, which JSON allows, is escaped in
+    all texts, and facts become text if they are not plain values.
     """
 
     value: Value = None
@@ -74,6 +77,15 @@ class Reading:
         if value is not None and len(value) > VALUE_MAX:
             raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
             object.__setattr__(self, "value", f"sha256:{hashlib.sha256(raw).hexdigest()}")
+        elif isinstance(value, str) and not value.isascii():
+            object.__setattr__(self, "value", _encodable(value))
+        if not self.summary.isascii():
+            object.__setattr__(self, "summary", _encodable(self.summary))
+        for each in self.facts.values():
+            if not _is_plain(each):
+                facts = {key: _as_plain(fact) for key, fact in self.facts.items()}
+                object.__setattr__(self, "facts", facts)
+                break
 
     @classmethod
     def of(cls, answer: object) -> Reading:
@@ -345,7 +357,27 @@ class Target:
         return f"Target({self.name!r}, {self.type!r})"
 
 
+def _encodable(text: str) -> str:
+    """A text without halves of surrogate pairs, which no store and no answer can contain."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_plain(fact: object) -> bool:
+    if isinstance(fact, str):
+        return fact.isascii()
+    if isinstance(fact, float):
+        return math.isfinite(fact)
+    return fact is None or isinstance(fact, int)
+
+
+def _as_plain(fact: object) -> Plain:
+    if _is_plain(fact):
+        return fact  # type: ignore[return-value]
+    return _encodable(str(fact))
+
+
 def _bounded(text: str, most: int) -> str:
+    text = text if text.isascii() else _encodable(text)
     if len(text) * 4 <= most or len(raw := text.encode("utf-8", "replace")) <= most:
         return text
     return raw[:most].decode("utf-8", "ignore")
