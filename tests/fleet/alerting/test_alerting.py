@@ -202,6 +202,34 @@ def test_removing_a_rule_or_a_target_closes_its_alert(clock: VirtualClock) -> No
     clock.run(main())
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_other_channels_are_used_from_now_on_and_nothing_is_lost(
+    clock: VirtualClock, tmp_path: Path, stored: bool
+) -> None:
+    async def main() -> None:
+        before, after, probe = Noted(), Noted(), Switches()
+        before.error = ChannelError("channel 'ops' is down")
+        store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock) if stored else None
+        fleet = fleet_with(clock, before, store=store)
+        names = [f"t{n}" for n in range(10)]
+        fleet.add(*(target(name, probe, "down") for name in names))
+        async with running(fleet):
+            await until(lambda: len(probe.polls) == 10)
+            probe.fail(*names[:5])
+            await until(lambda: before.refused >= 5)
+            probe.fail(*names[5:])
+            await fleet.use_alerts(Alerts([after], to="ops"))
+            await until(lambda: len(after.of("opened")) == 10)
+            probe.mend(*names)
+            await until(lambda: len(after.of("closed")) == 10, 1200)
+        assert not before.sent
+        assert len({notice.id for _, notice in after.sent}) == len(after.sent) == 20
+        if store is not None:
+            await store.close()
+
+    clock.run(main())
+
+
 def test_quiet_hours_delay_an_opening_and_drop_it_if_it_is_over() -> None:
     clock = SetClock(20 * 3600.0)  # 20:00 UTC
 

@@ -51,6 +51,8 @@ class RunningAlerts:
         self._events = events
         self._listeners = dict(listeners)
         self._delivery: Delivery | None = None
+        #: Notices that wait for a delivery, without an outbox in the store.
+        self._unput: list[Notice] = []
         #: Without an outbox in the store.
         self._in_memory: OutboxStore | None = None
         self.alerting = Alerting(
@@ -104,6 +106,9 @@ class RunningAlerts:
             events=self._events, migrate=by_itself, close=self._in_memory is None,
         )  # fmt: skip
         self._delivery = await delivery.__aenter__()
+        if self._unput:
+            self._delivery.put(self._unput)
+            self._unput = []
 
     def _new_in_memory(self) -> OutboxStore:
         from pollwise.alerts.notices import NOTICES_KEPT, outbox_of_alerts
@@ -124,7 +129,9 @@ class RunningAlerts:
         else:
             if alert is not None:
                 self._memory.save([alert])
-            if notices and self._delivery is not None:
+            if self._delivery is None:  # it is being replaced
+                self._unput += notices
+            elif notices:
                 self._delivery.put(notices)
         self._saving.touch_soon(entry)
 
