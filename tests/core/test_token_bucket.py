@@ -60,3 +60,13 @@ def test_a_new_rate_counts_from_then_on(
     assert bucket.has(later) == (bucket.tokens >= 1 - 1e-9)
     if not bucket.has(later):
         assert bucket.ready_at(later) == math.inf
+
+
+def test_a_token_that_is_there_is_ready_now() -> None:
+    bucket = TokenBucket(2.0, 3.0)
+    bucket.has(0.0)
+    assert bucket.ready_at(0.25) == 0.5
+    assert bucket.ready_at(0.5) == 0.5
+    bucket.resize(0.0, 3.0)
+    bucket.spend()
+    assert bucket.ready_at(9.0) == math.inf
