@@ -131,6 +131,17 @@ class Fleet(FleetWithAlerts):
         self._check_parents(fresh)
         self._take(fresh)
 
+    def check(self, target: Target, *, alone: bool = False) -> None:
+        """Refuse a target that this fleet could not take: ConfigError. It need not be new.
+
+        alone: leave out whether those exist that it is behind.
+        """
+        self._made(target)
+        if alone:
+            return
+        every = {name: self._known(name).target for name in self.names()}
+        check_parents({**every, target.name: target})
+
     def _check_parents(
         self, fresh: Mapping[str, RunningTarget], gone: Collection[str] = ()
     ) -> None:
@@ -460,10 +471,10 @@ class Fleet(FleetWithAlerts):
         """A target as it was added."""
         return self._known(name).target
 
-    def definitions(self, origin: str) -> list[Target]:
-        """The targets that are defined there: "code", "file" or "api"."""
+    def definitions(self, origin: str | None = None) -> list[Target]:
+        """The targets that are defined there: "code", "file" or "api"; None for all."""
         every = (*self._scheduler.entries.values(), *self._planned.values())
-        return [entry.target for entry in every if entry.target.origin == origin]
+        return [entry.target for entry in every if origin in (None, entry.target.origin)]
 
     def names(self) -> list[str]:
         """The names of all targets, sorted."""

@@ -10,10 +10,11 @@ import pytest
 
 from pollwise.alerts.rules import AlertRule
 from pollwise.alerts.values import Notice
-from pollwise.errors import ProbeError
+from pollwise.errors import ConfigError, ProbeError
 from pollwise.fleet import Fleet, Target
 from pollwise.fleet.control import Control
-from pollwise.fleet.definitions.sources import TargetSources
+from pollwise.fleet.definitions.sources import DefinedElsewhere, TargetSources
+from pollwise.fleet.definitions.stored import StoredRules
 from pollwise.fleet.file import read
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VirtualClock
@@ -208,3 +209,64 @@ def test_quiet_hours_that_leave_no_time_free_do_not_hold_a_notice_for_ever() -> 
         assert channel.events == [("front", "opened")]
 
     clock.run(main())
+
+
+# Targets of the store
+
+
+def defined(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": "function", "call": f"{HERE}:probe", "interval": "10s", **more}
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({"alerts": [{"when": "down", "to": "nobody"}]}, "no channel 'nobody'"),
+        ({"behind": "nobody"}, "behind = 'nobody' is not a target"),
+        ({"behind": "b", "alerts": ["dwon"]}, "dwon"),
+    ],
+)
+def test_a_wrong_definition_is_refused_before_it_is_kept(
+    folder: Path, more: Any, error: str
+) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db", clock=clock)
+        sources = TargetSources(fleet_for(clock, store=store), rules=StoredRules(may_run=True))
+        await sources.start()
+        with pytest.raises(ConfigError, match=error):
+            await sources.define(defined("a", **more), "me")
+        assert await store.definitions() == []
+        await store.close()
+
+    in_virtual_time(main)
+
+
+def test_a_definition_that_cannot_be_used_does_not_stop_the_others(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db", clock=clock)
+        fleet = fleet_for(clock, store=store)
+        kept = [
+            defined("good"),
+            defined("mute", alerts=[{"when": "down", "to": "nobody"}]),
+            defined("child", behind="router"),
+            defined("grandchild", behind="child"),
+            defined("x", behind="y"),
+            defined("y", behind="x"),
+        ]
+        await store.define({each["name"]: each for each in kept}, "another process")
+        sources = TargetSources(fleet, rules=StoredRules(may_run=True))
+        await sources.start()
+        assert fleet.names() == ["good"]
+        assert "5 definition(s)" in str(fleet.problems)
+        async with running(fleet):
+            await sources.define(defined("router"), "me")  # now they are behind a target
+            assert fleet.names() == ["child", "good", "grandchild", "router"]
+            with pytest.raises(DefinedElsewhere, match="'child' is behind 'router'"):
+                await sources.undefine("router", "me")
+            await store.define({"router": None}, "another process")
+            await sources.check_store()
+            assert "router" in fleet
+            assert "'child' is behind it" in str(fleet.problems)
+        await store.close()
+
+    in_virtual_time(main)

@@ -165,6 +165,8 @@ class Checker:
         groups = {} if self.file is None else self.file.group_tables
         rules = StoredRules.of(given.api_may_run, given.api_variables)
         self._tables = StoredTables(rules, groups, for_views=True)
+        if self.file is not None:
+            self._tables.channels = self.file.alert_tables.get("channel", {})
 
     def check(self, tables: list[Mapping[str, Any]]) -> None:
         """Raise ConfigError with everything that is wrong."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, PollwiseError
 from pollwise.fleet.definitions.shown import shown_table
 from pollwise.fleet.definitions.stored import (
     StoredRules,
@@ -158,13 +158,21 @@ class TargetSources:
             rows = await store.definitions(self._version)
             await self._note(rows)
             names = [each.name for each in rows]
-            fresh = [self._made[name] for name in names if name in self._made]
-            gone = [name for name in names if name not in self._stored]
             ours = self._elsewhere()
-            changes = self.fleet.update(
-                [each for each in fresh if each.name not in ours],
-                [name for name in gone if name not in ours and name in self.fleet],
-            )
+            # What could not be used before may have been behind one of these.
+            again = [name for name in self._wrong if name not in self.fleet and name in self._made]
+            for name in again:
+                del self._wrong[name]
+            fresh = {name: self._made[name] for name in (*names, *again) if name in self._made}
+            gone = [each for each in names if each not in self._stored and each in self.fleet]
+            gone = self._removable([name for name in gone if name not in ours])
+            others = {
+                each.name: each
+                for each in self.fleet.definitions()
+                if each.name not in gone and each.name not in fresh
+            }
+            wanted = {name: each for name, each in fresh.items() if name not in ours}
+            changes = self.fleet.update(self._usable(wanted, others).values(), gone)
             self._report(changes, ", ".join(sorted({each.by for each in rows if each.by})))
 
     async def define(
@@ -181,8 +189,10 @@ class TargetSources:
         """
         table = checked_table(given)
         tables = self._tables(self.file)
-        name = (await asyncio.to_thread(tables.read, table)).name
+        target = await asyncio.to_thread(tables.read, table)
+        name = target.name
         self._refuse_elsewhere(name, "change")
+        self.fleet.check(target)
         store = self._store()
         expected = {name: 0} if new else {} if version is None else {name: version}
         try:
@@ -203,6 +213,11 @@ class TargetSources:
         await self.check_store()
         if name not in self._stored:
             raise NoDefinition(f"this fleet has no target {name!r}")
+        behind = self._behind([name])
+        if behind:
+            raise DefinedElsewhere(
+                f"target {behind[0]!r} is behind {name!r}; change or remove that first"
+            )
         await store.define({name: None}, by, {} if version is None else {name: version})
         await self.check_store()
 
@@ -246,7 +261,9 @@ class TargetSources:
 
     def _tables(self, file: FleetFile | None) -> StoredTables:
         groups = {} if file is None else file.group_tables
-        return StoredTables(self.rules, groups)
+        tables = StoredTables(self.rules, groups)
+        tables.channels = (self.fleet.alerts if file is None else file.alerts).channels
+        return tables
 
     async def _note(self, rows: Iterable[StoredDefinition]) -> None:
         """Read changed definitions; one that cannot be used here keeps the target of before."""
@@ -319,9 +336,55 @@ class TargetSources:
             listed = ", ".join(map(repr, both[:NAMES_LISTED])) + ", …" * (len(both) > NAMES_LISTED)
             text = f"defined in the file and in the store, so the file is used: {listed}"
             logger.warning(text, extra={"action": "defined_twice", "fields": {"count": len(both)}})
-        changes = self.fleet.replace((self._made | targets).values())
+        made = {name: each for name, each in self._made.items() if name not in targets}
+        changes = self.fleet.replace((self._usable(made, targets) | targets).values())
         self.fleet.maintenance.set_file(() if file is None else file.maintenance)
         return changes
+
+    def _usable(
+        self, stored: Mapping[str, Target], others: Mapping[str, Target]
+    ) -> dict[str, Target]:
+        """The targets of the store that this fleet can take, beside these others. One that it
+        cannot take is a problem; it does not keep the fleet from polling the others."""
+        left: dict[str, Target] = {}
+        for name, target in stored.items():
+            try:
+                self.fleet.check(target, alone=True)
+                left[name] = target
+            except (PollwiseError, ImportError) as error:
+                self._wrong[name] = _why(error)
+        found: dict[str, Target] = {}
+        while ready := {
+            name: target
+            for name, target in left.items()
+            if all(parent in others or parent in found for parent in target.behind)
+        }:
+            found |= ready
+            left = {name: target for name, target in left.items() if name not in ready}
+        for name, target in left.items():
+            parents = ", ".join(map(repr, target.behind))
+            self._wrong[name] = f"behind = {parents}: not a target of this fleet, or in a circle"
+        self._tell_wrong()
+        return found
+
+    def _removable(self, names: Sequence[str]) -> list[str]:
+        """Those of these targets that no other is behind; the others are a problem."""
+        kept = {parent: name for name in self._behind(names) for parent in self._parents(name)}
+        for name in names:
+            if name in kept:
+                self._wrong[name] = f"it was removed, but target {kept[name]!r} is behind it"
+        return [name for name in names if name not in kept]
+
+    def _behind(self, names: Sequence[str]) -> list[str]:
+        """The names of targets that are behind one of these and not among them."""
+        return [
+            each.name
+            for each in self.fleet.definitions()
+            if each.name not in names and any(name in each.behind for name in names)
+        ]
+
+    def _parents(self, name: str) -> tuple[str, ...]:
+        return self.fleet.definition(name).behind
 
     def _report(self, changes: ReplacedTargets, by: str, *, always: bool = False) -> None:
         if changes or always:
