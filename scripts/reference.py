@@ -148,6 +148,15 @@ does not answer; `Retry-After` says when to try again).
 The WebSocket `/api/workers/ws?worker_id=…` takes the token in the same header, or as its first
 message, `{"token": "…"}`. It sends `{"hint": true}` when a poll may find a job,
 `{"cancel": "<job id>"}`, and `{"ping": true}` from time to time. It never carries a job."""
+FLEET_HTTP_NOTE = """The HTTP API of `pollwise fleet run --api-port 8765`, or of a fleet in your own
+application. A running fleet describes it for programs at `/openapi.json`. Every request except
+health checks needs `Authorization: Bearer <token>`: the fleet's own token, or one of a controller
+(`fleet.api_tokens`), whose scope `read` reads and `operate` also changes. Times are seconds since
+1970. All changes are in the audit log.
+
+Errors are JSON and have one form: `{"error": {"code": "not_found", "message": "…",
+"what_to_do": "…"}}`. Any route may answer 401 (the token is missing or invalid), 403 (its scope
+does not allow the request) and 503 (the store does not answer)."""
 COMMANDS_NOTE = """Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
 store could not be reached or refused the call; 70 a handler did not end, and the process was ended;
 75 the process stopped to be replaced by a fresh one: start it again. `--json` prints one JSON
@@ -464,27 +473,44 @@ def http_api_page() -> str:
     with tempfile.TemporaryDirectory() as folder:
         options = ControllerOptions(artefacts=folder)
         schema = Controller("memory://", options).app.openapi()
+    codes = ((f"`{code}`", meaning) for code, meaning in CODES.items())
+    parts = ["# HTTP API", HTTP_NOTE, *_routes(schema)]
+    parts += ["## Queues", prose(queue_api), "## Error codes", table(("code", "meaning"), codes)]
+    return "\n\n".join([*parts, *_models(schema)])
+
+
+def fleet_api_page() -> str:
+    """Every route of a fleet, from its OpenAPI schema."""
+    from pollwise.fleet.api.description import description
+
+    schema = description()
+    parts = ["# HTTP API of a fleet", FLEET_HTTP_NOTE, *_routes(schema), *_models(schema)]
+    return "\n\n".join(parts)
+
+
+def _routes(schema: Any) -> Iterable[str]:
+    """All routes in a table, and then each of them."""
     by_tag: dict[str, list[tuple[str, str, Any]]] = {}
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():
             by_tag.setdefault(operation["tags"][0], []).append((method.upper(), path, operation))
-    parts = ["# HTTP API", HTTP_NOTE]
     every = [route for routes in by_tag.values() for route in routes]
     rows = ((f"[`{m} {p}`](#{_anchor(m, p)})", o["summary"]) for m, p, o in every)
-    parts += [table(("route", "what it does"), rows)]
+    yield table(("route", "what it does"), rows)
     for tag, routes in by_tag.items():
-        parts += [f"## {tag.capitalize()}"]
+        yield f"## {tag.capitalize()}"
         for method, path, operation in routes:
-            parts += list(_route(method, path, operation))
-    codes = ((f"`{code}`", meaning) for code, meaning in CODES.items())
-    parts += ["## Queues", prose(queue_api), "## Error codes", table(("code", "meaning"), codes)]
-    parts += ["## Models"]
+            yield from _route(method, path, operation)
+
+
+def _models(schema: Any) -> Iterable[str]:
+    yield "## Models"
     for name, model in sorted(schema["components"]["schemas"].items()):
         if name not in ("Error", "ErrorDetail") and "properties" in model:
-            parts += [f"### {name} {{#model-{name.lower()}}}"]
-            parts += [model["description"]] if "description" in model else []
-            parts += [table(("field", "type", "meaning"), _fields(model))]
-    return "\n\n".join(parts)
+            yield f"### {name} {{#model-{name.lower()}}}"
+            if "description" in model:
+                yield model["description"]
+            yield table(("field", "type", "meaning"), _fields(model))
 
 
 def _anchor(method: str, path: str) -> str:
@@ -540,6 +566,8 @@ def _type(schema: Any) -> str:
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{each}`" for each in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type", "any JSON")
+    if isinstance(kind, list):  # as OpenAPI 3.1 writes what may also be null
+        return " or ".join(_type({**schema, "type": each}) for each in kind)
     if kind == "array":
         return f"list of {_type(schema.get('items', {}))}"
     names = {"string": "text", "integer": "whole number", "boolean": "true or false"}
@@ -624,6 +652,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "queues.md": queues_page,
     "http-api.md": http_api_page,
+    "fleet-api.md": fleet_api_page,
     "commands.md": commands_page,
     "events.md": events_page,
     "metrics.md": metrics_page,
