@@ -367,12 +367,15 @@ def test_a_record_that_nobody_handles_waits_and_then_is_dead_with_the_reason() -
     bench.run(main())
 
 
-def test_nothing_is_said_of_patterns_over_an_empty_outbox() -> None:
+@pytest.mark.parametrize("records", [0, 2])
+def test_nothing_is_said_of_patterns_over_an_empty_outbox_or_if_not_asked(records: int) -> None:
     bench = Bench()
 
     async def main() -> None:
-        outbox = bench.outbox()
+        outbox = bench.outbox(check_patterns=not records)
         outbox.handle("order.*")(bench.recorder("publish"))
+        if records:
+            await bench.put(records, kind="invoice.sent")
         async with outbox.running():
             await bench.clock.advance(1)
         assert not bench.events(PatternUnmatched)

@@ -96,11 +96,13 @@ class OutboxRunOptions(RunOptions):
     max_memory: stop when the process uses more than this many bytes, so that a fresh process takes
         over; `Outbox.recycled` says why.
     recycle_when_full: the same when threads of handlers that timed out occupy all places.
+    check_patterns: at the start, report the patterns of handlers that match none of the records.
     """
 
     polling: Strategy = field(default_factory=BatchFill)
     batch: int = 100
     records_per_key: int = 20
+    check_patterns: bool = True
     concurrency: int = 64
     lease: Duration = "30s"
 
@@ -234,7 +236,7 @@ class Relay:
 
     async def _check_patterns(self) -> None:
         """Report the patterns that match no record; do nothing if the outbox is empty."""
-        kinds = await self._outbox.kinds()
+        kinds = await self._outbox.kinds() if self._options.check_patterns else ()
         for handler, pattern in self._registry.unmatched(kinds) if kinds else ():
             self._events.emit(
                 PatternUnmatched(
