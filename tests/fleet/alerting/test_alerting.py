@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from pollwise.alerts.rules import AlertRule
 from pollwise.alerts.settings import Alerts
 from pollwise.alerts.values import AlertFilter, Notice
 from pollwise.alerts.windows import MaintenanceWindow
-from pollwise.errors import ChannelError, ConfigError
+from pollwise.errors import ChannelError, ConfigError, StoreUnavailable
 from pollwise.fleet import Fleet, Reading, Target
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VIRTUAL_EPOCH, VirtualClock
@@ -374,3 +374,32 @@ def test_wrong_rules_are_refused_before_anything_changes(clock: VirtualClock) ->
     with pytest.raises(ConfigError, match="two channels are named 'ops'"):
         Alerts([Noted(), Noted()])
     assert len(fleet) == 0
+
+
+def test_a_crash_while_a_target_is_removed_loses_no_end(
+    clock: VirtualClock, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        channel, probe = Noted(), Switches()
+        store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock)
+        removals = 0
+
+        async def remove(names: Sequence[str]) -> None:
+            nonlocal removals
+            removals += 1
+            raise StoreUnavailable("killed before the removal")
+
+        store.remove = remove  # type: ignore[method-assign]
+        fleet = fleet_with(clock, channel, store=store)
+        fleet.add(target("api", probe, "down"))
+        probe.fail("api")
+        async with running(fleet):
+            await until(lambda: channel.sent)
+            fleet.remove("api")
+            await until(lambda: removals)
+            assert not (await store.alerts(AlertFilter("open"))).alerts
+            await until(lambda: len(channel.sent) > 1)
+        assert channel.events == [("api", "opened"), ("api", "closed")]
+        await store.close()
+
+    clock.run(main())

@@ -155,8 +155,9 @@ class Saving:
         # Except those that were added again in the meantime.
         gone = [name for name in names if name not in self._scheduler.entries]
         if gone:
-            await store.remove(gone)
+            # First, and again if this fails: the removal closes alerts without telling anybody.
             await self._save_batch(store, [], gone)
+            await store.remove(gone)
         for name in names:
             self._removed.pop(name, None)
 
