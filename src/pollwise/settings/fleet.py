@@ -171,8 +171,8 @@ class FleetSettings(Section):
     api_may_run: YesOrNo = setting(
         False,
         "If true, targets that the API and `pollwise fleet add` define may run code on the polling "
-        "nodes: commands, functions, SQL, jobs. Anyone with a token that can change targets can "
-        "then run code there.",
+        "nodes: commands, functions, SQL, jobs; and open files there (ca). Anyone with a token "
+        "that can change targets can then run code there.",
     )
     api_variables: OptionalText = setting(
         None,

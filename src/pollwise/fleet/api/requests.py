@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from pollwise.fleet.api.access import Authorise, Refusal
 from pollwise.fleet.control import Control
+from pollwise.fleet.definitions.stored import is_encodable
 from pollwise.runtime.http import unknown_query
 
 #: Maximum size of a request's body, in bytes.
@@ -63,6 +64,8 @@ async def body_of(request: Request) -> dict[str, Any]:
         raise Refusal(400, "the body is not JSON") from None
     if not isinstance(found, dict):
         raise Refusal(400, "the body is not a JSON object")
+    if not is_encodable(found):
+        raise Refusal(400, "a text of the body has half of a surrogate pair, such as \\ud800")
     return found
 
 

@@ -7,6 +7,7 @@ settings allow it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -29,6 +30,10 @@ NETWORK_TYPES = frozenset(
 )  # fmt: skip
 #: How deep the tables and lists of a definition may be nested.
 DEPTH_MAX = 6
+_NO_FILES = (
+    "ca opens a file of the polling machine; put it into a group of the file, or set "
+    "fleet.api_may_run on the polling nodes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,8 @@ class StoredTables(TargetTables):
     def read(self, table: Mapping[str, Any]) -> Target:
         """The target of a table; WrongDefinition lists everything that is wrong with it."""
         self.problems.clear()
+        if "ca" in table and not self._rules.may_run:  # before anything looks at that path
+            raise WrongDefinition([_NO_FILES])
         self.groups = {name: {} for name in self._file_groups}  # they exist
         group = table.get("group")
         if isinstance(group, str) and group in self._file_groups:
@@ -117,6 +124,8 @@ def checked_table(given: Mapping[str, Any]) -> dict[str, Any]:
     """A definition as it is kept: without keys that have no value. ConfigError if it is nested too
     deep, or has a placeholder where a hidden value was shown."""
     table = {key: each for key, each in given.items() if each is not None}
+    if not is_encodable(table):
+        raise ConfigError("a text has half of a surrogate pair, which cannot be kept; correct it")
     for key, each in table.items():
         if _depth(each, DEPTH_MAX) > DEPTH_MAX:
             raise ConfigError(f"{shown(key)} is nested deeper than {DEPTH_MAX} levels")
@@ -126,6 +135,15 @@ def checked_table(given: Mapping[str, Any]) -> dict[str, Any]:
                 "better ${NAME} for an environment variable of the polling nodes"
             )
     return table
+
+
+def is_encodable(value: Any) -> bool:
+    """False if a text in plain values has half of a surrogate pair: JSON allows that, UTF-8 not."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _depth(value: Any, most: int) -> int:
