@@ -257,7 +257,7 @@ def _times(
             problems.append(str(error))
             return every, start, end
         if "end" in table or "every" in table:
-            problems.append("for is the length of a window with a start; leave out end and every")
+            problems.append("for goes with start, or alone from now on; leave out end and every")
         elif from_file and "start" not in table:
             problems.append("for needs a start")
         end = (now if start is None else start) + length

@@ -210,17 +210,26 @@ class _FileReader(TargetTables):
             self.wrong(None, "alerts is not a table; write [alerts]")
             given = {}
         tables: dict[str, Any] = {}
+        # Keys whose variable is not set, which is reported: nothing else is wrong with them.
+        unset: dict[str | None, tuple[str, ...]] = {}
         for name, table in channels.items():
             if not isinstance(table, dict):
                 self.wrong(None, f"{name} is not in a channel; write [channel.name] above it")
                 continue
             line = self._header_line(f"channel.{name}")
-            tables[name] = self.with_variables(table, line, f"channel {name!r}")
+            where, before = f"channel {name!r}", len(self.problems)
+            tables[name] = self.with_variables(table, line, where)
+            said = [what.removeprefix(f"{where}: ") for _, what in self.problems[before:]]
+            unset[name] = tuple(f"{each.partition(':')[0]}:" for each in said)
+            if "url:" in unset[name]:
+                unset[name] += ("the URL ",)
         self.channels = tables
         routes = self.with_variables(given, self._header_line("alerts"), "alerts")
         self.alert_tables = {"channel": tables, "alerts": routes}
 
         def wrong(name: str | None, what: str) -> None:
+            if what.startswith(unset.get(name, ())):
+                return
             where = "alerts" if name is None else f"channel {name!r}"
             header = "alerts" if name is None else f"channel.{name}"
             self.wrong(self._header_line(header), f"{where}: {what}")

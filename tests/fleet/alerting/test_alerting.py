@@ -49,6 +49,8 @@ def test_an_outage_is_told_once_and_so_is_its_end(clock: VirtualClock) -> None:
             assert opened.payload["group"] == "web"
             assert opened.payload["labels"] == {"team": "a"}
             assert "api is down" in opened.payload["text"]
+            # What the last success found is not what is found now.
+            assert (opened.payload["facts"], opened.payload["after"]) == ({}, None)
             [alert] = (await fleet.list_alerts(AlertFilter("open"))).alerts
             assert alert.id == opened.alert
             assert failed <= alert.since - clock.epoch() + now() <= failed + 11
@@ -61,6 +63,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(clock: VirtualClock) -> None:
         assert ended.state == "closed"
         assert ended.summary == "ConnectionError: no answer"
         assert closed.payload["lasted"] == ended.lasted
+        assert closed.payload["after"]["value"] == "fine"
         assert len(seen.of(AlertOpened)) == len(seen.of(AlertClosed)) == 1
         assert len(seen.of(NoticeSent)) == 2
 

@@ -53,6 +53,14 @@ def test_a_file_has_channels_routes_and_a_link() -> None:
     assert "s3cret" not in f"{found!r} {ops!r}"
 
 
+@pytest.mark.parametrize("kind", ["apprise", "webhook"])
+def test_a_variable_that_is_not_set_is_the_only_error_of_its_key(kind: str) -> None:
+    text = f'[channel.ops]\ntype = "{kind}"\nurl = "${{NOT_SET}}"\ntimeout = "soon"\n'
+    timeout, url = sorted(what for _, what in problems(f"{text}{TARGET.format('a')}"))
+    assert "channel 'ops': url: the environment variable NOT_SET is not set" in url
+    assert "soon" in timeout
+
+
 def test_rules_come_from_the_group_unless_the_target_has_its_own() -> None:
     group = '[group.g]\nalerts = ["down", { when = "latency > 2s", for = "5m", to = "lamp" }]\n'
     own = 'alerts = { when = "days_left < 14d", repeat = "1d", severity = "critical" }\n'

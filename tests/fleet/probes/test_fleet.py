@@ -125,7 +125,7 @@ def test_a_slow_drip_and_a_hanging_command_are_failures_of_their_targets_alone(
         assert failed == {"drip", "hang"}
 
     really(main)
-    assert all("ProbeTimeout" in event.error for event in seen.of(TargetFailed))
+    assert all("no answer within the timeout" in event.error for event in seen.of(TargetFailed))
     pid = note.read_text()
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the command")
 

@@ -68,7 +68,7 @@ def alerts(
         return
     now = time.time()
     print_table(
-        ("id", "target", "condition", "severity", "state", "since", "known to", "summary"),
+        ("id", "target", "condition", "severity", "state", "since", "acknowledged by", "summary"),
         [
             (
                 each.id,
@@ -77,13 +77,13 @@ def alerts(
                 each.severity,
                 _state(each, now),
                 moment(each.since),
-                _known_to(each),
+                _acknowledged_by(each),
                 each.summary or NOTHING,
             )
             for each in page.alerts
         ],
         empty="no alerts" if every else "no open alerts",
-        narrow=("severity", "since", "known to"),
+        narrow=("severity", "since", "acknowledged by"),
         cut="summary",
     )
     if page.next is not None:
@@ -183,7 +183,7 @@ def _state(alert: Alert, now: float) -> str:
     return f"open for {rounded(max(now - alert.since, 0.0))}"
 
 
-def _known_to(alert: Alert) -> str:
+def _acknowledged_by(alert: Alert) -> str:
     if alert.acknowledged_by is None:
         return NOTHING
     return f"{alert.acknowledged_by}: {alert.note}" if alert.note else alert.acknowledged_by

@@ -269,8 +269,10 @@ class Alerting:
         state: RuleState,
         summary: str,
     ) -> None:
+        # The last reading says nothing about a poll that failed.
+        reading = entry.reading if entry.failing_since is None else None
         notices = notices_of(
-            alert, event, state.sent, self._clock.epoch(), entry.target, entry.reading, state.to,
+            alert, event, state.sent, self._clock.epoch(), entry.target, reading, state.to,
             self.settings, self._fleet, summary[:SUMMARY_MAX],
         )  # fmt: skip
         self._keep(entry, alert, notices)

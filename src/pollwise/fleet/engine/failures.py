@@ -24,7 +24,7 @@ from typing import NamedTuple
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry, check_count
 from pollwise.durations import seconds
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, ProbeError
 from pollwise.runtime.redact import without_hidden
 
 #: The delay of an open breaker is drawn from its last fifth: never later, so that a recovery is
@@ -145,12 +145,17 @@ def wait_of(error: BaseException) -> float:
 
 
 def text_of(error: BaseException) -> str:
-    """An error for people: its class and its message, at most 500 characters."""
+    """An error for people, at most 500 characters: its message, after its class.
+
+    Messages of probes say everything themselves, so their class is left out.
+    """
     try:
         said = str(error)
     except Exception:
         said = "<an error whose message cannot be printed>"
     name = type(error).__name__
-    text = f"{name}: {without_hidden(said)}"[:500] if said else name
+    own = isinstance(error, ProbeError)
+    text = (without_hidden(said) if own else f"{name}: {without_hidden(said)}") if said else name
+    text = text[:500]
     # Lone surrogates, as in the name of a file, cannot be saved.
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()

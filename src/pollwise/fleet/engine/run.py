@@ -469,7 +469,7 @@ class FleetRun:
         self.stuck[slot] = None
         took = self._loop.time() - slot.started
         if entry.place == FLIGHT:
-            entry.error = f"ProbeTimeout: the probe still runs {short(took)} after its start"
+            entry.error = f"the probe still runs {short(took)} after its start"
             self._emit(events.TargetStuck, entry, took)
         self.pump()
 
