@@ -13,13 +13,20 @@ from typing import Any
 
 import pytest
 
-from pollwise.alerts.values import Alert
+from pollwise.alerts.channels.function import FunctionChannel
+from pollwise.alerts.settings import Alerts
+from pollwise.alerts.values import Alert, Notice
+from pollwise.fleet import Fleet, FleetRunOptions, Target
 from pollwise.fleet.stores.base import SaveExtras
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.events import NoticeFailed
 from tests.cli.console import good, pollwise
 from tests.cli.fleets import FILE, STORE, row, saved
+from tests.fleet.alerting.kit import Switches, until
 from tests.fleet.probes.kit import Web, page, web
+from tests.fleet.world import running
+from tests.support.kit import Seen
 
 NOW = time.time()
 OPEN = Alert("a2", "broken", "shaky", "down", "down", "critical", "open", NOW - 90, NOW - 60,
@@ -59,6 +66,35 @@ def fleet(*words: str) -> Any:
 
 
 # Alerts
+
+
+def test_status_counts_alerts_and_what_could_not_be_sent() -> None:
+    class Refused(Exception):
+        permanent = True
+
+    def refuse(notice: Notice) -> None:
+        raise Refused("no such room")
+
+    async def undeliverable() -> None:
+        seen, store = Seen(), SqliteFleetStore("other.db")
+        alerts = Alerts([FunctionChannel("ops", refuse)], to=["ops"])
+        fleet = Fleet(
+            FleetRunOptions(signals=False), store=store, events=seen.events, alerts=alerts
+        )
+        fleet.add(Target("room", Switches(), alerts=['value == "fine"']))
+        async with running(fleet):
+            await until(lambda: seen.of(NoticeFailed))
+        await store.close()
+
+    asyncio.run(undeliverable())
+    other = ("--store", "sqlite:///other.db")
+    told = json.loads(good("fleet", "status", "--json", *other).out)
+    assert (told["open_alerts"], told["unsent_notices"]) == (1, 1)
+    shown = good("fleet", "status", *other).out
+    assert "1 open alert: see `pollwise fleet alerts`" in shown
+    url = "sqlite:///other.db?outbox=fleet-fleet-alerts"
+    assert f"1 notice could not be sent: see `pollwise outbox dead '{url}'`" in shown
+    assert "no such room" in good("outbox", "dead", url).out
 
 
 def test_open_alerts_are_listed_and_all_of_them_on_demand() -> None:

@@ -161,7 +161,7 @@ def status(
 
     Example: pollwise fleet status --store sqlite:///fleet.db --limit 10
     """
-    snapshot = opening.snapshot_of(opening.settings_for(file, store))
+    snapshot = opening.snapshot_of(opening.settings_for(file, store), alerts=not names)
     if names:
         found = [opening.named(snapshot.targets, name) for name in names]
         if as_json:

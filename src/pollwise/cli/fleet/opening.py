@@ -10,11 +10,14 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
 
 import typer
 
+from pollwise.alerts.values import PAGE_MAX, AlertFilter
 from pollwise.cli.fleet.views import FleetSnapshot
 from pollwise.cli.output import fail, warn
 from pollwise.cli.running import import_from_here
@@ -151,9 +154,33 @@ async def take_snapshot(
     return FleetSnapshot(start, states(targets, saved, now, pending), now, nodes)
 
 
-def snapshot_of(settings: Settings) -> FleetSnapshot:
+async def _with_alerts(
+    store: FleetStore, settings: Settings, taken: FleetSnapshot
+) -> FleetSnapshot:
+    """The snapshot with the number of open alerts, and of notices that could not be sent."""
+    outbox = store.outbox() if store.keeps_alerts else None
+    if outbox is None:
+        return taken
+    try:
+        unsent = (await outbox.stats()).dead
+    finally:
+        await outbox.close()
+    found = await store.alerts(AlertFilter("open", limit=PAGE_MAX))
+    base, _, query = without_secrets(settings.fleet.store or "").partition("?")
+    kept = [pair for pair in query.split("&") if pair and not pair.startswith("fleet=")]
+    box = f"{base}?{'&'.join([*kept, f'outbox={quote(outbox.name)}'])}"
+    return replace(taken, alerts=len(found.alerts), unsent=unsent, outbox=box)
+
+
+def snapshot_of(settings: Settings, *, alerts: bool = False) -> FleetSnapshot:
+    """The state of the fleet now. alerts: count its alerts too, if its store keeps them."""
     targets = targets_of(settings)
-    return with_store(settings, lambda store: take_snapshot(store, settings, targets))
+
+    async def work(store: FleetStore) -> FleetSnapshot:
+        taken = await take_snapshot(store, settings, targets)
+        return await _with_alerts(store, settings, taken) if alerts else taken
+
+    return with_store(settings, work)
 
 
 def asker() -> str:

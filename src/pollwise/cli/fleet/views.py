@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from rich.text import Text
 from pollwise.cli.live import fitted_table
 from pollwise.cli.output import NOTHING, out, rounded, visible
 from pollwise.fleet.goals import last_poll, unpolled
+from pollwise.fleet.locations.values import LOCATION
 from pollwise.fleet.stores.base import FleetNode
 from pollwise.fleet.views import TargetState, few_locations, stalest_first, summary
 
@@ -54,12 +56,17 @@ class FleetSnapshot:
     """The state of a fleet at one time: its targets and its nodes.
 
     start: the command that polls it. nodes: None if the store does not know.
+    alerts: number of open alerts, at most 1,000; None if they were not counted, or are not kept.
+    unsent: number of notices that could not be sent; outbox: the URL of the outbox that has them.
     """
 
     start: str
     targets: Sequence[TargetState]
     now: float
     nodes: Sequence[FleetNode] | None = None
+    alerts: int | None = None
+    unsent: int = 0
+    outbox: str = ""
 
     @property
     def notice(self) -> str | None:
@@ -75,8 +82,10 @@ class FleetSnapshot:
             {"node": each.name, "lasts": each.lasts, "held": each.held, "location": each.location}
             for each in self.nodes or ()
         ]
+        counted = {"open_alerts": self.alerts, "unsent_notices": self.unsent}
         return {
             **summary(self.targets),
+            **({} if self.alerts is None else counted),
             "nodes": nodes,
             "running": None if self.nodes is None else bool(self.nodes),
             "last_poll_at": last_poll(self.targets),
@@ -94,17 +103,30 @@ def frame(
     if snapshot.notice is not None:
         cut: Any = {"no_wrap": True, "overflow": "ellipsis"} if live else {}
         parts.append(Text(snapshot.notice, "bold red", **cut))
+    # What targets say of locations can be older than a node that has just started.
+    locations = {each.location for each in snapshot.nodes or ()}
     if snapshot.nodes:
-        several = len({each.location for each in snapshot.nodes}) > 1
+        named = locations != {LOCATION}
         listed = ", ".join(
-            visible(each.name) + (f" at {visible(each.location)}" if several else "")
+            visible(each.name) + (f" at {visible(each.location)}" if named else "")
             + f" ({each.held})"
             for each in snapshot.nodes
         )  # fmt: skip
         parts.append(Text(f"nodes: {listed}", no_wrap=True, overflow="ellipsis"))
-    living = [each.living_locations for each in snapshot.targets if each.living_locations]
+    living = [
+        each.living_locations
+        for each in snapshot.targets
+        if each.living_locations and each.living_locations >= len(locations)
+    ]
     if living:
         parts.append(Text(few_locations(living), "bold red"))
+    if snapshot.alerts:
+        what = "1 open alert" if snapshot.alerts == 1 else f"{snapshot.alerts} open alerts"
+        parts.append(Text(f"{what}: see `pollwise fleet alerts`", "bold red"))
+    if snapshot.unsent:
+        what = "1 notice" if snapshot.unsent == 1 else f"{snapshot.unsent} notices"
+        why = f"see `pollwise outbox dead {shlex.quote(snapshot.outbox)}`, and retry or drop them"
+        parts.append(Text(f"{what} could not be sent: {why}", "bold red"))
     ordered = stalest_first(snapshot.targets)
     shown = ordered if rows is None else ordered[: max(rows, 1)]
     narrow = width is not None and width < WIDE
