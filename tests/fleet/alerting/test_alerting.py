@@ -406,3 +406,32 @@ def test_a_crash_while_a_target_is_removed_loses_no_end(
         await store.close()
 
     clock.run(main())
+
+
+def test_the_alert_of_a_target_that_is_gone_after_a_restart_is_closed(
+    clock: VirtualClock, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        channel, probe = Noted(), Switches()
+        probe.fail("api", "db")
+
+        async def run(*names: str, sent: int) -> None:
+            store = SqliteFleetStore(tmp_path / "fleet.db", clock=clock)
+            fleet = fleet_with(clock, channel, store=store)
+            fleet.add(*[target(each, probe, "down") for each in names])
+            async with running(fleet):
+                await until(lambda: len(channel.sent) >= sent)
+                await asyncio.sleep(1)
+            opened = (await store.alerts(AlertFilter("open"))).alerts
+            assert sorted(each.target for each in opened) == sorted(names)
+            await store.close()
+
+        await run("api", "db", sent=2)
+        await run("db", sent=3)
+        assert channel.events[2:] == [("api", "closed")]
+        [closed] = channel.of("closed")
+        assert closed.payload["summary"] == "its target was removed"
+        await run("db", "api", sent=4)  # it is told again
+        assert channel.events[3:] == [("api", "opened")]
+
+    clock.run(main())

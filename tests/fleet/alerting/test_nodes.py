@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pollwise.alerts.rules import AlertRule
 from pollwise.alerts.values import AlertFilter
 from pollwise.fleet import Fleet, Target
+from pollwise.fleet.alerting.gone import LOOK_EVERY
 from pollwise.fleet.stores.postgres.store import PostgresFleetStore
 from pollwise.runtime.clock import VirtualClock
 from tests.fleet.alerting.kit import Noted, Switches, fleet_with, until
@@ -91,5 +92,28 @@ def test_the_other_node_goes_on_where_alerts_stood(postgres: Postgres) -> None:
         sent = [notice for _, notice in first.sent + second.sent]
         assert len({each.id for each in sent}) == len(sent) == 24
         assert sum(each.event == "closed" for each in sent) == 12
+
+    clock.run(main())
+
+
+def test_alerts_of_removed_targets_are_closed_once_no_node_polls_them(postgres: Postgres) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        first, second, probe = Noted(), Noted(), Switches()
+        targets = [Target(f"t{n}", probe, "10s", alerts=["down"]) for n in range(2)]
+        about = ("with other files", postgres.dsn(), clock)
+        probe.fail("t0", "t1")
+        async with node("a", *about, first, targets) as a:
+            await until(lambda: len(first.sent) == 2)
+            async with node("b", *about, second, targets[:1]) as b:
+                await asyncio.sleep(2 * LOOK_EVERY)
+                assert sorted(first.events + second.events) == [("t0", "opened"), ("t1", "opened")]
+                a.stop()  # and with it the only file that has t1
+                await until(lambda: first.sent[2:] or second.sent, 2 * LOOK_EVERY)
+                assert first.events[2:] + second.events == [("t1", "closed")]
+                await until(lambda: held(b) == [1])
+                [alert] = (await b.list_alerts(AlertFilter("open"))).alerts
+                assert alert.target == "t0"
 
     clock.run(main())
