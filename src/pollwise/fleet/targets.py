@@ -373,6 +373,8 @@ def _is_plain(fact: object) -> bool:
 def _as_plain(fact: object) -> Plain:
     if _is_plain(fact):
         return fact  # type: ignore[return-value]
+    if isinstance(fact, float):
+        return None  # JSON knows no infinity
     return _encodable(str(fact))
 
 
