@@ -287,7 +287,17 @@ def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     with pytest.raises(ConfigError, match="more than 10000 values"):
         from_text(tmp_path, bomb)
-    for text in ("!!python/object/apply:os.system ['id']", "a: [", "[" * 5000 + "{"):
+    merged = "a: &a {k: 1}\n" + "".join(
+        f"{after}: &{after} {{<<: [{','.join([f'*{before}'] * 10)}]}}\n"
+        for before, after in zip("abcdef", "bcdefg", strict=True)
+    )
+    for text in (merged, "endpoints: &a [*a]"):
+        with pytest.raises(ConfigError, match="more than 10000 values"):
+            from_text(tmp_path, text)
+    for text in ("[" * 50_000, "- " * 50_000 + "x", "[" * 50_000 + "]" * 50_000):
+        with pytest.raises(ConfigError, match="nested deeper than 100 levels"):
+            from_text(tmp_path, text)
+    for text in ("!!python/object/apply:os.system ['id']", "a: [", "a: *b"):
         with pytest.raises(ConfigError, match="neither JSON nor YAML"):
             from_text(tmp_path, text)
     monkeypatch.setattr(carried, "FILE_MAX", 100)
@@ -295,3 +305,15 @@ def test_hostile_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         from_text(tmp_path, json.dumps(KUMA))
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         loaded(tmp_path / "none")
+
+
+def test_a_login_in_an_address_is_not_in_the_name() -> None:
+    listed = [{"targets": ["http://user:hunter2@shop.example/", 5, None]}]
+    found = blackbox.imported(listed)
+    [table] = found.tables
+    assert (table["name"], table["url"]) == (
+        "http://shop.example/", "http://user:hunter2@shop.example/",
+    )  # fmt: skip
+    assert found.notes == [
+        "'5': is not an address; not imported", "'None': is not an address; not imported",
+    ]  # fmt: skip

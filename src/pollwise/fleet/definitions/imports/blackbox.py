@@ -13,6 +13,8 @@ from pollwise.fleet.definitions.imports.carried import ImportedTargets, codes, t
 
 _PROBERS = ("http", "tcp", "icmp", "dns", "grpc")
 _DURATION = re.compile(r"\d+(ms|s|m|h|d)")
+#: The login in a URL.
+_LOGIN = re.compile(r"//[^/?#@]*@")
 #: Keys of a module's http table that are carried over, or that change nothing here.
 _HTTP_KEYS = {
     "method", "headers", "body", "valid_status_codes", "fail_if_body_not_matches_regexp",
@@ -71,10 +73,14 @@ def _targets(
     listed = entry.get("targets")
     shown = {key: each for key, each in labels.items() if not str(key).startswith("__")}
     for target in listed if isinstance(listed, list) else ():
-        table = _table(str(target), module, known, found)
+        if not isinstance(target, str):
+            found.note(target, "is not an address; not imported")
+            continue
+        table = _table(target, module, known, found)
         if table is not None:
             own = {key: each for key, each in plan.items() if key != "group"}
-            found.add(target, {**own, **table, "labels": texts(shown)}, plan.get("group"))
+            name = _LOGIN.sub("//", target)  # names are shown to everybody
+            found.add(name, {**own, **table, "labels": texts(shown)}, plan.get("group"))
 
 
 def _table(

@@ -15,6 +15,8 @@ from pollwise.fleet.targets import NAME_MAX
 #: The largest export, in bytes, and the most values in it: an alias in YAML may stand for many.
 FILE_MAX = 32 * 1024 * 1024
 VALUES_MAX = 2_000_000
+#: How deep values may be nested. Parsers written in C crash at some depth.
+DEPTH_MAX = 100
 
 
 @dataclass
@@ -82,11 +84,47 @@ def _yaml(raw: bytes, path: Path) -> Any:
         raise MissingExtra("reading YAML", "import") from error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
+        _weigh(yaml, raw, loader, path)
         return yaml.load(raw, loader)  # noqa: S506 - one of the two safe loaders
+    except ConfigError:
+        raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f" in line {mark.line + 1}"
         raise ConfigError(f"{path} is neither JSON nor YAML{line}") from None
+
+
+def _weigh(yaml: Any, raw: bytes, loader: Any, path: Path) -> None:
+    """Refuse what would be too large or too deep, before anything is made of it: an alias counts as
+    many values as it stands for, also where it is merged."""
+    sizes: dict[str, int] = {}
+    inside: list[tuple[str | None, int]] = [(None, 0)]  # the anchor of each level, and its values
+    for event in yaml.parse(raw, loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            if len(inside) > DEPTH_MAX:
+                raise ConfigError(f"{path} is nested deeper than {DEPTH_MAX} levels")
+            inside.append((event.anchor, 1))
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = inside.pop()
+        elif isinstance(event, yaml.AliasEvent):
+            anchor, size = None, sizes.get(event.anchor, 1)
+            if any(event.anchor == each for each, _ in inside):  # it stands for what it is in
+                raise _too_many(path)
+        elif isinstance(event, yaml.ScalarEvent):
+            anchor, size = event.anchor, 1
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = size
+        around, count = inside[-1]
+        inside[-1] = around, count + size
+        if count + size > VALUES_MAX:
+            raise _too_many(path)
+
+
+def _too_many(path: Path) -> ConfigError:
+    return ConfigError(f"{path} has more than {VALUES_MAX} values; import it in parts")
 
 
 def _count(content: Any, path: Path) -> None:
@@ -94,7 +132,7 @@ def _count(content: Any, path: Path) -> None:
     while left:
         count += 1
         if count > VALUES_MAX:
-            raise ConfigError(f"{path} has more than {VALUES_MAX} values; import it in parts")
+            raise _too_many(path)
         value = left.pop()
         if isinstance(value, (dict, list)):
             left += value.values() if isinstance(value, dict) else value
