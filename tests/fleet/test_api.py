@@ -116,7 +116,7 @@ def test_the_state_has_all_figures_and_null_for_never(folder: Path) -> None:
             assert every["good"]["last_error_at"] is None
             assert every["good"]["facts"]["odd"] is None
             assert every["gone/away?"]["last_success_at"] is None
-            assert every["gone/away?"]["last_error"] == "ProbeRefused: no such page"
+            assert every["gone/away?"]["last_error"] == "no such page"
             assert {every["late"][key] for key in NEVER} == {None}
             assert health["next"] is None
             # A page, and a choice.

@@ -158,7 +158,7 @@ def test_a_reading_has_nothing_that_a_store_or_a_channel_cannot_take() -> None:
     assert reading.value == reading.content == reading.diff == "\\ud800"
     assert reading.summary == "v = \\ud800"
     assert reading.facts == {
-        "text": "\\ud800", "nan": "nan", "list": "[1]", "fine": 1.5, "ü": "ü",
+        "text": "\\ud800", "nan": None, "list": "[1]", "fine": 1.5, "ü": "ü",
     }  # fmt: skip
     json.dumps(reading.kept(), allow_nan=False, ensure_ascii=False).encode()
     assert Reading("ü", None, {}, "grün").summary == "grün"
