@@ -56,7 +56,8 @@ class Quiet:
         whole_day = (first.lstrip("0"), third) == ("", "24") and days != _EVERY_DAY
         if start == end and not whole_day:
             raise ConfigError(
-                f"{name} = {shown(text)} begins when it ends; to stop polling, pause the target"
+                f"{name} = {shown(text)} begins when it ends; for whole days, name them: "
+                "Sat,Sun 00:00-24:00"
             )
         _zone(zone or "UTC", name)
         return cls(start, end, zone or "UTC", days)

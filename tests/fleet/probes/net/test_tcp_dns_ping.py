@@ -65,6 +65,7 @@ def test_a_port_is_open_or_it_is_not() -> None:
             assert isinstance(found.facts["ms"], float)
         with pytest.raises(ProbeError, match=HOST) as raised:
             await polled("tcp", address=address)
+        assert str(raised.value) == f"{address}: connection refused"
         assert not raised.value.permanent
 
     really(main)

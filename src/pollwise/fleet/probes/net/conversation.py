@@ -153,6 +153,8 @@ async def connected(
         yield talk
     except (OSError, EOFError, ValueError) as error:  # includes errors of ssl and of Unicode
         reason = " ".join(str(error).split())[:160] or type(error).__name__
+        if isinstance(error, ConnectionRefusedError):
+            reason = "connection refused"  # asyncio shows a number and a tuple
         raise failed(f"{shown_address(host, port)}: {reason}") from None
     finally:
         if opened is not None:
