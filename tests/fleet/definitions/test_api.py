@@ -125,9 +125,11 @@ def test_what_cannot_be_is_refused_with_all_that_is_wrong(tmp_path: Path) -> Non
             assert answer.status_code == 401
             url, headers = "/api/fleet/targets", {"Authorization": f"Bearer {client.token}"}
             for ca in ("/etc/passwd", "/no/such"):  # the same answer: no looking around
-                answer = await client.ask("POST", url, {**WEB, "name": "ca", "ca": ca})
-                [told] = answer.json()["error"]["items"]
-                assert told.startswith("ca opens a file of the polling machine; put it into")
+                steps = {"type": "steps", "steps": [{"url": WEB["url"], "ca": ca}]}
+                for given in ({**WEB, "ca": ca}, steps):
+                    answer = await client.ask("POST", url, {**given, "name": "ca"})
+                    [told] = answer.json()["error"]["items"]
+                    assert told.startswith("ca opens a file of the polling machine; put it into")
             half = b'{"name": "x", "labels": {"a": "\\ud800"}}'
             for content in (b'{"name": NaN}', b"[" * 100_000, b'{"a": ' * 5000, b"[1]", half):
                 answer = await client._client.post(url, content=content, headers=headers)

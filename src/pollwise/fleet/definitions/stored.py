@@ -83,7 +83,7 @@ class StoredTables(TargetTables):
     def read(self, table: Mapping[str, Any]) -> Target:
         """The target of a table; WrongDefinition lists everything that is wrong with it."""
         self.problems.clear()
-        if "ca" in table and not self._rules.may_run:  # before anything looks at that path
+        if not self._rules.may_run and _names_file(table):  # before anything looks at that path
             raise WrongDefinition([_NO_FILES])
         self.groups = {name: {} for name in self._file_groups}  # they exist
         group = table.get("group")
@@ -135,6 +135,12 @@ def checked_table(given: Mapping[str, Any]) -> dict[str, Any]:
                 "better ${NAME} for an environment variable of the polling nodes"
             )
     return table
+
+
+def _names_file(table: Mapping[str, Any]) -> bool:
+    steps = table.get("steps")
+    inside = steps if isinstance(steps, list) else ()
+    return any("ca" in each for each in (table, *inside) if isinstance(each, Mapping))
 
 
 def is_encodable(value: Any) -> bool:
