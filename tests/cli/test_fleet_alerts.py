@@ -68,6 +68,20 @@ def fleet(*words: str) -> Any:
 # Alerts
 
 
+def test_status_of_a_fleet_without_channels() -> None:
+    async def polled() -> None:
+        store = SqliteFleetStore("quiet.db")
+        fleet, probe = Fleet(FleetRunOptions(signals=False), store=store), Switches()
+        fleet.add(Target("room", probe, alerts=['value == "fine"']))
+        async with running(fleet):
+            await until(lambda: probe.polls)
+        await store.close()
+
+    asyncio.run(polled())
+    told = json.loads(good("fleet", "status", "--json", "--store", "sqlite:///quiet.db").out)
+    assert (told["open_alerts"], told["unsent_notices"]) == (1, 0)
+
+
 def test_status_counts_alerts_and_what_could_not_be_sent() -> None:
     class Refused(Exception):
         permanent = True

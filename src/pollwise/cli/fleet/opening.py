@@ -21,7 +21,7 @@ from pollwise.alerts.values import PAGE_MAX, AlertFilter
 from pollwise.cli.fleet.views import FleetSnapshot
 from pollwise.cli.output import fail, warn
 from pollwise.cli.running import import_from_here
-from pollwise.errors import ConfigError, did_you_mean
+from pollwise.errors import ConfigError, SchemaError, did_you_mean
 from pollwise.fleet.definitions.stored import ANYTHING, StoredTables
 from pollwise.fleet.file import FleetFile, FleetFileError, read
 from pollwise.fleet.stores.base import FleetStore
@@ -161,8 +161,10 @@ async def _with_alerts(
     outbox = store.outbox() if store.keeps_alerts else None
     if outbox is None:
         return taken
+    unsent = 0
     try:
-        unsent = (await outbox.stats()).dead
+        with suppress(SchemaError):  # a fleet without channels has no outbox
+            unsent = (await outbox.stats()).dead
     finally:
         await outbox.close()
     found = await store.alerts(AlertFilter("open", limit=PAGE_MAX))
