@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +79,10 @@ def test_the_history_of_a_target_for_scripts() -> None:
     assert found["windows"]["7d"]["down"] == pytest.approx(incident["lasted"], abs=1)
     assert found["uptime"] == pytest.approx(1 - incident["lasted"] / 90_000, abs=0.01)
     assert good("fleet", "history", "new", "--store", STORE).out == "new was never polled\n"
+    file = '[[target]]\nname = "newer"\ntype = "tcp"\naddress = "h:1"\n'
+    Path("fleet.toml").write_text(file, "utf-8")
+    assert good("fleet", "history", "newer", "--store", STORE).out == "newer was never polled\n"
+    assert good("fleet", "history", "newer", "--store", STORE, "--json").json()["state"] is None
 
 
 def test_the_uptimes_of_all_targets_the_worst_first() -> None:

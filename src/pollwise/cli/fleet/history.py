@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -27,7 +27,15 @@ from pollwise.cli.output import (
 from pollwise.durations import short
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.fleet.history.as_json import PERCENTILES, history_json, uptimes_json
-from pollwise.fleet.history.values import DAY, HOUR, PeriodState, PollFigures, percent
+from pollwise.fleet.history.values import (
+    DAY,
+    HOUR,
+    NO_POLLS,
+    NO_TIME,
+    PeriodState,
+    PollFigures,
+    percent,
+)
 from pollwise.fleet.history.views import (
     TARGETS_MAX,
     UPTIME_WINDOWS,
@@ -92,7 +100,8 @@ def history(
         else:
             _show_all(found, now)
         return
-    shown = opening.with_store(settings, lambda opened: _one(opened, name, begins, now))
+    planned = [each.name for each in opening.targets_of(settings)]
+    shown = opening.with_store(settings, lambda opened: _one(opened, name, begins, now, planned))
     if as_json:
         windows = uptimes_json(shown.uptimes)["windows"]
         print_json({**history_json(shown.history), "windows": windows})
@@ -112,10 +121,20 @@ async def _all(store: FleetStore, now: float) -> list[Uptimes]:
             return found
 
 
-async def _one(store: FleetStore, name: str, since: float, now: float) -> _Shown:
+async def _one(
+    store: FleetStore, name: str, since: float, now: float, planned: Collection[str]
+) -> _Shown:
+    """planned: the targets of the file, which may not be polled yet."""
     history = await target_history(store, name, since, now)
+    if history is None and name in planned:
+        return _Shown(
+            TargetHistory(name, since, now, None, NO_TIME, NO_POLLS, [], [], []),
+            Uptimes(name, None, None, dict.fromkeys(UPTIME_WINDOWS, NO_TIME)),
+            (),
+            (),
+        )
     if history is None:
-        known = [each.name for each in await store.load()]
+        known = [*planned, *(each.name for each in await store.load())]
         hint = did_you_mean(name, known, "")
         fail(f"this fleet has no target {name!r}{hint and f'; {hint}'}")
         raise typer.Exit(1)
