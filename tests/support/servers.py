@@ -42,6 +42,13 @@ if TYPE_CHECKING:
 OwnPostgres: TypeAlias = "Callable[..., Postgres]"
 OwnRedis: TypeAlias = "Callable[..., Redis]"
 
+#: The sessions of `Postgres.execute`. They end a moment after they were closed, so are not counted.
+ADMINISTRATOR = "administrator of tests"
+OF_CLIENTS = (
+    "FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    f" AND application_name <> '{ADMINISTRATOR}'"
+)
+
 
 def _package(name: str) -> Path:
     found = importlib.util.find_spec(name)  # not imported: importing it would leave folders behind
@@ -163,7 +170,8 @@ class Postgres(Server):
         """Run SQL on a connection of its own, committed; its rows, if it has any."""
         import psycopg
 
-        with psycopg.connect(self.dsn(dbname, user), autocommit=True) as connection:
+        dsn = self.dsn(dbname, user, application_name=ADMINISTRATOR)
+        with psycopg.connect(dsn, autocommit=True) as connection:
             cursor = connection.execute(query, parameters)
             return cursor.fetchall() if cursor.description else []
 
@@ -184,21 +192,13 @@ class Postgres(Server):
         return self.dsn(name)
 
     def sessions(self) -> list[str]:
-        """The application_name of each client's session but the asking one."""
-        rows = self.execute(
-            "SELECT application_name FROM pg_stat_activity"
-            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY pid"
-        )
+        """The application_name of each client's session, without those of `execute`."""
+        rows = self.execute(f"SELECT application_name {OF_CLIENTS} ORDER BY pid")
         return [name for (name,) in rows]
 
     def disconnect_all(self) -> int:
         """End every client's session, as an administrator would (57P01); how many there were."""
-        return len(
-            self.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-            )
-        )
+        return len(self.execute(f"SELECT pg_terminate_backend(pid) {OF_CLIENTS}"))
 
     def standby(self, **settings: object) -> Postgres:
         """A read-only copy that follows this one, started; it ends with this one."""
