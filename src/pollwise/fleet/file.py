@@ -221,8 +221,9 @@ class _FileReader(TargetTables):
             tables[name] = self.with_variables(table, line, where)
             said = [what.removeprefix(f"{where}: ") for _, what in self.problems[before:]]
             unset[name] = tuple(f"{each.partition(':')[0]}:" for each in said)
-            if "url:" in unset[name]:
-                unset[name] += ("the URL ",)
+            for key, start in (("url:", "the URL "), ("secret:", "a secret ")):
+                if key in unset[name]:
+                    unset[name] += (start,)
         self.channels = tables
         routes = self.with_variables(given, self._header_line("alerts"), "alerts")
         self.alert_tables = {"channel": tables, "alerts": routes}

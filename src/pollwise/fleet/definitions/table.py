@@ -86,7 +86,7 @@ class TargetTables:
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._for_views = for_views
-        #: The keys whose variables are unset and need not be set, by whose they are.
+        #: The keys whose variables are unset, by whose they are: nothing else is wrong with them.
         self._unset: dict[str, set[str]] = {}
         self.problems: list[Problem] = []
         #: What each group sets, and the same as written.
@@ -118,9 +118,11 @@ class TargetTables:
     ) -> dict[str, Any]:
         """A table whose `${NAME}` are replaced. where: whose table it is, for errors."""
 
+        unset = self._unset[where] = set()
+
         def missing(key: str, name: str) -> None:
+            unset.add(key)
             if self._for_views and self.may_be_unset(name) and key not in _VIEWED_KEYS:
-                self._unset.setdefault(where, set()).add(key)
                 return
             self.wrong(line, f"{where}: {key}: {self.unset_variable(name)}")
 
