@@ -35,7 +35,13 @@ from pollwise.errors import ConfigError
 from pollwise.fleet.control import note_order
 from pollwise.fleet.goals import Goals, shortfalls
 from pollwise.fleet.stores.base import PENDING_MAX, FleetStore
-from pollwise.fleet.views import TargetState, after_orders, stalest_first, target_json
+from pollwise.fleet.views import (
+    TargetState,
+    after_orders,
+    counted_targets,
+    stalest_first,
+    target_json,
+)
 from pollwise.observe import logs
 from pollwise.runtime.signals import process_ends_on_signals
 from pollwise.settings import load
@@ -370,7 +376,7 @@ def _say_met(facts: Mapping[str, Any]) -> None:
     age = [] if oldest is None else [f"the stalest is {rounded(oldest)} old"]
     if not resting and not age:
         age = ["no success yet"]
-    counted = ", ".join([f"{facts['targets']} targets", *resting, *age])
+    counted = ", ".join([counted_targets(facts["targets"]), *resting, *age])
     say(("meets its goals", "green"), f": {counted}")
 
 
