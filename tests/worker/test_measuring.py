@@ -13,7 +13,8 @@ from pollwise.observe.prometheus import PrometheusSink
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.events import ChoreFailed, Event, Events, KindTally, QueueMeasured
-from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.jobs import Job, NewJob
+from pollwise.worker import Worker, WorkerRunOptions
 from pollwise.worker.measuring import KINDS_SHOWN, OTHER, QueueExporter, QueueMeasurer
 
 HOSTILE = 'a"} 1\\n# {b="'
@@ -174,3 +175,25 @@ async def measure_a_store(url: str, name: str) -> None:
 
 def test_each_kind_of_store_is_measured(shared_url: str, name: str) -> None:
     asyncio.run(measure_a_store(shared_url, name))
+
+
+def test_a_worker_measures_its_queue_if_it_is_asked_to() -> None:
+    async def main() -> list[QueueMeasured]:
+        queue, events, seen = MemoryQueue("q"), Events(quiet=True), []
+        worker = Worker(queue, events=events)
+
+        @worker.handle("mail")
+        async def mail(job: Job) -> None: ...
+
+        def note(event: QueueMeasured) -> None:
+            seen.append(event)
+            worker.stop()
+
+        events.subscribe(note, QueueMeasured)
+        await queue.put(NewJob("later", delay="1h"))
+        async with asyncio.timeout(60):
+            await worker.run(WorkerRunOptions(signals=False, export_queue=True))
+        return seen
+
+    [event] = asyncio.run(main())
+    assert depths(event, "delayed") == {"later": 1}
