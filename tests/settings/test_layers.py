@@ -296,6 +296,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("worker.max_memory", "none", "default"),
         ("worker.recycle_when_full", "false", "default"),
         ("worker.cpu_processes", "none", "default"),
+        ("worker.export_queue", "false", "default"),
         ("worker.metrics_port", "none", "default"),
         ("worker.metrics_host", "127.0.0.1", "default"),
         ("worker.log_level", "info", "default"),
