@@ -25,6 +25,7 @@ from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError
 from pollwise.lab.prices import Price
 from pollwise.observe.health.serving import ASKED, ProcessesHealth, serving_health
+from pollwise.observe.sentry import report_if_initialised
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, PollFinished, all_events, log
 from pollwise.runtime.executor.executor import GIVES_BACK, SETTLE_WITHIN_AT_STOP
@@ -103,6 +104,7 @@ def run_in_processes(
     if own.log_level == "debug":  # PollFinished is for metrics only
         below = [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
         found.events.subscribe(log, *below)
+    report_if_initialised(found.events)
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
         with process_ends_on_signals(), serving_health(found.events, own) as watch:
