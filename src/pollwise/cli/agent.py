@@ -139,7 +139,7 @@ def agent(
     events.subscribe(_show, JobStarted, JobReported)
 
     async def main() -> None:
-        with serving_health(events, settings) as watch:
+        with serving_health(events, settings.health_port, settings.health_host) as watch:
             watch()
             await Agent(options, events=events).run()
 

@@ -95,10 +95,11 @@ def run_in_processes(
     program: the command line of this process, up to its first word in `sys.argv[1:]`.
     """
     own = getattr(settings, section)
+    health_at = own.health_port, own.health_host
     options = _with_settings(found.options, settings, section)
     if processes > 1:
         ports = ports_of(own.metrics_port, processes)
-        with ProcessesHealth.serving(processes, own) as health:
+        with ProcessesHealth.serving(processes, *health_at) as health:
             raise typer.Exit(asyncio.run(Supervisor(ports, program, health).run()))
     stop_with_parent()
     if own.log_level == "debug":  # PollFinished is for metrics only
@@ -107,7 +108,7 @@ def run_in_processes(
     report_if_initialised(found.events)
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
-        with process_ends_on_signals(), serving_health(found.events, own) as watch:
+        with process_ends_on_signals(), serving_health(found.events, *health_at) as watch:
             result = asyncio.run(_run_and_end((run or found.run)(options), watch))
     finally:
         close()

@@ -65,7 +65,8 @@ async def run(
         by_target = settings.metrics_by == "target"
         served = fleet.events, settings.metrics_port, settings.metrics_host
         stack.callback(serve_metrics(*served, by_target=by_target))
-        stack.enter_context(serving_health(fleet.events, settings))()
+        health_at = settings.health_port, settings.health_host
+        stack.enter_context(serving_health(fleet.events, *health_at))()
         targets = TargetSources(
             fleet,
             file,

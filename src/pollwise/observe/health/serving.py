@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
 from pollwise.observe.health.process import Blocked, KnownHealth, ProcessHealth
 from pollwise.observe.health.server import QUESTION_MAX, HealthServer
@@ -32,21 +31,21 @@ STARTING = "starting"
 
 
 @contextmanager
-def serving_health(events: Events, own: Any) -> Iterator[Callable[[], None]]:
+def serving_health(events: Events, port: int | None, host: str) -> Iterator[Callable[[], None]]:
     """Serve the health of what emits the events, within the block, if somebody wants to know.
 
-    own: the settings of the command. Yields a function to be called in the event loop to watch.
+    Yields a function to be called in the event loop to watch.
     """
     asked = os.environ.pop(ASKED, None)  # processes started by handlers must not see it
     supervisor = None if asked is None else socket.socket(fileno=int(asked))
     notifier = Notifier.from_environment()
-    port = own.health_port if supervisor is None else None
+    port = port if supervisor is None else None
     if port is None and notifier is None and supervisor is None:
         yield lambda: None
         return
     health = ProcessHealth()
     with ExitStack() as stack:
-        stack.enter_context(_served(health, port, own.health_host, notifier, supervisor))
+        stack.enter_context(_served(health, port, host, notifier, supervisor))
         stack.callback(health.subscribe(events))
 
         yield lambda: health.watch(asyncio.get_running_loop())
@@ -114,14 +113,14 @@ class ProcessesHealth(KnownHealth):
 
     @classmethod
     @contextmanager
-    def serving(cls, count: int, own: Any) -> Iterator[ProcessesHealth | None]:
+    def serving(cls, count: int, port: int | None, host: str) -> Iterator[ProcessesHealth | None]:
         """Serve the health of `count` processes within the block; None if nobody wants to know."""
         notifier = Notifier.from_environment()
-        if own.health_port is None and notifier is None:
+        if port is None and notifier is None:
             yield None
             return
         health = cls(count)
-        with _served(health, own.health_port, own.health_host, notifier):
+        with _served(health, port, host, notifier):
             yield health
 
     @contextmanager
