@@ -16,7 +16,15 @@ from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.views import FleetSnapshot, fitting, frame, phrase
 from pollwise.cli.live import watch
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
-from pollwise.cli.options import Json, LogFormat, LogLevel, MetricsPort, overrides_of, set_option
+from pollwise.cli.options import (
+    HealthPort,
+    Json,
+    LogFormat,
+    LogLevel,
+    MetricsPort,
+    overrides_of,
+    set_option,
+)
 from pollwise.cli.output import (
     NOTHING,
     fail,
@@ -75,6 +83,7 @@ def run(
         typer.Option(help="Controller store whose tokens the API accepts: sqlite:///farm.db."),
     ] = None,
     metrics_port: MetricsPort = None,
+    health_port: HealthPort = None,
     metrics_by: Annotated[
         str | None, typer.Option(help="What metrics are by: group, or target for each target.")
     ] = None,
@@ -109,6 +118,7 @@ def run(
         api_port=api_port,
         api_tokens=api_tokens,
         metrics_port=metrics_port,
+        health_port=health_port,
         metrics_by=metrics_by,
         preset=preset,
         location=location,
