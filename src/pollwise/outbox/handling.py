@@ -10,7 +10,6 @@ from typing import Any
 
 from pollwise.core.retry import Retry
 from pollwise.errors import Reject, Snooze
-from pollwise.outbox import tracing
 from pollwise.outbox.handlers import FailedRecord, RecordHandler, RecordHandlers
 from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
 from pollwise.outbox.records import Record
@@ -32,6 +31,7 @@ from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.rollups.tally import Tally
+from pollwise.runtime.tracing import w3c
 
 #: Retries of a record that no handler matches: for about ten minutes, in which a relay with its
 #: handler may be deployed. Then the record is dead.
@@ -127,7 +127,7 @@ class Handling:
         if not handlers:
             return self._unhandled(record, lane, progress.of(NO_HANDLER))
         began = self._clock.now()
-        with tracing.attached(record.headers):
+        with w3c.attached(record.headers):
             for handler in handlers:
                 state = progress.of(handler.name)
                 if not state.ended and (not state.due or state.due <= self._now() + SOON):

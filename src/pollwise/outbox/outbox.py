@@ -26,7 +26,6 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, OutboxError
-from pollwise.outbox import tracing
 from pollwise.outbox.handlers import RecordHandlers, check_patterns, record_handler
 from pollwise.outbox.records import DEFAULT_LANE, NewRecord
 from pollwise.outbox.relay import OutboxRunOptions, Relay
@@ -41,6 +40,7 @@ from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
+from pollwise.runtime.tracing import w3c
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -208,7 +208,7 @@ class Outbox:
         def records() -> list[NewRecord]:
             value = payload() if callable(payload) else payload
             made = self._store.checked(_new_records(record, value, key, headers, **more))
-            trace = tracing.current()
+            trace = w3c.current()
             if trace:
                 made = [r if "traceparent" in r.headers else r.with_headers(trace) for r in made]
             return self._store.sealed(made)

@@ -1,8 +1,10 @@
-"""W3C trace context: from the writer's span, in the headers of the record, to the handlers' spans.
+"""W3C trace context: from the span of a put, in the headers of its job or record, to the run.
 
 OpenTelemetry's own W3C propagator writes and reads the headers, not the one that the program
 configured, which may use another format. Without OpenTelemetry nothing happens here, and headers
-pass as they are. A writer never imports it: if the program has not, there can be no current span.
+pass as they are. A put never imports it: if the program has not, there can be no current span.
+
+`pollwise.runtime.tracing.spans` makes the spans.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ class _OpenTelemetry(NamedTuple):
     trace: Any
 
 
-def current() -> dict[str, str]:
+def current(context: Any = None) -> dict[str, str]:
     """The trace context of the current span as headers; empty if there is no span.
 
     A span that is not sampled has a context too, and handlers must see that it is not.
+    context: of OpenTelemetry, if another one than the current.
     """
     headers: dict[str, str] = {}
     installed = _opentelemetry() if "opentelemetry.trace" in sys.modules else None
     if installed is not None:
-        installed.propagator.inject(headers)
+        installed.propagator.inject(headers, context)
     return headers
 
 
@@ -69,6 +72,14 @@ def of(headers: Mapping[str, str]) -> dict[str, str]:
     if TRACESTATE in found and not is_tracestate(found[TRACESTATE]):
         del found[TRACESTATE]
     return found
+
+
+def extracted(headers: Mapping[str, str]) -> Any:
+    """A context of OpenTelemetry with nothing but the trace context in the headers, if any."""
+    installed = _opentelemetry()
+    if installed is None:
+        return None
+    return installed.propagator.extract(headers, installed.context.Context())
 
 
 @contextmanager
