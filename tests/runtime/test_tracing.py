@@ -159,9 +159,8 @@ def test_nothing_of_opentelemetry_is_imported_by_a_writer_without_it() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_opentelemetry_a_handler_runs_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(w3c, "_opentelemetry", lambda: None)
-    with w3c.attached({"traceparent": PARENT}):
-        assert w3c.current() == {}
-    headers = {"traceparent": PARENT, "tracestate": "a=1"}
-    assert w3c.of({**headers, "tenant": "eu"}) == headers, "they pass as they are"
+def test_the_context_in_headers_is_checked() -> None:
+    headers: dict[str, object] = {"traceparent": PARENT, "tracestate": "a=1"}
+    assert w3c.of({**headers, "tenant": "eu"}) == headers
+    assert w3c.of({**headers, "tracestate": "a"}) == {"traceparent": PARENT}
+    assert w3c.of({**headers, "traceparent": "x\0y"}) == w3c.of({"traceparent": 7}) == {}

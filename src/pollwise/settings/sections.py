@@ -44,6 +44,7 @@ MAX_PORT = 65535
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
+TRACE_CONTEXTS = ("link", "parent")
 CODECS = ("zlib", "aes-gcm", "zlib+aes-gcm")
 
 #: What pages hide of payloads. `*token` leaves counts such as `max_tokens` visible.
@@ -109,6 +110,11 @@ RecycleWhenFull = Annotated[
     YesOrNo,
     Field(description="Replace the process when threads that timed out occupy all places."),
 ]
+TraceContext = Annotated[
+    Literal["link", "parent"],
+    ChoiceReader(TRACE_CONTEXTS),
+    Field(description="How the span of a run refers to that of its put; parent for one trace."),
+]
 MetricsPort = Annotated[
     OptionalPort,
     Field(description="The port that serves metrics; 0 takes any free port, none serves none."),
@@ -165,6 +171,7 @@ class WorkerSettings(Section):
     cpu_processes: Annotated[int | None, OptionalReader(IntegerReader(1, MAX_CONCURRENCY))] = (
         setting(None, "How many processes run CPU-bound handlers; none for one of each CPU.")
     )
+    trace_context: TraceContext = "link"
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"
@@ -192,6 +199,7 @@ class OutboxSettings(Section):
     long_interval: LongInterval = 60.0
     max_memory: MaxMemory = None
     recycle_when_full: RecycleWhenFull = False
+    trace_context: TraceContext = "link"
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"

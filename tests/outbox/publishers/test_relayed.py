@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
 from pollwise.core.retry import Retry
 from pollwise.outbox import NewRecord, Outbox
@@ -17,6 +16,7 @@ from pollwise.outbox.publishers import RedisStreamPublisher, WebhookPublisher, v
 from tests.outbox.publishers.receiver import receiving
 from tests.support.kit import Seen
 from tests.support.servers import OwnRedis
+from tests.support.traces import Traces, header_of, id_of, links_of
 
 SECRET = "a-secret-that-nobody-guesses"
 SOON = Retry.fixed("10ms", attempts=3)
@@ -122,25 +122,28 @@ def test_a_broker_that_comes_back_gets_what_it_missed(outbox: Outbox, own_redis:
     asyncio.run(main())
 
 
-def test_the_trace_of_the_writer_reaches_the_receiver(outbox: Outbox, tmp_path: Path) -> None:
+def test_the_trace_of_the_put_reaches_the_receiver(
+    outbox: Outbox, tmp_path: Path, traces: Traces
+) -> None:
     import sqlite3
-
-    tracer = TracerProvider().get_tracer("test")
 
     async def main() -> None:
         await outbox.store.migrate()
         async with receiving() as receiver:
             outbox.handle("*")(WebhookPublisher(receiver.url()))
             connection = sqlite3.connect(tmp_path / "shop.db")
-            with tracer.start_as_current_span("write") as span, connection:
+            with connection:
                 connection.execute("BEGIN")
                 outbox.put(connection, "order.placed", {"id": 17})
             connection.close()
             async with outbox.running():
                 await until(outbox, nothing_left)
-            parent = json.loads(receiver.requests[0].body)["traceparent"]
-            context = span.get_span_context()
-            assert parent.startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-")
+            [request] = receiver.requests
+        sent, ran = traces.one("send outbox:default"), traces.one("process outbox:default")
+        created, hop = json.loads(request.body)["traceparent"], dict(request.headers)["traceparent"]
+        assert created == header_of(sent)
+        assert hop == header_of(ran)
+        assert links_of(ran) == [id_of(sent)]
         await outbox.close()
 
     asyncio.run(main())

@@ -18,6 +18,7 @@ from pollwise.cli.options import (
     Processes,
     RecycleWhenFull,
     StrategyName,
+    TraceContext,
     overrides_of,
     set_option,
 )
@@ -55,6 +56,7 @@ def worker(
         int | None,
         typer.Option(help="How many processes run handlers with process=True; else one per CPU."),
     ] = None,
+    trace_context: TraceContext = None,
     once: Annotated[
         bool,
         typer.Option("--once", help="Run the jobs that are ready, then exit; 1 if any failed."),
@@ -79,7 +81,7 @@ def worker(
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
-    flags |= {"cpu_processes": cpu_processes, "grace": grace}
+    flags |= {"cpu_processes": cpu_processes, "grace": grace, "trace_context": trace_context}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
     if reload_dir and not reload:
         raise ConfigError("--reload-dir needs --reload")

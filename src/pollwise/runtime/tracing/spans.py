@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from hashlib import blake2s
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pollwise.errors import Cancelled, Snooze
 from pollwise.runtime.jobs import MAX_HEADER_BYTES, NewJob
@@ -27,6 +27,11 @@ SYSTEM = "pollwise"
 KEY_HASH_BYTES = 6
 #: How many links a span has at most.
 LINKS_MAX = 128
+
+#: How the span of a run refers to the span of the put. "link": it has a link to it, in a trace of
+#: its own. "parent": it is its child, in one trace.
+TraceContext = Literal["link", "parent"]
+TRACE_CONTEXTS: tuple[TraceContext, ...] = ("link", "parent")
 
 T = TypeVar("T")
 
@@ -86,15 +91,16 @@ class SendSpan(Generic[T]):
         else:
             attributes["messaging.batch.message_count"] = len(items)
         own = [each for each in items if w3c.TRACEPARENT in _headers(each)]
+        passed_on = len(own) == len(items)  # somebody else's span created them
         self._span = self._tracer.start_span(
             f"send {self._queue}",
-            kind=trace.SpanKind.PRODUCER,
+            kind=trace.SpanKind.CLIENT if passed_on else trace.SpanKind.PRODUCER,
             attributes=attributes,
             links=_links(map(_headers, own)),
         )
-        if not self._headers or len(own) == len(items):
-            return items
         context = w3c.current(trace.set_span_in_context(self._span))
+        if passed_on or not self._headers or not context:
+            return items
         return [
             each if w3c.TRACEPARENT in _headers(each) else self._add(each, context)
             for each in items
@@ -156,13 +162,14 @@ def with_headers(job: NewJob, headers: Mapping[str, str]) -> NewJob:
 
 @contextmanager
 def process_span(
-    tracer: Any, queue: str, item: Any, attempt: int, wait: float, *, parent: bool
+    tracer: Any, queue: str, item: Any, attempt: int, wait: float, relation: TraceContext
 ) -> Iterator[Any]:
     """The consumer span of one run, current within the block.
 
     item: the job or the record. wait: how long it had been due, in seconds.
-    parent: the span of the put is the parent; else there is a link to it, in a trace of its own.
+    relation: to the span of the put; see `TraceContext`.
     """
+    parent = relation == "parent"
     trace, context = sys.modules["opentelemetry.trace"], sys.modules["opentelemetry.context"]
     attributes = _about(queue, "process") | _of_item(item)
     attributes |= {
@@ -194,7 +201,7 @@ def process_span(
 def settle_failed(
     queue: str, took: float, error: str, headers: Iterable[Mapping[str, str]], count: int
 ) -> None:
-    """Record the span of a settle call that failed or was refused; others have none.
+    """Record the span of a settle call that failed, or that lost leases; others have none.
 
     took: how long the call took, in seconds. error: the type of the error.
     count: how many claims it concerns; headers: of their jobs.
@@ -214,22 +221,36 @@ def settle_failed(
     span.end(now)
 
 
-@contextmanager
-def request_span(tracer: Any, method: str, url: str, host: str) -> Iterator[tuple[Any, Any]]:
-    """The client span of an HTTP request, and the headers with its context.
+class RequestSpan:
+    """The client span of an HTTP request.
 
-    url: without secrets.
+    url: without secrets; None if it is not known to have none.
     """
-    trace = sys.modules["opentelemetry.trace"]
-    about = {"http.request.method": method, "url.full": url, "server.address": host}
-    span = tracer.start_span(method, kind=trace.SpanKind.CLIENT, attributes=about)
-    try:
-        yield span, w3c.current(trace.set_span_in_context(span))
-    except BaseException as error:
-        mark_failed(span, error)
-        raise
-    finally:
-        span.end()
+
+    def __init__(self, tracer: Any, method: str, host: str, url: str | None) -> None:
+        self._trace = sys.modules["opentelemetry.trace"]
+        about = {"http.request.method": method, "server.address": host}
+        about |= {} if url is None else {"url.full": url}
+        kind = self._trace.SpanKind.CLIENT
+        self._span = tracer.start_span(method, kind=kind, attributes=about)
+
+    def headers(self) -> dict[str, str]:
+        """The headers with its context."""
+        return w3c.current(self._trace.set_span_in_context(self._span))
+
+    def answered(self, status: int) -> None:
+        """Note the status of the answer."""
+        self._span.set_attribute("http.response.status_code", status)
+        if status >= 400:
+            _mark(self._span, str(status))
+
+    def __enter__(self) -> RequestSpan:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if error is not None:
+            mark_failed(self._span, error)
+        self._span.end()
 
 
 def mark_failed(span: Any, error: BaseException) -> None:
@@ -238,11 +259,10 @@ def mark_failed(span: Any, error: BaseException) -> None:
 
 
 def type_of(error: BaseException) -> str:
-    """The name of the class of an error, with its module."""
+    """The name of the class of an error, with its module; also of one in another process."""
     kind = type(error)
-    if kind.__module__ in ("builtins", "pollwise.worker.processes.failures"):
-        return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    name = getattr(error, "remote_type", f"{kind.__module__}.{kind.__qualname__}")
+    return name.removeprefix("builtins.")
 
 
 def _mark(span: Any, error: str) -> None:
