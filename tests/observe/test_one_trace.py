@@ -31,11 +31,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from pollwise import Job, NewJob, Worker
 from pollwise.agent.folder import AgentFolder
 from pollwise.agent.job import AgentJob, AgentRun
-from pollwise.agent.link import ControllerLink, TokenSource
+from pollwise.agent.link import ControllerLink
 from pollwise.agent.options import AgentOptions
 from pollwise.outbox import Outbox, OutboxRunOptions
 from pollwise.outbox.publishers import RabbitPublisher
-from pollwise.queues.http.client import ControllerClient
+from pollwise.queues.http.client import ControllerClient, TokenSource
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import Clock
 from tests.controller.farm import Farm, farm_on
@@ -118,8 +118,7 @@ async def follow_an_order(farm: Farm, rabbitmq: RabbitMQ, folder: Path, collecto
 
     @app.post("/orders")
     def order() -> dict[str, Any]:
-        # As an instrumentation of FastAPI does around it.
-        with tracer.start_as_current_span("POST /orders"):
+        with tracer.start_as_current_span("place order"):
             connection = sqlite3.connect(database)
             with connection:
                 connection.execute("BEGIN")
@@ -154,7 +153,7 @@ async def follow_an_order(farm: Farm, rabbitmq: RabbitMQ, folder: Path, collecto
         async with worker.running():
             await shipped.wait()
         agent = await farm.register()
-        [work] = (await agent.poll())["jobs"]
+        work = await agent.job()
         await run_command(work, folder / "agent", collector)
     await outbox.close()
 
@@ -181,8 +180,8 @@ def test_one_order_is_one_trace(
     by_id = {span.span_id: span for span in spans}
     while path[-1].parent_span_id:
         path.append(by_id[path[-1].parent_span_id])
-    assert [span.name for span in reversed(path)] == [
-        "POST /orders",
+    expected = [
+        "place order",
         "send outbox:default",
         "process outbox:default",
         "consume",
@@ -191,4 +190,6 @@ def test_one_order_is_one_trace(
         "send labels",
         "print label",
     ]
+    # FastAPI makes spans of its own around ours, in versions that can.
+    assert [span.name for span in reversed(path) if span.name in expected] == expected
     assert {span.trace_id for span in path} == {last.trace_id}

@@ -42,12 +42,14 @@ def links_of(span: ReadableSpan) -> list[int]:
 
 def id_of(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.span_id
+    found: int = span.context.span_id
+    return found
 
 
 def trace_of(span: ReadableSpan) -> int:
     assert span.context is not None
-    return span.context.trace_id
+    found: int = span.context.trace_id
+    return found
 
 
 def parent_of(span: ReadableSpan) -> int | None:
