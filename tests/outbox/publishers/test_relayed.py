@@ -11,8 +11,13 @@ from typing import Any
 import pytest
 
 from pollwise.core.retry import Retry
+from pollwise.errors import PublishError
 from pollwise.outbox import NewRecord, Outbox
-from pollwise.outbox.publishers import RedisStreamPublisher, WebhookPublisher, verify
+from pollwise.outbox.envelope import Message
+from pollwise.outbox.publishers import Publisher, RedisStreamPublisher, WebhookPublisher, verify
+from pollwise.outbox.publishers.aws import attributes
+from pollwise.outbox.records import Record
+from tests.outbox.publishers.kit import TRACEPARENT, publish, record
 from tests.outbox.publishers.receiver import receiving
 from tests.support.kit import Seen
 from tests.support.servers import OwnRedis
@@ -147,3 +152,28 @@ def test_the_trace_of_the_put_reaches_the_receiver(
         await outbox.close()
 
     asyncio.run(main())
+
+
+def test_every_transport_gets_the_header_of_the_trace() -> None:
+    sent: list[Message] = []
+
+    class Kept(Publisher[None]):
+        async def _open(self) -> None: ...
+
+        async def _send(self, client: None, record: Record, message: Message) -> None:
+            sent.append(message)
+
+        async def _close(self, client: None) -> None: ...
+
+        def _explained(self, error: Exception) -> PublishError:
+            raise error
+
+    trace = {"traceparent": TRACEPARENT, "tracestate": "a=1"}
+    for headers in (trace, {"traceparent": "forged"}, {}):
+        publish(Kept("kept", "here", [], {}), record(headers=headers))
+    assert [dict(each.headers) for each in sent] == [trace, {}, {}]
+    crowded = {f"X-{n}": "1" for n in range(9)}
+    assert set(attributes(Message(b"", headers=crowded | trace), {}, "here")) == {
+        *crowded,
+        "content-type",
+    }
