@@ -32,6 +32,7 @@ from tests.support.clouds import MiniStack
 from tests.support.daemons import Missing
 from tests.support.kafka import Kafka
 from tests.support.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
+from tests.support.traces import Traces
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -142,6 +143,15 @@ def kafka() -> Iterator[Kafka]:
     """A mock cluster of Kafka, shared: each test has a topic of its own."""
     with Kafka() as kafka:
         yield kafka
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traces]:
+    """The program has configured a tracer provider, and these are its spans."""
+    traces = Traces()
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", traces.provider)
+    yield traces
+    traces.provider.shutdown()
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.variables import NO_SETTINGS
 from tests.support.daemons import wait_until
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 SH = "/bin/sh"
 
 
@@ -235,6 +237,25 @@ def test_what_a_command_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert environ["POLLWISE_JOB_KIND"] == "build"
     assert environ["POLLWISE_PAYLOAD"] == payload
     assert "hunter2" not in json.dumps(environ)
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({"traceparent": TRACEPARENT, "tracestate": "a=1"}, [TRACEPARENT, "a=1"]),
+        ({"traceparent": TRACEPARENT, "tracestate": "a\n"}, [TRACEPARENT, None]),
+        ({"traceparent": "$(touch /tmp/no)", "tracestate": "a=1", "path": "/no"}, [None, None]),
+        ({"traceparent": 7}, [None, None]),
+        ("traceparent", [None, None]),
+        (None, [None, None]),
+    ],
+)
+def test_a_command_finds_the_trace_of_its_put_if_it_is_valid(
+    headers: object, found: list[str | None]
+) -> None:
+    work = AgentJob.of({"id": "0a1b", "headers": headers})
+    assert [work.trace.get("traceparent"), work.trace.get("tracestate")] == found
+    assert work.trace.keys() <= {"traceparent", "tracestate"}
 
 
 def test_artefacts_are_those_that_match_and_none_from_elsewhere(tmp_path: Path) -> None:

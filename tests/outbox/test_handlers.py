@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry import trace
 
 from pollwise.errors import HandlerError
 from pollwise.outbox import NewRecord, Outbox
@@ -17,6 +18,7 @@ from pollwise.outbox.progress import HandlerProgress, RecordProgress
 from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from tests.outbox.relays import Bench
+from tests.support.traces import Traces
 
 
 @pytest.mark.parametrize(
@@ -132,14 +134,13 @@ def test_a_fresh_record_keeps_what_is_done_only() -> None:
     assert fresh.of("gave up") == fresh.of("waits") == HandlerProgress()
 
 
-def test_the_trace_context_of_the_writer_is_current_in_handlers() -> None:
-    trace = pytest.importorskip("opentelemetry.trace")
+def test_the_trace_of_the_put_goes_on_in_handlers(traces: Traces) -> None:
     bench = Bench()
     seen: list[tuple[str, int]] = []
     parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
     async def main() -> None:
-        outbox = bench.outbox()
+        outbox = bench.outbox(trace_context="parent")
 
         @outbox.handle("*")
         async def inside(record: Record) -> None:

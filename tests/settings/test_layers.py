@@ -41,6 +41,7 @@ def test_the_defaults_are_those_of_the_worker(folder: Folder) -> None:
     assert worker.timeout == options.timeout
     assert (worker.max_jobs, worker.max_memory) == (options.max_jobs, options.max_memory)
     assert worker.recycle_when_full == options.recycle_when_full
+    assert worker.trace_context == options.trace_context
     assert worker.polling == options.polling
 
 
@@ -52,6 +53,7 @@ def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
     assert (outbox.timeout, outbox.long_interval) == (options.timeout, options.long_interval)
     assert outbox.max_memory == options.max_memory
     assert outbox.recycle_when_full == options.recycle_when_full
+    assert outbox.trace_context == options.trace_context
     assert outbox.polling == options.polling == BatchFill("1s", "8s")
 
 
@@ -273,6 +275,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("outbox.long_interval", "1m", "default"),
         ("outbox.max_memory", "none", "default"),
         ("outbox.recycle_when_full", "false", "default"),
+        ("outbox.trace_context", "link", "default"),
         ("outbox.metrics_port", "none", "default"),
         ("outbox.metrics_host", "127.0.0.1", "default"),
         ("outbox.health_port", "none", "default"),
@@ -299,6 +302,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("worker.recycle_when_full", "false", "default"),
         ("worker.cpu_processes", "none", "default"),
         ("worker.export_queue", "false", "default"),
+        ("worker.trace_context", "link", "default"),
         ("worker.metrics_port", "none", "default"),
         ("worker.metrics_host", "127.0.0.1", "default"),
         ("worker.health_port", "none", "default"),

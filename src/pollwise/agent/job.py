@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -31,6 +31,7 @@ from pollwise.queues.http.client import NoAnswer, RequestRefused
 from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.threads import DaemonThreads
+from pollwise.runtime.tracing import w3c
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ CUTS_MAX = 5
 
 @dataclass(frozen=True)
 class AgentJob:
-    """A job as the controller hands it out."""
+    """A job as the controller hands it out. trace: the trace context of its put, if it is valid."""
 
     id: str
     kind: str
@@ -58,13 +59,14 @@ class AgentJob:
     attempts: int
     timeout: float | None
     inputs: tuple[str, ...]
+    trace: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, given: Any) -> AgentJob:
         """Raises `LookupError`, `TypeError` or `ValueError` for something else."""
         if not isinstance(given, dict) or not is_id(given["id"]):
             raise ValueError("this is not a job")
-        timeout = given.get("timeout_s")
+        timeout, headers = given.get("timeout_s"), given.get("headers")
         return cls(
             id=given["id"],
             kind=str(given.get("kind", "")),
@@ -73,6 +75,7 @@ class AgentJob:
             attempts=int(given.get("attempts", 1)),
             timeout=None if timeout is None else float(timeout),
             inputs=tuple(map(str, given.get("inputs") or ())),
+            trace=w3c.of(headers) if isinstance(headers, dict) else {},
         )
 
 
@@ -340,6 +343,7 @@ class AgentRun:
         environ = passed_environ(self._options.env, os.environ)
         if self._user is not None:
             environ |= self._user.environ()
+        environ |= {name.upper(): text for name, text in self.work.trace.items()}
         return environ | {
             variables.CONTROLLER: self._link.base,
             variables.JOB_ID: self.work.id,

@@ -41,6 +41,10 @@ RecycleWhenFull = Annotated[
         help="Replace a process whose places are all occupied by threads that timed out.",
     ),
 ]
+TraceContext = Annotated[
+    str | None,
+    typer.Option(help="How a run's span refers to that of its put: link, or parent for one trace."),
+]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

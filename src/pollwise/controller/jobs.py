@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from itertools import islice
@@ -18,6 +18,7 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, JobPut
 from pollwise.runtime.jobs import DELAY_MAX, Job, JobInfo, NewJob
+from pollwise.runtime.tracing import w3c
 
 #: The longest timeout of a job, in seconds.
 TIMEOUT_MAX = 7 * 86400.0
@@ -53,11 +54,16 @@ class BadJobs(JobError):
 
 
 def new_job(
-    given: object, options: ControllerOptions, by: str = "", inputs: str | None = None
+    given: object,
+    options: ControllerOptions,
+    by: str = "",
+    inputs: str | None = None,
+    request: Mapping[str, str] | None = None,
 ) -> NewJob:
     """The job of the queue for what came in, checked; raises `JobError`.
 
     inputs: the folder of the files that come with it.
+    request: the headers of its HTTP request; their trace context is the job's if it has none.
     """
     if not isinstance(given, dict):
         raise JobError('a job is an object, such as {"kind": "build", "payload": {"ref": "main"}}')
@@ -74,6 +80,8 @@ def new_job(
     headers = given.get("headers") or {}
     if not isinstance(headers, dict) or any(str(name).startswith(OURS) for name in headers):
         raise JobError(f"headers must be an object of text, without names that begin with {OURS}")
+    if request is not None and w3c.TRACEPARENT not in headers:
+        headers = {**headers, **w3c.of(request)}
     terms = JobTerms(
         matching.checked_kind(given["kind"]),
         requires,
@@ -180,7 +188,11 @@ class Jobs:
         return JobInfo(record, "delayed" if due > now else "ready", due, None)
 
     async def put_all(
-        self, given: Sequence[object], options: ControllerOptions, by: str
+        self,
+        given: Sequence[object],
+        options: ControllerOptions,
+        by: str,
+        request: Mapping[str, str] | None = None,
     ) -> tuple[list[str], int]:
         """Put a list of jobs, all or none; their ids, and how many of them are new.
 
@@ -192,7 +204,7 @@ class Jobs:
         bad: list[tuple[int, str]] = []
         for index, each in enumerate(given):
             try:
-                batch += self._queue.check_jobs(new_job(each, options, by))
+                batch += self._queue.check_jobs(new_job(each, options, by, None, request))
             except JobError as error:
                 bad.append((index, str(error)))
         if bad:

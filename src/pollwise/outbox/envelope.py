@@ -17,8 +17,8 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from pollwise.errors import ConfigError
-from pollwise.outbox import tracing
 from pollwise.outbox.records import Record
+from pollwise.runtime.tracing import w3c
 
 Mode = Literal["structured", "binary"]
 
@@ -111,10 +111,10 @@ class CloudEvents:
             attributes["subject"] = attributes["partitionkey"] = record.key
         if self.dataschema is not None:
             attributes["dataschema"] = self.dataschema
-        attributes |= tracing.of(record.headers)
+        attributes |= w3c.of(record.headers)
         headers = {}
         for name, value in record.headers.items():
-            if name in (tracing.TRACEPARENT, tracing.TRACESTATE):
+            if name in (w3c.TRACEPARENT, w3c.TRACESTATE):
                 continue  # already an attribute, or not valid
             if name not in _ATTRIBUTES and _EXTENSION.fullmatch(name) and value:
                 attributes[name] = value

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pollwise.core.retry import Retry
 from pollwise.errors import Reject, Snooze
-from pollwise.outbox import tracing
 from pollwise.outbox.handlers import FailedRecord, RecordHandler, RecordHandlers
 from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
 from pollwise.outbox.records import Record
@@ -33,6 +33,7 @@ from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.rollups.tally import Tally
+from pollwise.runtime.tracing import spans
 
 #: Retries of a record that no handler matches: for about ten minutes, in which a relay with its
 #: handler may be deployed. Then the record is dead.
@@ -69,6 +70,8 @@ class _Attempt:
     lane: str
     #: Whether this attempt decides if the handler's breaker closes.
     trial: bool = False
+    #: Of OpenTelemetry, if the program uses it.
+    span: Any = None
 
 
 class Handling:
@@ -78,6 +81,7 @@ class Handling:
     now: returns the time by the store's clock.
     tally: counts records for the history: those that are completed, each failure of a handler, and
         those that die.
+    trace_context: how the span of a record refers to the span of its put.
     """
 
     def __init__(
@@ -92,6 +96,7 @@ class Handling:
         timeout: float | None,
         now: Callable[[], float],
         tally: Tally,
+        trace_context: spans.TraceContext = "link",
     ) -> None:
         self._relay = relay
         self._source = source
@@ -102,6 +107,7 @@ class Handling:
         self._random = rng
         self._now = now
         self._tally = tally
+        self._trace_context = trace_context
         self._reported: set[str] = set()
         self._locked = LockedReports(clock)
 
@@ -128,14 +134,13 @@ class Handling:
         if not handlers:
             return self._unhandled(record, lane, progress.of(NO_HANDLER))
         began = self._clock.now()
-        with tracing.attached(record.headers):
-            for handler in handlers:
-                state = progress.of(handler.name)
-                if not state.ended and (not state.due or state.due <= self._now() + SOON):
+        states = [progress.of(handler.name) for handler in handlers]
+        with self._span(record, states) as span:
+            for handler, state in zip(handlers, states, strict=True):
+                if self._is_due(state):
                     if held.ended:  # a handler ignored its cancellation; do not call the others
                         raise asyncio.CancelledError
-                    await self._attempt(_Attempt(record, handler, state, held, lane))
-        states = [progress.of(handler.name) for handler in handlers]
+                    await self._attempt(_Attempt(record, handler, state, held, lane, span=span))
         if not all(state.ended in ("done", "fell back") for state in states):
             return self._unfinished(record, lane, states, handlers)
         now = self._clock.now()
@@ -145,6 +150,20 @@ class Handling:
             done = _ended(handlers, states, "done")
             self._emit(RecordHandled, record, lane, lag, now - began, done)
         return None
+
+    def _is_due(self, state: HandlerProgress) -> bool:
+        return not state.ended and (not state.due or state.due <= self._now() + SOON)
+
+    def _span(self, record: Record, states: list[HandlerProgress]) -> Any:
+        """The span of a record's run; none if no handler is due."""
+        tracer = spans.tracer()
+        due = [] if tracer is None else [each for each in states if self._is_due(each)]
+        if not due:
+            return nullcontext()
+        attempt = 1 + max(each.attempts for each in due)
+        wait = max(self._now() - record.created_at, 0.0)
+        about = (self._source, record, attempt, wait, self._trace_context)
+        return spans.process_span(tracer, *about)
 
     def _unfinished(
         self,
@@ -199,6 +218,8 @@ class Handling:
                     self._breakers.inconclusive(handler.name, work.trial)
                     raise
                 if not isinstance(error, Snooze):
+                    if work.span is not None:
+                        spans.mark_failed(work.span, error)
                     now = self._clock.now()
                     self._tally.failed(now, record.kind, now - began)
                 self._failed(work, error)

@@ -26,7 +26,6 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, OutboxError
-from pollwise.outbox import tracing
 from pollwise.outbox.handlers import RecordHandlers, check_patterns, record_handler
 from pollwise.outbox.records import DEFAULT_LANE, NewRecord
 from pollwise.outbox.relay import OutboxRunOptions, Relay
@@ -41,6 +40,7 @@ from pollwise.runtime.executor.recycling import check_memory_limit
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
+from pollwise.runtime.tracing import spans
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -204,17 +204,19 @@ class Outbox:
             )
 
         more = {"delay": delay, "at": at, "unique": unique}
+        tracer = spans.tracer()
+        span = None if tracer is None else self._store.send_span(tracer)
 
         def records() -> list[NewRecord]:
             value = payload() if callable(payload) else payload
             made = self._store.checked(_new_records(record, value, key, headers, **more))
-            trace = tracing.current()
-            if trace:
-                made = [r if "traceparent" in r.headers else r.with_headers(trace) for r in made]
-            return self._store.sealed(made)
+            return self._store.sealed(span.begin(made) if span is not None and made else made)
 
-        later = callable(payload) and isinstance(record, str)
-        put = writing.put(self._store.target(), tx, records if later else records())
+        def write() -> Any:
+            later = callable(payload) and isinstance(record, str)
+            return writing.put(self._store.target(), tx, records if later else records())
+
+        put = write() if span is None else span.around(write)
         if eager:
             writing.on_commit(tx, self.wake)
         return put

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pollwise.outbox.records import PROGRESS_BYTES_MAX, KeyClaim
+from pollwise.outbox.records import PROGRESS_BYTES_MAX, KeyAction, KeyClaim, KeySettlement
+from pollwise.runtime.executor.work import Held
 
 #: The longest error that is stored for one handler, in characters.
 ERROR_MAX = 300
@@ -182,3 +183,32 @@ def reason(deaths: int) -> str:
 
 def suspect_wait(rng: random.Random) -> float:
     return rng.random() * SUSPECT_WAIT_MAX
+
+
+@dataclass(slots=True, eq=False)
+class HeldKey(Held):
+    """A claimed key, until it is settled.
+
+    done: how many records of the claim are completed.
+    progress: what the handlers have done with the next record, once they have begun.
+    """
+
+    claim: KeyClaim
+    done: int = 0
+    progress: RecordProgress | None = None
+
+    def headers(self) -> list[Mapping[str, str]]:
+        return [item.record.headers for item in self.claim.records]
+
+    def end(
+        self, action: KeyAction = "give_back", delay: float = 0.0, error: str | None = None
+    ) -> KeySettlement:
+        """The settlement of the claim, with what was done so far."""
+        if self.done == len(self.claim.records):
+            return KeySettlement(self.claim, self.done)
+        item, known = self.claim.records[self.done], self.progress
+        if item.retried and known is None:
+            known = RecordProgress.read(item.progress, retried=True)
+        changed = known is not None and (known or item.retried)  # writing it clears `retried`
+        progress = known.text() if known is not None and changed else None
+        return KeySettlement(self.claim, self.done, action, delay, error, progress)

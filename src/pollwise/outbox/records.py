@@ -116,9 +116,12 @@ class NewRecord:
         object.__setattr__(sealed, "encoded", encoded)
         return sealed
 
-    def with_headers(self, headers: Mapping[str, str]) -> NewRecord:
-        """A copy with more headers; the record's own headers win."""
-        return replace(self, headers={**headers, **self.headers})
+    def with_trace(self, headers: Mapping[str, str]) -> NewRecord:
+        """A copy with more headers; the record itself if they do not fit."""
+        try:
+            return replace(self, headers={**self.headers, **headers})
+        except OutboxError:
+            return self
 
 
 @dataclass(frozen=True, slots=True)

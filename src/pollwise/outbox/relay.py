@@ -25,13 +25,14 @@ from pollwise.outbox.lanes import to_lanes
 from pollwise.outbox.other_relays import ANNOUNCE_AGAIN, ANNOUNCE_EVERY, OtherRelays
 from pollwise.outbox.progress import (
     DEATHS_MAX,
+    HeldKey,
     RecordProgress,
     deaths_of,
     is_suspect,
     reason,
     suspect_wait,
 )
-from pollwise.outbox.records import KeyAction, KeyClaim, KeySettlement
+from pollwise.outbox.records import KeyClaim, KeySettlement
 from pollwise.outbox.stores.base import MAX_PER_KEY, OutboxStore
 from pollwise.queues.views import MEASURED_MAX
 from pollwise.runtime.clock import Clock
@@ -52,7 +53,6 @@ from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.starting import RunOptions, check_whole
-from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Renewal
 from pollwise.runtime.loop import POLL_RETRY, Batch
 
@@ -96,6 +96,8 @@ class OutboxRunOptions(RunOptions):
     max_memory: stop when the process uses more than this many bytes, so that a fresh process takes
         over; `Outbox.recycled` says why.
     recycle_when_full: the same when threads of handlers that timed out occupy all places.
+    trace_context: how the OpenTelemetry span of a record refers to the span of its put: "link", or
+        "parent" for one trace.
     check_patterns: at the start, report the patterns of handlers that match none of the records.
     """
 
@@ -115,32 +117,6 @@ class OutboxRunOptions(RunOptions):
             )
         check_whole(self.batch, "batch", 1, MAX_KEYS)
         check_whole(self.records_per_key, "records_per_key", 1, MAX_PER_KEY)
-
-
-@dataclass(slots=True, eq=False)
-class HeldKey(Held):
-    """A claimed key, until it is settled.
-
-    done: how many records of the claim are completed.
-    progress: what the handlers have done with the next record, once they have begun.
-    """
-
-    claim: KeyClaim
-    done: int = 0
-    progress: RecordProgress | None = None
-
-    def end(
-        self, action: KeyAction = "give_back", delay: float = 0.0, error: str | None = None
-    ) -> KeySettlement:
-        """The settlement of the claim, with what was done so far."""
-        if self.done == len(self.claim.records):
-            return KeySettlement(self.claim, self.done)
-        item, known = self.claim.records[self.done], self.progress
-        if item.retried and known is None:
-            known = RecordProgress.read(item.progress, retried=True)
-        changed = known is not None and (known or item.retried)  # writing it clears `retried`
-        progress = known.text() if known is not None and changed else None
-        return KeySettlement(self.claim, self.done, action, delay, error, progress)
 
 
 class Relay:
@@ -186,6 +162,7 @@ class Relay:
             None if options.timeout is None else seconds(options.timeout, "timeout"),
             lambda: clock.now() + self._ahead,
             self._tally,
+            options.trace_context,
         )
         self._suspect: HeldKey | None = None  # the suspect that is handled, and those put back
         self._other_suspects: set[str] = set()

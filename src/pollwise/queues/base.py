@@ -44,6 +44,7 @@ from pollwise.runtime.store import (
     distinct,
     once_each,
 )
+from pollwise.runtime.tracing import spans
 
 #: The maximum size of a payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
@@ -106,9 +107,21 @@ class Queue(ViewedStore):
 
     async def put_counted(self, jobs: NewJob | Iterable[NewJob]) -> tuple[list[str], int]:
         """As `put`; also returns how many jobs are new, not repeats of a `unique`."""
-        batch = self.sealed(self.check_jobs(jobs))
+        batch = self.check_jobs(jobs)
         if not batch:
             return [], 0
+        tracer = spans.tracer()
+        if tracer is None:
+            return await self.put_checked(batch)
+        span = self.send_span(tracer)
+        with span.ended():
+            ids, fresh = await self.put_checked(span.begin(batch))
+        span.end(ids)
+        return ids, fresh
+
+    async def put_checked(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        """As `put_counted`, without a span; for jobs that `check_jobs` returned."""
+        batch = self.sealed(jobs)
         ids, fresh = await self._put(batch)
         if fresh:
             kinds = {job.kind for job in batch}
@@ -277,6 +290,10 @@ class Queue(ViewedStore):
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
         """Checked jobs as a store puts them: encoded by the codec, if there is one."""
         return self._sealing.jobs(jobs, self._check_size)
+
+    def send_span(self, tracer: Any) -> spans.SendSpan[NewJob]:
+        """The span of a put."""
+        return spans.send_span(tracer, self.name, headers=self.capabilities.headers)
 
     def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
         """Put checked and sealed jobs in the calling thread, and send hints to other processes.

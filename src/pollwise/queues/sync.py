@@ -29,6 +29,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks
 from pollwise.runtime.jobs import NewJob
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs
+from pollwise.runtime.tracing import spans
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,8 +84,14 @@ class SyncQueue:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
         queue = self._queue_here()
         batch = queue.check_jobs(jobs)
-        ids = self._put_here(queue, queue.sealed(batch)) if batch else []
-        return self._run(queue, queue.put(batch)) if ids is None else ids
+        tracer = spans.tracer() if batch else None
+        if tracer is None:
+            return self._put_checked(queue, batch) if batch else []
+        span = queue.send_span(tracer)
+        with span.ended():
+            ids = self._put_checked(queue, span.begin(batch))
+        span.end(ids)
+        return ids
 
     get = blocking(Queue.get)
     result = blocking(Queue.result)
@@ -139,6 +146,10 @@ class SyncQueue:
 
     def _run(self, queue: Queue, call: Coroutine[Any, Any, T]) -> T:
         return run_in(background_loop(), call)
+
+    def _put_checked(self, queue: Queue, jobs: list[NewJob]) -> list[str]:
+        ids = self._put_here(queue, queue.sealed(jobs))
+        return self._run(queue, queue.put_checked(jobs))[0] if ids is None else ids
 
     def _put_here(self, queue: Queue, jobs: list[NewJob]) -> list[str] | None:
         return queue.put_here(jobs, background_loop())

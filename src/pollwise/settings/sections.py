@@ -44,6 +44,7 @@ MAX_PORT = 65535
 
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
+TRACE_CONTEXTS = ("link", "parent")
 CODECS = ("zlib", "aes-gcm", "zlib+aes-gcm")
 
 #: What pages hide of payloads. `*token` leaves counts such as `max_tokens` visible.
@@ -108,6 +109,11 @@ MaxMemory = Annotated[
 RecycleWhenFull = Annotated[
     YesOrNo,
     Field(description="Replace the process when threads that timed out occupy all places."),
+]
+TraceContext = Annotated[
+    Literal["link", "parent"],
+    ChoiceReader(TRACE_CONTEXTS),
+    Field(description="How the span of a run refers to that of its put; parent for one trace."),
 ]
 MetricsPort = Annotated[
     OptionalPort,
@@ -176,6 +182,7 @@ class WorkerSettings(Section):
     export_queue: YesOrNo = setting(
         False, "Measure the queue every 15 seconds for metrics; one worker of a queue is enough."
     )
+    trace_context: TraceContext = "link"
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     health_port: HealthPort = None
@@ -205,6 +212,7 @@ class OutboxSettings(Section):
     long_interval: LongInterval = 60.0
     max_memory: MaxMemory = None
     recycle_when_full: RecycleWhenFull = False
+    trace_context: TraceContext = "link"
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     health_port: HealthPort = None

@@ -46,6 +46,8 @@ class WorkerRunOptions(RunOptions):
     max_jobs, max_memory: stop after this many runs of handlers, or when the process uses more than
         this many bytes, so that a fresh process takes over; `Worker.recycled` says why.
     recycle_when_full: the same when threads of handlers that timed out occupy all places.
+    trace_context: how the OpenTelemetry span of a run refers to the span of its put: "link", or
+        "parent" for one trace.
     cpu_processes: how many processes run handlers with `process=True`; None: one for each CPU. A
         process that uses more than `max_memory` after a job is replaced as well.
     export_queue: measure the queue every 15 seconds for the metrics `pollwise_queue_…`, if a sink

@@ -47,6 +47,7 @@ from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
+from pollwise.runtime.tracing import spans
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
@@ -75,6 +76,9 @@ class HeldJob(Held):
 
     claim: Claim
     trial: bool = False
+
+    def headers(self) -> list[Mapping[str, str]]:
+        return [self.claim.job.headers]
 
 
 class WorkerRun:
@@ -304,12 +308,16 @@ class WorkerRun:
     async def handle(self, held: HeldJob) -> Settlement | None:
         job = held.claim.job
         if self._events.wants(JobStarted):
-            due = held.taken - max(held.claim.until - self._executor.lease - job.run_at, 0.0)
-            self._emit(JobStarted, job, max(self._clock.now() - due, 0.0))
+            self._emit(JobStarted, job, self._waited(held))
         held.control = control = self._reports.control()
         begin_run(job, control)
         try:
-            value = await self._calls[job.kind](job)
+            if (tracer := spans.tracer()) is None:
+                value = await self._calls[job.kind](job)
+            else:
+                about = (self.source, job, job.attempt, self._waited(held))
+                with spans.process_span(tracer, *about, self._options.trace_context):
+                    value = await self._calls[job.kind](job)
         finally:
             control.over = True
             if control.has_written:
@@ -326,6 +334,12 @@ class WorkerRun:
             return end
         held.may_wait = job.key is None
         return Settlement.done(held.claim)
+
+    def _waited(self, held: HeldJob) -> float:
+        """How long a job had been due when its run began, in seconds."""
+        claim = held.claim
+        due = held.taken - max(claim.until - self._executor.lease - claim.job.run_at, 0.0)
+        return max(self._clock.now() - due, 0.0)
 
     def failed(self, held: HeldJob, error: BaseException) -> Settlement:
         job = held.claim.job

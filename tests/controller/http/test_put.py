@@ -17,6 +17,22 @@ from tests.controller.farm import Farm, virtually_on_farm
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "von": "Ü\n"}
 
 
+def test_the_trace_of_a_request_is_that_of_its_jobs(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register(slots=9)
+        sent = {"traceparent": TRACE["traceparent"], "tracestate": "a=1"}
+        own = {"traceparent": TRACE["traceparent"].replace("b7ad", "aaaa")}
+        jobs: list[Any] = [{"kind": "build"}, {"kind": "build", "headers": own}]
+        await farm.call("POST", "/api/jobs", 201, headers=sent, json=jobs)
+        await farm.call("POST", "/api/jobs", 201, headers=sent, json={"kind": "build"})
+        forged = {"traceparent": "forged", "tracestate": "a=1"}
+        await farm.call("POST", "/api/jobs", 201, headers=forged, json={"kind": "build"})
+        work = (await agent.poll(max=9))["jobs"]
+        assert [each["headers"] for each in work] == [sent, own, sent, {}]
+
+    virtually_on_farm(main, tmp_path)
+
+
 # Many at once
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.trace import SpanKind
 
 from pollwise.errors import ConfigError, ProbeError
 from pollwise.fleet.probes import host_of, make_probe
@@ -22,6 +23,7 @@ from pollwise.fleet.targets import Reading, Target
 from tests.fleet.probes.kit import HttpAnswer, Request, certificate, page, polled, really, web
 from tests.support.daemons import HOST
 from tests.support.proxy import Proxy
+from tests.support.traces import Traces, header_of
 
 ETAG = '"v1"'
 
@@ -503,3 +505,34 @@ def test_the_last_user_closes_the_connections() -> None:
             assert server.connections == 1
 
     really(main)
+
+
+def test_a_request_has_a_span_and_its_context_and_no_secret(traces: Traces) -> None:
+    async def main() -> list[Request]:
+        async with web(lambda request: page("hello")) as server:
+            url = server.url("/status?token=hunter2").replace("://", "://me:hunter3@")
+            await polled("http", url=url)
+            return server.requests
+
+    [request] = really(main)
+    span = traces.one("GET")
+    assert request.headers["traceparent"] == header_of(span)
+    assert span.kind is SpanKind.CLIENT
+    assert (span.attributes or {})["http.response.status_code"] == 200
+    assert (span.attributes or {})["server.address"] == HOST
+    assert "hunter" not in span.to_json()
+
+
+def test_a_refused_request_says_so_in_its_span(traces: Traces) -> None:
+    failure(answer=lambda request: page("", "503 Service Unavailable"))
+    assert (traces.one("GET").attributes or {})["error.type"] == "503"
+
+
+def test_without_a_provider_a_request_has_no_trace() -> None:
+    async def main() -> list[Request]:
+        async with web(lambda request: page("hello")) as server:
+            await polled("http", url=server.url())
+            return server.requests
+
+    [request] = really(main)
+    assert "traceparent" not in request.headers

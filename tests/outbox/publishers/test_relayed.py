@@ -9,14 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
 from pollwise.core.retry import Retry
+from pollwise.errors import PublishError
 from pollwise.outbox import NewRecord, Outbox
-from pollwise.outbox.publishers import RedisStreamPublisher, WebhookPublisher, verify
+from pollwise.outbox.envelope import Message
+from pollwise.outbox.publishers import Publisher, RedisStreamPublisher, WebhookPublisher, verify
+from pollwise.outbox.publishers.aws import attributes
+from pollwise.outbox.records import Record
+from tests.outbox.publishers.kit import TRACEPARENT, publish, record
 from tests.outbox.publishers.receiver import receiving
 from tests.support.kit import Seen
 from tests.support.servers import OwnRedis
+from tests.support.traces import Traces, header_of, id_of, links_of
 
 SECRET = "a-secret-that-nobody-guesses"
 SOON = Retry.fixed("10ms", attempts=3)
@@ -122,25 +127,53 @@ def test_a_broker_that_comes_back_gets_what_it_missed(outbox: Outbox, own_redis:
     asyncio.run(main())
 
 
-def test_the_trace_of_the_writer_reaches_the_receiver(outbox: Outbox, tmp_path: Path) -> None:
+def test_the_trace_of_the_put_reaches_the_receiver(
+    outbox: Outbox, tmp_path: Path, traces: Traces
+) -> None:
     import sqlite3
-
-    tracer = TracerProvider().get_tracer("test")
 
     async def main() -> None:
         await outbox.store.migrate()
         async with receiving() as receiver:
             outbox.handle("*")(WebhookPublisher(receiver.url()))
             connection = sqlite3.connect(tmp_path / "shop.db")
-            with tracer.start_as_current_span("write") as span, connection:
+            with connection:
                 connection.execute("BEGIN")
                 outbox.put(connection, "order.placed", {"id": 17})
             connection.close()
             async with outbox.running():
                 await until(outbox, nothing_left)
-            parent = json.loads(receiver.requests[0].body)["traceparent"]
-            context = span.get_span_context()
-            assert parent.startswith(f"00-{context.trace_id:032x}-{context.span_id:016x}-")
+            [request] = receiver.requests
+        sent, ran = traces.one("send outbox:default"), traces.one("process outbox:default")
+        created, hop = json.loads(request.body)["traceparent"], dict(request.headers)["traceparent"]
+        assert created == header_of(sent)
+        assert hop == header_of(ran)
+        assert links_of(ran) == [id_of(sent)]
         await outbox.close()
 
     asyncio.run(main())
+
+
+def test_every_transport_gets_the_header_of_the_trace() -> None:
+    sent: list[Message] = []
+
+    class Kept(Publisher[None]):
+        async def _open(self) -> None: ...
+
+        async def _send(self, client: None, record: Record, message: Message) -> None:
+            sent.append(message)
+
+        async def _close(self, client: None) -> None: ...
+
+        def _explained(self, error: Exception) -> PublishError:
+            raise error
+
+    trace = {"traceparent": TRACEPARENT, "tracestate": "a=1"}
+    for headers in (trace, {"traceparent": "forged"}, {}):
+        publish(Kept("kept", "here", [], {}), record(headers=headers))
+    assert [dict(each.headers) for each in sent] == [trace, {}, {}]
+    crowded = {f"X-{n}": "1" for n in range(9)}
+    assert set(attributes(Message(b"", headers=crowded | trace), {}, "here")) == {
+        *crowded,
+        "content-type",
+    }

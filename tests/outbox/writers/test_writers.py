@@ -16,7 +16,6 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy
-from opentelemetry import trace
 from sqlalchemy.orm import Session, sessionmaker
 
 from pollwise.errors import OutboxError, PayloadError, SchemaError, StoreError
@@ -39,6 +38,7 @@ from tests.outbox.writers.ways import (
     sqlite_query,
 )
 from tests.support.servers import Postgres
+from tests.support.traces import Traces, header_of, parent_of
 
 if TYPE_CHECKING:
     import aiosqlite
@@ -609,19 +609,20 @@ def test_a_broken_atomic_block_is_left_to_django(tmp_path: Path) -> None:
 # Trace context
 
 
-def test_records_carry_the_trace_of_their_writer(tmp_path: Path) -> None:
-    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
+def test_records_carry_the_trace_of_their_put(tmp_path: Path, traces: Traces) -> None:
     database = sqlite_database(tmp_path)
     outbox = Outbox(f"sqlite:///{database.where}")
     with (
-        trace.use_span(trace.NonRecordingSpan(context)),
+        traces.tracer.start_as_current_span("write") as write,
         sqlite3.connect(database.where) as connection,
     ):
         outbox.put(connection, "a")
         outbox.put(connection, "b", headers={"traceparent": "mine"})
     connection.close()
+    sent = traces.named("send outbox:default")
+    assert [parent_of(each) for each in sent] == [write.get_span_context().span_id] * 2
     assert [row[4] for row in found(database)] == [
-        '{"traceparent":"00-' + f"{0xABC:032x}-{0xDEF:016x}" + '-01"}',
+        '{"traceparent":"' + header_of(sent[0]) + '"}',
         '{"traceparent":"mine"}',
     ]
 

@@ -21,6 +21,7 @@ from pollwise.cli.options import (
     Processes,
     RecycleWhenFull,
     StrategyName,
+    TraceContext,
     overrides_of,
     set_option,
 )
@@ -72,6 +73,7 @@ def run(
     health_port: HealthPort = None,
     max_memory: MaxMemory = None,
     recycle_when_full: RecycleWhenFull = None,
+    trace_context: TraceContext = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -83,7 +85,7 @@ def run(
     flags = {"polling.strategy": strategy, "batch": batch, "concurrency": concurrency}
     flags |= {"metrics_port": metrics_port, "log_format": log_format, "log_level": log_level}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
-    flags |= {"health_port": health_port}
+    flags |= {"health_port": health_port, "trace_context": trace_context}
     settings = load(overrides=overrides_of("outbox", setting, SET_EXAMPLE, **flags))
     run_relay(settings, target, processes)
 

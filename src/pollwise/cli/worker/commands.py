@@ -19,6 +19,7 @@ from pollwise.cli.options import (
     Processes,
     RecycleWhenFull,
     StrategyName,
+    TraceContext,
     overrides_of,
     set_option,
 )
@@ -57,6 +58,7 @@ def worker(
         int | None,
         typer.Option(help="How many processes run handlers with process=True; else one per CPU."),
     ] = None,
+    trace_context: TraceContext = None,
     once: Annotated[
         bool,
         typer.Option("--once", help="Run the jobs that are ready, then exit; 1 if any failed."),
@@ -82,6 +84,7 @@ def worker(
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     flags |= {"cpu_processes": cpu_processes, "grace": grace, "health_port": health_port}
+    flags |= {"trace_context": trace_context}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
     if reload_dir and not reload:
         raise ConfigError("--reload-dir needs --reload")

@@ -19,6 +19,7 @@ from pollwise.outbox.envelope import Message, unique_of
 from pollwise.outbox.publishers.base import Publisher, PublisherOptions
 from pollwise.outbox.records import Record
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.tracing import w3c
 
 try:
     from aiobotocore.config import AioConfig
@@ -365,6 +366,9 @@ def attributes(message: Message, also: Mapping[str, str], where: str) -> dict[st
         **message.prefixed("ce_"),
         **{name: text for name, text in message.headers.items() if text},
     }
+    for name in (w3c.TRACESTATE, w3c.TRACEPARENT):  # left out if they do not fit
+        if len(all_of_them) > ATTRIBUTES_MAX:
+            all_of_them.pop(name, None)
     if len(all_of_them) > ATTRIBUTES_MAX:
         raise PublishRefused(
             f"{where}: the message has {len(all_of_them)} attributes; AWS accepts at most "

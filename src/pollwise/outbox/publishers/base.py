@@ -17,7 +17,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -29,6 +29,7 @@ from pollwise.outbox.records import Record
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import checked_name
 from pollwise.runtime.redact import HIDDEN, is_secret
+from pollwise.runtime.tracing import spans, w3c
 
 L = TypeVar("L")
 #: A string, or a function that returns one for a record.
@@ -111,6 +112,10 @@ class Publisher(ABC, Generic[L]):
     async def __call__(self, record: Record) -> None:
         """Publish a record; return when the other side has confirmed it. Raises PublishError."""
         message = self.envelope(record)
+        # The envelope has the context of the put, these headers that of this run.
+        trace = w3c.of(record.headers) if spans.tracer() is None else w3c.current()
+        if trace:
+            message = replace(message, headers={**message.headers, **trace})
         try:
             with self.clock.outside():
                 async with asyncio.timeout(self.timeout):

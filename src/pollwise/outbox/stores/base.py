@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, OutboxError
@@ -43,6 +43,7 @@ from pollwise.runtime.store import (
     distinct,
     once_each,
 )
+from pollwise.runtime.tracing import spans
 
 OnDead = Literal["block", "continue"]
 #: The maximum number of records of one key in a claim.
@@ -301,12 +302,20 @@ class OutboxStore(KeptHistory, ViewedOutbox):
 
     async def put(self, records: NewRecord | Iterable[NewRecord]) -> list[str]:
         """Put records in a separate transaction; return their ids."""
-        batch = self.sealed(self.checked(records))
+        batch = self.checked(records)
         if not batch:
             return []
-        ids = await self._put(batch)
+        if (tracer := spans.tracer()) is None:
+            ids = await self._put(self.sealed(batch))
+        else:
+            span = self.send_span(tracer)
+            ids = await span.around(lambda: self._put(self.sealed(span.begin(batch))))
         self._give_hints(len(ids))
         return ids
+
+    def send_span(self, tracer: Any) -> spans.SendSpan[NewRecord]:
+        """The span of a put."""
+        return spans.SendSpan(tracer, f"outbox:{self.name}", NewRecord.with_trace)
 
     def checked(self, records: NewRecord | Iterable[NewRecord]) -> list[NewRecord]:
         """The records as a list; raises if one of them cannot be put here."""

@@ -37,6 +37,7 @@ from pollwise.runtime.jobs import (
     State,
 )
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
+from pollwise.runtime.tracing import spans
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 
@@ -146,11 +147,17 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 "psycopg.Connection or a psycopg.AsyncConnection"
             )
         self.database.connections.check_open()
-        batch = self.sealed(self.check_jobs(jobs))
+        batch = self.check_jobs(jobs)
         if not batch:
             return []
         hint = self._channel.message(len(batch), {job.kind for job in batch}, later=True)
-        ids, _ = await self._put_all(batch, hint, connection)
+        tracer = spans.tracer()
+        if tracer is None:
+            return (await self._put_all(self.sealed(batch), hint, connection))[0]
+        span = self.send_span(tracer)
+        with span.ended():
+            ids, _ = await self._put_all(self.sealed(span.begin(batch)), hint, connection)
+        span.end(ids)
         return ids
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pollwise.core.retry import Retry
+from pollwise.errors import LeaseLost
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
 from pollwise.runtime.executor.work import Held, Work
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.store import WorkStore
+from pollwise.runtime.tracing import spans
 
 #: How a settlement that failed is retried.
 SETTLE_RETRY = Retry.exponential("100ms", max_delay="5s", attempts=None)
@@ -119,7 +121,15 @@ class Settler(Generic[H]):
         if self._gather and full and self._tries_left is None:
             if all(held.may_wait for held in batch):
                 batch = batch[:full]
-        lost = await self._work.settle([held.settlement for held in batch])
+        began = self._clock.now()
+        try:
+            lost = await self._work.settle([held.settlement for held in batch])
+        except Exception as error:
+            self._note_failed(batch, began, error)
+            raise
+        if lost:
+            theirs = [each for each in batch if each.name in lost]
+            self._note_failed(theirs, began, LeaseLost([each.name for each in theirs]))
         for held in batch:
             name = held.name
             if self._pending.get(name) is held:
@@ -128,6 +138,11 @@ class Settler(Generic[H]):
                 del self._held[name]
             if name in lost:
                 self._work.lost(held)
+
+    def _note_failed(self, batch: list[H], began: float, error: Exception) -> None:
+        headers = (each for held in batch for each in held.headers())
+        took = self._clock.now() - began
+        spans.settle_failed(self._work.source, took, spans.type_of(error), headers, len(batch))
 
     async def _failed(self, error: Exception) -> None:
         self._failures += 1

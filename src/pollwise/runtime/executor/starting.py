@@ -16,6 +16,7 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.jobs import MAX_LEASE
 from pollwise.runtime.loop import LONG_INTERVAL
+from pollwise.runtime.tracing.spans import TRACE_CONTEXTS, TraceContext
 
 #: The highest concurrency, and the highest prefetch.
 MAX_CONCURRENCY = 1000
@@ -71,6 +72,7 @@ class RunOptions:
     seed: int | None = None
     max_memory: int | None = None
     recycle_when_full: bool = False
+    trace_context: TraceContext = "link"
 
     def __post_init__(self) -> None:
         if not isinstance(self.polling, Strategy):
@@ -94,6 +96,8 @@ class RunOptions:
             )
         if self.max_memory is not None:
             check_whole(self.max_memory, "max_memory", MIN_MEMORY, MAX_MEMORY)
+        if self.trace_context not in TRACE_CONTEXTS:
+            raise ConfigError(f"trace_context = {self.trace_context!r} must be 'link' or 'parent'")
 
 
 Options = TypeVar("Options", bound=RunOptions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -43,6 +43,10 @@ class Held:
     size: int = field(default=0, init=False)
     alone: bool = field(default=False, init=False)
     control: RunControl | None = field(default=None, init=False)
+
+    def headers(self) -> list[Mapping[str, str]]:
+        """The headers of its job or records."""
+        return []
 
 
 H_contra = TypeVar("H_contra", bound=Held, contravariant=True)

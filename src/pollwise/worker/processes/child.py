@@ -155,14 +155,16 @@ class LoadedHandlers:
         """Run a job; what its handler returned."""
         from pollwise.runtime.executor.control.run_control import RunControl, begin_run, now_runs
         from pollwise.runtime.jobs import Job
+        from pollwise.runtime.tracing.w3c import attached
 
         job = Job(**message["job"])
         self._control = RunControl(lambda: self._socket.send({"reports": True}))
         begin_run(job, self._control)
         try:
-            value = self._calls[job.kind](job)
+            with attached(message["trace"]):
+                value = self._calls[job.kind](job)
             if inspect.isawaitable(value):
-                value = self._run(value)
+                value = self._run(value, attached(message["trace"]))
         finally:
             self.report()
             self._control = None
@@ -193,7 +195,7 @@ class LoadedHandlers:
         self._context = self._run(entered.enter_async_context(manager))
         self._entered = entered
 
-    def _run(self, awaitable: Any) -> Any:
+    def _run(self, awaitable: Any, within: Any = contextlib.nullcontext()) -> Any:  # noqa: B008
         """Async handlers and the context share one event loop, which runs only for them."""
 
         from pollwise.runtime.executor.control.run_control import now_runs, running
@@ -202,7 +204,8 @@ class LoadedHandlers:
 
         async def awaited() -> Any:
             now_runs(job)  # the event loop keeps the context in which it was made
-            return await awaitable
+            with within:
+                return await awaitable
 
         if self._runner is None:
             self._runner = asyncio.Runner()

@@ -63,6 +63,7 @@ def error_of(failure: dict[str, Any]) -> Exception:
         error: Exception = kind(text, traceback)
     except Exception:  # the class does not allow it
         error = type(name, (RaisedInProcess,), {})(text, traceback)
+    error.remote_type = str(failure["classes"][0]).replace(":", ".")  # type: ignore[attr-defined]
     if failure["permanent"]:
         error.permanent = True  # type: ignore[attr-defined]
     return error

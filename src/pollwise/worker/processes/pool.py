@@ -26,6 +26,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.handlers import Proceed
 from pollwise.runtime.jobs import Job
+from pollwise.runtime.tracing import w3c
 from pollwise.worker.processes.child import CLOSE_WITHIN, HEAD, MESSAGE_MAX, framed
 from pollwise.worker.processes.failures import error_of
 from pollwise.worker.processes.places import ProcessCall, main_source, place_of
@@ -144,7 +145,9 @@ class HandlerProcess:
         values["headers"] = dict(job.headers)
         self._job, self._refused = job, None
         try:
-            text = await self._ask({"do": "run", "job": values, "returns": returns})
+            trace = w3c.current()  # the span of the run
+            message = {"do": "run", "job": values, "returns": returns, "trace": trace}
+            text = await self._ask(message)
         finally:
             self._job = None
         if self._refused is not None:

@@ -107,7 +107,7 @@ def routes(controller: Controller) -> APIRouter:
     async def put_all(request: Request, who: Caller, given: list[Any]) -> Response:
         await controller.check_files()
         try:
-            ids, fresh = await controller.jobs.put_all(given, options, who.who)
+            ids, fresh = await controller.jobs.put_all(given, options, who.who, request.headers)
         except BadJobs as error:
             refused = error_for(error.conflict or error)
             advice = "Correct these jobs and send the whole list again."
@@ -125,7 +125,7 @@ def routes(controller: Controller) -> APIRouter:
         request: Request, who: Caller, given: Any, files: UploadedFiles | None
     ) -> Response:
         inputs = None if files is None else new_id(controller.clock)
-        new = new_job(given, options, who.who, inputs)
+        new = new_job(given, options, who.who, inputs, request.headers)
         await controller.check_files()
         info, fresh = await controller.jobs.put(new, None if files is None else files.store)
         job = info.job

@@ -25,6 +25,7 @@ from pollwise.fleet.probes.http.certificates import note_certificate
 from pollwise.fleet.probes.http.connections import Tls, transport
 from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.runtime.redact import shown_url
+from pollwise.runtime.tracing import spans
 
 try:
     import httpx
@@ -195,6 +196,18 @@ class Fetch:
             await self._read(response, unpacked=False)
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
+        if (tracer := spans.tracer()) is None:
+            return await self._sent(request)
+        # What a redirect or a variable put into a URL may be secret.
+        shown = self.shown if request.url == httpx.URL(self.url) else None
+        with spans.RequestSpan(tracer, request.method, request.url.host, shown) as span:
+            for name, text in span.headers().items():
+                request.headers.setdefault(name, text)
+            response = await self._sent(request)
+            span.answered(response.status_code)
+        return response
+
+    async def _sent(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         carrier = transport(self.tls, url.scheme, url.host)
         try:

@@ -13,9 +13,9 @@ from markupsafe import Markup
 from pollwise.controller.attempts import attempts_of
 from pollwise.controller.terms import ATTEMPTS, JobTerms
 from pollwise.errors import PollwiseError
-from pollwise.outbox.tracing import TRACEPARENT, TRACESTATE
 from pollwise.runtime.jobs import ENDED, JobInfo, NewJob
 from pollwise.runtime.payloads.envelope import shown as shown_plain
+from pollwise.runtime.tracing.w3c import TRACEPARENT, TRACESTATE
 from pollwise.web.pages.job.life import life_of
 from pollwise.web.pages.job.waiting import holder_of, why_waiting
 from pollwise.web.redaction import redacted, redacted_text

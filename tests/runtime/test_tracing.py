@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from pollwise.outbox import tracing
+from pollwise.runtime.tracing import w3c
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -34,17 +34,17 @@ Traced = tuple[TracerProvider, InMemorySpanExporter]
 def test_a_handlers_span_is_the_child_of_the_writers(provider: Traced) -> None:
     tracer = provider[0].get_tracer("test")
     with tracer.start_as_current_span("write") as writer:
-        headers = tracing.current()
-    assert tracing.current() == {}
+        headers = w3c.current()
+    assert w3c.current() == {}
 
     async def handle() -> None:
-        with tracing.attached(headers):
+        with w3c.attached(headers):
             await asyncio.sleep(0)
             with tracer.start_as_current_span("handle"):
                 # As the threads of handlers do.
                 context = contextvars.copy_context()
                 await asyncio.to_thread(context.run, in_thread)
-        assert tracing.current() == {}
+        assert w3c.current() == {}
 
     def in_thread() -> None:
         tracer.start_span("thread").end()
@@ -64,7 +64,7 @@ def test_handlers_that_run_at_once_do_not_mix_up_their_traces(provider: Traced) 
 
     async def handle(number: int) -> None:
         parent = f"00-{number:032x}-{number:016x}-01"
-        with tracing.attached({"traceparent": parent}):
+        with w3c.attached({"traceparent": parent}):
             await asyncio.sleep(0)
             with tracer.start_as_current_span(str(number)):
                 await asyncio.sleep(0)
@@ -81,24 +81,24 @@ def test_handlers_that_run_at_once_do_not_mix_up_their_traces(provider: Traced) 
 def test_a_span_that_is_not_sampled_stays_so() -> None:
     provider = TracerProvider(sampler=ALWAYS_OFF)
     with provider.get_tracer("test").start_as_current_span("write"):
-        headers = tracing.current()
+        headers = w3c.current()
     assert not int(headers["traceparent"][-2:], 16) & 1
-    with tracing.attached(headers):
+    with w3c.attached(headers):
         assert not trace.get_current_span().get_span_context().trace_flags.sampled
 
 
 def test_the_state_is_carried_along() -> None:
     state = "rojo=00f067aa0ba902b7,tenant@vendor=t61rcWkgMzE"
-    with tracing.attached({"traceparent": PARENT, "tracestate": state}):
-        assert tracing.current() == {"traceparent": PARENT, "tracestate": state}
-    with tracing.attached({"traceparent": PARENT, "tracestate": "=broken"}):
-        assert tracing.current() == {"traceparent": PARENT}
+    with w3c.attached({"traceparent": PARENT, "tracestate": state}):
+        assert w3c.current() == {"traceparent": PARENT, "tracestate": state}
+    with w3c.attached({"traceparent": PARENT, "tracestate": "=broken"}):
+        assert w3c.current() == {"traceparent": PARENT}
 
 
 @pytest.mark.parametrize("headers", [{}, {"traceparent": "broken"}, {"tracestate": "a=1"}])
 def test_headers_without_a_trace_change_nothing(headers: dict[str, str], provider: Traced) -> None:
     with provider[0].get_tracer("test").start_as_current_span("outer") as outer:
-        with tracing.attached(headers):
+        with w3c.attached(headers):
             assert trace.get_current_span() is outer
 
 
@@ -123,7 +123,7 @@ def test_headers_without_a_trace_change_nothing(headers: dict[str, str], provide
     ],
 )
 def test_a_traceparent_is_what_w3c_says(text: object, valid: bool) -> None:
-    assert tracing.is_traceparent(text) is valid
+    assert w3c.is_traceparent(text) is valid
 
 
 @pytest.mark.parametrize(
@@ -148,20 +148,19 @@ def test_a_traceparent_is_what_w3c_says(text: object, valid: bool) -> None:
     ],
 )
 def test_a_tracestate_is_what_w3c_says(text: object, valid: bool) -> None:
-    assert tracing.is_tracestate(text) is valid
+    assert w3c.is_tracestate(text) is valid
 
 
 def test_nothing_of_opentelemetry_is_imported_by_a_writer_without_it() -> None:
     code = (
-        "import sys; from pollwise.outbox import tracing; assert tracing.current() == {};"
+        "import sys; from pollwise.runtime.tracing import w3c; assert w3c.current() == {};"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_opentelemetry_a_handler_runs_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "_opentelemetry", lambda: None)
-    with tracing.attached({"traceparent": PARENT}):
-        assert tracing.current() == {}
-    headers = {"traceparent": PARENT, "tracestate": "a=1"}
-    assert tracing.of({**headers, "tenant": "eu"}) == headers, "they pass as they are"
+def test_the_context_in_headers_is_checked() -> None:
+    headers: dict[str, object] = {"traceparent": PARENT, "tracestate": "a=1"}
+    assert w3c.of({**headers, "tenant": "eu"}) == headers
+    assert w3c.of({**headers, "tracestate": "a"}) == {"traceparent": PARENT}
+    assert w3c.of({**headers, "traceparent": "x\0y"}) == w3c.of({"traceparent": 7}) == {}
