@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
@@ -17,7 +17,7 @@ from pollwise.errors import ConfigError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
-from pollwise.queues.urls import is_sqs, open_queue
+from pollwise.queues.urls import is_sqs, open_queue, url_of_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
 
@@ -42,16 +42,9 @@ def queue_named(
 ) -> Queue:
     """The queue of this name in the store at `url`."""
     refuse_unfit(url)
-    place, _, query = url.partition("?")
-    options = [
-        each
-        for each in parse_qsl(query, keep_blank_values=True)
-        if each[0] not in ("queue", "keep")
-    ]
-    options.append(("queue", name))
+    named = url_of_queue(url, name)
     if keep is not None:
-        options.append(("keep", f"{keep:g}s"))
-    named = f"{place}?{urlencode(options, quote_via=quote)}"
+        named += f"&keep={keep:g}s"
     return open_queue(named, clock=clock, create=create)
 
 

@@ -58,6 +58,10 @@ def _loop(found: str) -> tuple[Metric, ...]:
         _gauge(
             "poll_average", "The moving average of the batch size; only with the strategy ewma."
         ),
+        _gauge(
+            "poll_forecast_per_second",
+            "Items a second that the pacer expects now; only with the strategy worth.",
+        ),
         _counter("poll_total", "Polls that succeeded."),
         _counter("poll_empty_total", "Polls that found nothing."),
         _counter("poll_failed_total", "Polls that raised."),
@@ -93,6 +97,12 @@ METRICS: tuple[Metric, ...] = (
         _gauge("job_running", "Handlers running now.", "kind"),
         _gauge("breaker_state", "The breaker of a kind: 0 closed, 1 half-open, 2 open.", "kind"),
         _counter(
+            "lease_lapsed_total",
+            "Leases that ended while a worker here held the job, which may now run elsewhere. The "
+            "leases of a process that died are not counted here.",
+            "kind",
+        ),
+        _counter(
             "kind_unhandled_total", "Kinds without a handler here that waited for long.", "kind"
         ),
     ),
@@ -101,6 +111,30 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         ("queue",),
         "The cost of the polls, if a price is set.",
+    ),
+    *_part(
+        "queue",
+        ("queue",),
+        _gauge(
+            "depth",
+            "Jobs in the store by state: ready, delayed, blocked, leased, dead, done, cancelled.",
+            *("kind", "state"),
+        ),
+        _gauge(
+            "oldest_age_seconds",
+            "How long the oldest ready job has been due; 0 if no job is ready.",
+            "kind",
+        ),
+        _gauge(
+            "paused",
+            "1 while claims of a kind are paused, else 0; the empty kind is the whole queue.",
+            "kind",
+        ),
+        _gauge("workers", "Workers of the queue whose record in the store has not expired."),
+        _gauge(
+            "measured_timestamp_seconds",
+            "When the queue was measured last, in seconds since 1970.",
+        ),
     ),
     *_part(
         "outbox",
@@ -125,6 +159,12 @@ METRICS: tuple[Metric, ...] = (
         ),
         _histogram("record_duration_seconds", "How long the handlers of a record took.", "kind"),
         _counter("key_total", "Keys that were blocked, given_back or lost.", "result", "lane"),
+        _counter(
+            "lease_lapsed_total",
+            "Leases of keys that ended while a relay here held the key, which another relay may "
+            "now claim.",
+            "lane",
+        ),
         _gauge(
             "records",
             "Records in the outbox by state, once a minute: ready, leased, waiting, dead. With "
@@ -214,6 +254,11 @@ METRICS: tuple[Metric, ...] = (
         _gauge(
             "breakers",
             "Breakers by state: closed, half-open, open; as in the API.",
+            *(*_GROUP, "state"),
+        ),
+        _counter(
+            "breaker_change_total",
+            "Changes of the breakers of targets, by the new state: closed, half-open, open.",
             *(*_GROUP, "state"),
         ),
         Metric(

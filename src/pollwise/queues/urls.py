@@ -65,6 +65,27 @@ def open_queue(
     return queue
 
 
+#: The schemes of stores that can list their queues.
+LISTED = ("sqlite", "postgresql", "postgres", "redis", "rediss", "s3", "gs", "az", "file")
+
+
+def url_of_queue(url: str, name: str) -> str:
+    """The URL of another queue in the same store, without the `keep` of this one."""
+    place, _, query = url.partition("?")
+    options = [
+        each
+        for each in parse_qsl(query, keep_blank_values=True)
+        if each[0] not in ("queue", "keep")
+    ]
+    return f"{place}?{urlencode([*options, ('queue', name)], quote_via=quote)}"
+
+
+def names_no_queue(url: str) -> bool:
+    """True if a URL is that of a store with many queues, and names none of them."""
+    parts = urlsplit(url)
+    return parts.scheme in LISTED and "queue" not in dict(parse_qsl(parts.query))
+
+
 def parse_url(
     url: str,
     schemes: Iterable[str] | None = None,
