@@ -8,16 +8,19 @@ from pollwise.observe.dashboards.queries import BREAKERS, Queries
 _W = Queries("pollwise_worker_", "queue", "kind")
 _O = Queries("pollwise_outbox_", "outbox", "lane")
 _C = Queries("pollwise_controller_", "queue", "kind")
+_Q = Queries("pollwise_queue_", "queue", "kind")
+_EXPORTED = "From `pollwise queue export`."
+_RANGE = "In the time that the dashboard shows."
 
 
 def _attention(of: Queries) -> tuple[Panel, ...]:
     """Numbers about the loop of a worker or a relay that should stay at 0."""
 
     def stat(title: str, name: str, alarm: float) -> Panel:
-        query = of.over_range(name, legend=title)
-        return Panel(title, (query,), type="stat", width=4, warn=0.5, alarm=alarm)
+        query = of.or_zero(of.over_range(name, legend=title))
+        return Panel(title, (query,), type="stat", width=4, warn=0.5, alarm=alarm, note=_RANGE)
 
-    threads = of.sum("abandoned_threads", legend="Abandoned threads")
+    threads = of.or_zero(of.sum("abandoned_threads", legend="Abandoned threads"))
     return (
         stat("Polls that failed", "poll_failed_total", 10),
         stat("Chores that failed", "chore_failed_total", 10),
@@ -72,7 +75,7 @@ def _loop(of: Queries, by: str) -> tuple[Row, ...]:
                     "Processes recycled",
                     (of.over_range("recycled_total", by),),
                     width=6,
-                    note="In the time that the dashboard shows.",
+                    note=_RANGE,
                 ),
             ),
         ),
@@ -110,49 +113,102 @@ WORKER = Dashboard(
 QUEUE = Dashboard(
     "queue",
     "queue",
-    "Jobs by queue and kind: what fails, what waits and how long it takes.",
+    "Jobs by queue and kind: what waits, what fails and how long it takes.",
     (
-        Choice("queue", "pollwise_worker_poll_total"),
-        Choice("kind", "pollwise_worker_job_running"),
+        Choice("queue", "pollwise_queue_depth"),
+        Choice("kind", "pollwise_queue_depth"),
     ),
     (
         Row(
             "Needs attention",
             (
                 Panel(
-                    "Jobs that died",
-                    (_W.over_range("job_total", where='result="dead"', legend="dead"),),
+                    "Oldest ready job",
+                    (_Q.max("oldest_age_seconds", legend="age"),),
+                    "s",
                     type="stat",
-                    width=6,
-                    warn=0.5,
-                    alarm=10,
-                    note="In the time that the dashboard shows.",
+                    width=4,
+                    warn=60,
+                    alarm=600,
+                    note=_EXPORTED,
                 ),
                 Panel(
-                    "Leases lost",
-                    (_W.over_range("job_total", where='result="lost"', legend="lost"),),
+                    "Dead jobs",
+                    (_Q.total("depth", where='state="dead"', legend="dead"),),
                     type="stat",
-                    width=6,
-                    warn=0.5,
+                    width=4,
+                    warn=1,
                     alarm=10,
-                    note="In the time that the dashboard shows.",
+                    note=_EXPORTED,
+                ),
+                Panel(
+                    "Paused kinds and queues",
+                    (_Q.total("paused", legend="paused"),),
+                    type="stat",
+                    width=4,
+                    warn=1,
+                    note=_EXPORTED,
+                ),
+                Panel(
+                    "Workers",
+                    (_Q.total("workers", legend="workers"),),
+                    type="stat",
+                    width=4,
+                    note=_EXPORTED,
                 ),
                 Panel(
                     "Kinds without a handler",
-                    (_W.over_range("kind_unhandled_total", legend="unhandled"),),
+                    (_W.or_zero(_W.over_range("kind_unhandled_total", legend="unhandled")),),
                     type="stat",
-                    width=6,
+                    width=4,
                     warn=0.5,
                     alarm=1,
+                    note=_RANGE,
                 ),
                 Panel(
                     "Worst breaker",
-                    (_W.max("breaker_state", legend="breaker"),),
+                    (_W.or_zero(_W.max("breaker_state", legend="breaker")),),
                     type="stat",
-                    width=6,
+                    width=4,
                     warn=1,
                     alarm=2,
                     names=BREAKERS,
+                ),
+            ),
+        ),
+        Row(
+            "In the store",
+            (
+                Panel("Jobs by state", (_Q.total("depth", "state"),), stacked=True, note=_EXPORTED),
+                Panel(
+                    "Ready jobs by kind",
+                    (_Q.total("depth", "queue", "kind", where='state="ready"'),),
+                    stacked=True,
+                    note=_EXPORTED,
+                ),
+                Panel(
+                    "Oldest ready job by kind",
+                    (_Q.max("oldest_age_seconds", "queue", "kind"),),
+                    "s",
+                    note=_EXPORTED,
+                ),
+                Panel(
+                    "Dead jobs by kind",
+                    (_Q.total("depth", "queue", "kind", where='state="dead"'),),
+                    note=_EXPORTED,
+                ),
+                Panel(
+                    "Workers by queue",
+                    (_Q.max("workers", "queue"),),
+                    note=_EXPORTED,
+                ),
+                Panel(
+                    "Time since the queue was measured",
+                    (_Q.age("measured_timestamp_seconds", "queue"),),
+                    "s",
+                    warn=120,
+                    alarm=600,
+                    note=f"The numbers of this row are as old as this. {_EXPORTED}",
                 ),
             ),
         ),
@@ -173,6 +229,21 @@ QUEUE = Dashboard(
                     alarm=0.5,
                 ),
                 Panel("Breakers", (_W.max("breaker_state", "queue", "kind"),), names=BREAKERS),
+                Panel(
+                    "Leases lost and lapsed",
+                    (
+                        _W.rate("job_total", "queue", "kind", where='result="lost"', legend="lost"),
+                        _W.rate("lease_lapsed_total", "queue", "kind", legend="lapsed"),
+                    ),
+                    "ops",
+                    width=12,
+                ),
+                Panel(
+                    "Kinds without a handler, by kind",
+                    (_W.over_range("kind_unhandled_total", "queue", "kind"),),
+                    width=12,
+                    note=_RANGE,
+                ),
             ),
         ),
         Row(
@@ -234,7 +305,7 @@ OUTBOX = Dashboard(
                 ),
                 Panel(
                     "Worst breaker",
-                    (_O.max("breaker_state", legend="breaker"),),
+                    (_O.or_zero(_O.max("breaker_state", legend="breaker")),),
                     type="stat",
                     width=5,
                     warn=1,
@@ -259,7 +330,14 @@ OUTBOX = Dashboard(
                     (_O.max("oldest_age_seconds", "outbox", "lane"),),
                     "s",
                 ),
-                Panel("Keys", (_O.rate("key_total", "result", "lane"),), "ops"),
+                Panel(
+                    "Keys",
+                    (
+                        _O.rate("key_total", "result", "lane"),
+                        _O.rate("lease_lapsed_total", "lane", legend="lease lapsed"),
+                    ),
+                    "ops",
+                ),
                 Panel(
                     "Time since the outbox was measured",
                     (_O.age("measured_timestamp_seconds", "outbox"),),
@@ -304,7 +382,7 @@ CONTROLLER = Dashboard(
                 ),
                 Panel(
                     "Jobs that died",
-                    (_C.over_range("job_total", where='result="dead"', legend="dead"),),
+                    (_C.or_zero(_C.over_range("job_total", where='result="dead"', legend="dead")),),
                     type="stat",
                     width=6,
                     warn=0.5,
@@ -312,7 +390,11 @@ CONTROLLER = Dashboard(
                 ),
                 Panel(
                     "Leases that lapsed",
-                    (_C.over_range("job_total", where='result="lapsed"', legend="lapsed"),),
+                    (
+                        _C.or_zero(
+                            _C.over_range("job_total", where='result="lapsed"', legend="lapsed")
+                        ),
+                    ),
                     type="stat",
                     width=6,
                     warn=0.5,
@@ -320,7 +402,13 @@ CONTROLLER = Dashboard(
                 ),
                 Panel(
                     "Requests refused or failed",
-                    (_C.over_range("request_total", where='status=~"[45].."', legend="refused"),),
+                    (
+                        _C.or_zero(
+                            _C.over_range(
+                                "request_total", where='status=~"[45].."', legend="refused"
+                            )
+                        ),
+                    ),
                     type="stat",
                     width=6,
                     warn=0.5,

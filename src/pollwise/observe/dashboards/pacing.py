@@ -34,7 +34,18 @@ def _pace(of: Queries, by: str) -> tuple[Panel, ...]:
             ),
             "ops",
         ),
-        Panel("Average batch", (of.max("poll_average", by),)),
+        Panel(
+            "Average batch",
+            (of.max("poll_average", by),),
+            width=12,
+            note="Only with the strategy `ewma`.",
+        ),
+        Panel(
+            "Items a second that the pacer expects",
+            (of.max("poll_forecast_per_second", by),),
+            width=12,
+            note="Only with the strategy `worth`.",
+        ),
     )
 
 

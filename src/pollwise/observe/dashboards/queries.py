@@ -37,6 +37,14 @@ class Queries:
         inner = f"increase({self.select(name, where)}[$__range])"
         return _grouped("sum", by, inner, legend)
 
+    def or_zero(self, query: Query) -> Query:
+        """0 while a number does not exist, because what it counts never happened.
+
+        Only where this part polls: if nothing is scraped, a panel must not show 0.
+        """
+        polls = self.over_range("poll_total").expr
+        return Query(f"{query.expr} or 0 * {polls}", query.legend)
+
     def sum(self, name: str, *by: str, where: str = "", legend: str = "") -> Query:
         """A gauge, summed over processes."""
         return _grouped("sum", by, self.select(name, where), legend)
@@ -48,6 +56,11 @@ class Queries:
     def min(self, name: str, *by: str, where: str = "", legend: str = "") -> Query:
         """A gauge, the lowest of all processes."""
         return _grouped("min", by, self.select(name, where), legend)
+
+    def total(self, name: str, *by: str, where: str = "", legend: str = "") -> Query:
+        """A gauge about a store that several processes may measure: each series counts once."""
+        each = self.max(name, *metric_of(self.prefix + name).labels, where=where).expr
+        return _grouped("sum", by, each, legend)
 
     def age(self, name: str, *by: str, legend: str = "") -> Query:
         """How long ago a gauge with a time was set, by the process that set it last."""
