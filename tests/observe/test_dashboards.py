@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import promql_parser
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard as GrafanaDashboard
 from promql_parser import AggregateExpr, BinaryExpr, MatrixSelector, VectorSelector
 
 from pollwise.observe.dashboards import files
@@ -63,6 +67,11 @@ def selectors(expr: promql_parser.Expr) -> list[VectorSelector]:
 
     promql_parser.walk(expr, visit)
     return list({str(each): each for each in found}.values())
+
+
+def selectors_of(expr: str) -> list[str]:
+    """The names of the series that a query of a panel selects."""
+    return [each.name or "" for each in selectors(promql_parser.parse(substituted(expr)))]
 
 
 def grouped(expr: promql_parser.Expr) -> Iterator[tuple[set[str], promql_parser.Expr]]:
@@ -160,6 +169,81 @@ def test_variables_ask_for_labels_that_exist(board: dict[str, Any]) -> None:
         assert metric is not None
         labels = {asked[2], *(each.name for each in selector.matchers.matchers)}
         assert labels <= set(metric.labels)
+
+
+# Grafana's own models
+
+
+def conforms(value: Any, hint: Any) -> bool:
+    """True if a value of a model has the type that the model declares."""
+    if hint is Any or hint is object:
+        return True
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Union:
+        return any(conforms(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if origin is list:
+        return isinstance(value, list) and all(conforms(each, inner[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(conforms(each, inner[1]) for each in value.values())
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return value in [each.value for each in hint]
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def wrong_types(model: Any, path: str = "") -> Iterator[str]:
+    """The values of a model, and of the models in it, whose type is not the declared one."""
+    for name, hint in get_type_hints(type(model)).items():
+        value = getattr(model, name)
+        if not conforms(value, hint):
+            yield f"{path}.{name}: {value!r} is not {hint}"
+        for each in value if isinstance(value, list) else [value]:
+            if type(each).__module__.startswith("grafana_foundation_sdk.models"):
+                if not isinstance(each, Enum):
+                    yield from wrong_types(each, f"{path}.{name}")
+
+
+def lost(given: Any, kept: Any, path: str = "") -> Iterator[str]:
+    """What Grafana's models do not know, so that it is gone after a round trip."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        for key, value in given.items():
+            if key in kept:
+                yield from lost(value, kept[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+    elif isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        for index, (one, other) in enumerate(zip(given, kept, strict=True)):
+            yield from lost(one, other, f"{path}.{index}")
+    elif given != kept:
+        yield path
+
+
+@board_of
+def test_grafanas_models_know_every_field_and_its_type(board: dict[str, Any]) -> None:
+    register_default_plugins()
+    model = GrafanaDashboard.from_json(board)
+    assert list(wrong_types(model)) == []
+    kept = json.loads(json.dumps(model, cls=JSONEncoder))
+    # Grafana writes the definition of a variable itself, but the models lack it.
+    unknown = [each for each in lost(board, kept) if not each.endswith(".definition")]
+    assert unknown == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [({"titel": "x"}, "unknown"), ({"tags": [1]}, "type"), ({"refresh": 5}, "type")],
+)
+def test_a_wrong_field_is_found(wrong: dict[str, Any], what: str) -> None:
+    board = {**BOARDS["pollwise-worker.json"], **wrong}
+    model = GrafanaDashboard.from_json(board)
+    kept = json.loads(json.dumps(model, cls=JSONEncoder))
+    found = wrong_types(model) if what == "type" else lost(board, kept)
+    assert any(key in each for each in found for key in wrong)
 
 
 # Queries

@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, NoReturn
+from unittest import mock
 
 import httpx
 
@@ -69,6 +70,8 @@ class Observed:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._end)
             stack.callback(self._release.set)
+            # A kind without a handler counts as such after a minute.
+            stack.enter_context(mock.patch("pollwise.worker.unhandled.READY_FOR", 0.0))
             await self._orders(stack)
             await self._reports(stack)
             await self._relay(stack)
@@ -96,18 +99,9 @@ class Observed:
         def scan(job: Job) -> None:
             self._release.wait(600.0)  # longer than its timeout: its thread is abandoned
 
-        await queue.put([NewJob("sms", {}, run_at=time.time() - 3600.0), NewJob("scan", {})])
+        await queue.put([NewJob("sms", {}), NewJob("scan", {})])
         await queue.put([NewJob("call_bank", {}) for _ in range(3)])
-        record, told = queue.record_worker, False
-
-        async def fail_once(*given: Any, **more: Any) -> Any:
-            nonlocal told
-            if not told:
-                told = True
-                raise ConnectionError("the disk is busy")
-            return await record(*given, **more)
-
-        queue.record_worker = fail_once  # type: ignore[method-assign]
+        queue.record_worker = _fails_once(queue.record_worker)  # type: ignore[method-assign]
         await stack.enter_async_context(worker.running(self._options(Ewma())))
         self._go(self._orders_arrive(queue))
 
@@ -137,7 +131,7 @@ class Observed:
         await queue.migrate()
         worker = Worker(queue, name="reports-1", events=self._served(stack, "worker-reports"))
         worker.handle("thumbnail")(self._handler("charge_card"))
-        options = self._options(Worth(latency="500ms"), hints=False)
+        options = self._options(Worth(mean_wait="500ms"), hints=False)
         await stack.enter_async_context(worker.running(options))
         self._go(self._every(1.5, lambda: queue.put([NewJob("thumbnail", {})])))
 
@@ -155,7 +149,13 @@ class Observed:
             if record.key == "order-40404":
                 raise ValueError("broker refused the message: 413 payload too large")
 
+        @outbox.handle("order.refunded", retry=RETRY, breaker=Breaker(2, "2s"))
+        async def refund(record: Any) -> NoReturn:
+            raise ConnectionError("bank.example does not answer")
+
+        store.stats = _fails_once(store.stats)  # type: ignore[method-assign]
         await store.put([NewRecord("order.placed", {}, "order-40404") for _ in range(3)])
+        await store.put([NewRecord("order.refunded", {}, f"refund-{n}") for n in range(3)])
         options = OutboxRunOptions(polling=Ewma(), signals=False, seed=1)
         await stack.enter_async_context(outbox.running(options))
 
@@ -176,7 +176,13 @@ class Observed:
         )  # fmt: skip
         url = f"sqlite:///{self.folder}/farm.db?queue=agents&keep=1d&synchronous=off"
         controller = Controller(url, options, events=Events(quiet=True))
-        self._go(controller.run())
+        serving = asyncio.ensure_future(controller.run())
+
+        async def stop() -> None:
+            controller.stop()
+            await serving
+
+        stack.push_async_callback(stop)
         here = f"http://127.0.0.1:{port}"
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=here))
         async with asyncio.timeout(60):
@@ -197,7 +203,7 @@ class Observed:
         self._go(Agent(agent, events=Events(quiet=True)).run())
         queue = open_queue(f"{here}?queue=mail&token_file={token}")
         await stack.enter_async_context(queue)
-        worker = Worker(queue, name="mail-1", events=Events(quiet=True))
+        worker = Worker(queue, name="mail-1", events=self._served(stack, "worker-mail"))
         worker.handle("send_receipt")(self._handler("send_receipt"))
         await stack.enter_async_context(worker.running(self._options(Ewma())))
 
@@ -235,7 +241,10 @@ class Observed:
     def _probe(self, group: str, n: int) -> Any:
         async def probe(target: Target) -> Reading:
             await asyncio.sleep(self.rng.uniform(0.01, 0.2))
-            if (group, n) == ("partners", 3) or self.rng.random() < 0.01:
+            down = (
+                time.monotonic() % (6.0 * n) < 3.0
+            )  # again and again, so that alerts open and close
+            if (group == "partners" and n < 4 and down) or self.rng.random() < 0.01:
                 raise ConnectionError("connection refused")
             return Reading(str(self.rng.randrange(10)))
 
@@ -276,3 +285,17 @@ class Observed:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _fails_once(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, which raises the first time: a chore fails."""
+    failed = False
+
+    async def called(*given: Any, **more: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise ConnectionError("the disk is busy")
+        return await call(*given, **more)
+
+    return called

@@ -8,6 +8,7 @@ a restart or a short burst does not alert.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,8 +36,8 @@ class AlertRule:
 
     @property
     def page(self) -> str:
-        """The name of its runbook, without an ending."""
-        return self.name.removeprefix("Pollwise").lower()
+        """The name of its runbook, without an ending: `queue-stuck`."""
+        return re.sub("(?<=[a-z])(?=[A-Z])", "-", self.name.removeprefix("Pollwise")).lower()
 
 
 #: The metrics of queues come from `pollwise queue export`, or from a worker that exports its queue.
@@ -66,7 +67,7 @@ RULES: tuple[AlertRule, ...] = (
     ),
     AlertRule(
         "PollwiseDeadJobs",
-        'sum by (queue, kind) (pollwise_queue_depth{state="dead"}) > 0',
+        'max by (queue, kind) (pollwise_queue_depth{state="dead"}) > 0',
         "5m",
         "warning",
         "{{ $value }} dead jobs of kind {{ $labels.kind }} in queue {{ $labels.queue }}.",
@@ -165,7 +166,7 @@ RULES: tuple[AlertRule, ...] = (
         " and on (queue) min by (queue) "
         "(min_over_time(pollwise_worker_poll_interval_seconds[5m])"
         " >= max_over_time(pollwise_worker_poll_interval_seconds[1h]))"
-        " and on (queue) sum by (queue) "
+        " and on (queue) max by (queue) "
         '(min_over_time(pollwise_queue_depth{state="ready"}[5m])) > 0',
         "5m",
         "critical",
@@ -219,7 +220,7 @@ RULES: tuple[AlertRule, ...] = (
         "{{ $value | humanizeDuration }}.",
         "A record that is neither done nor dead is older than five minutes.",
         (
-            "`pollwise outbox status URL`: records by state, and the relays that live.",
+            "`pollwise outbox stats URL`: records by state, and the relays that live.",
             "`pollwise_outbox_record_total` by result: are handlers retrying?",
         ),
         (
