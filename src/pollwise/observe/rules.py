@@ -14,6 +14,8 @@ from typing import Literal
 
 FILE = "pollwise.rules.yml"
 FOLDER = "runbooks"
+#: Stands for the name of a runbook in an address.
+PAGE = "{page}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +196,8 @@ RULES: tuple[AlertRule, ...] = (
         ),
         (
             (
-                "Rehearse another strategy on this queue's traffic: `pollwise lab record`, then "
-                "`pollwise lab compare`. `worth` states a goal instead of intervals."
+                "Rehearse another strategy on this queue's traffic: "
+                "`pollwise lab record URL FILE`, then `pollwise lab compare FILE`. `worth` states a goal instead of intervals."
             ),
             "Fewer workers with a higher concurrency poll less.",
         ),
@@ -238,7 +240,7 @@ RULES: tuple[AlertRule, ...] = (
         "published in order.",
         ("`pollwise outbox blocked URL`: the keys, the errors, and how many records wait.",),
         (
-            "Fix the cause, then `pollwise outbox retry URL`.",
+            "Fix the cause, then `pollwise outbox retry URL --all`.",
             "Give a record up: `pollwise outbox drop URL ID`. The key goes on with the next.",
         ),
     ),
@@ -284,7 +286,7 @@ RULES: tuple[AlertRule, ...] = (
         "The failures of these targets are confirmed, as their settings ask.",
         ("`pollwise fleet status`: which targets, since when, and the errors.",),
         (
-            "Repair the target. Acknowledge its alert with a note: `pollwise fleet ack`.",
+            "Repair the target. Acknowledge its alert: `pollwise fleet ack ID --note TEXT`.",
             "If this was planned, say so next time: `pollwise fleet maintenance add`.",
         ),
     ),
@@ -327,11 +329,10 @@ RULES: tuple[AlertRule, ...] = (
 )
 
 
-def files(runbooks: str | None = None) -> dict[str, str]:
+def files(runbooks: str) -> dict[str, str]:
     """The files of `pollwise observe alerts`, by their paths: the rules, and a runbook for each.
 
-    runbooks: the address under which the runbooks are published; the alerts link to them there.
-        None links to the files beside the rules.
+    runbooks: the address of a runbook, with `{page}` in place of its name.
     """
     pages = {f"{FOLDER}/{rule.page}.md": runbook(rule) for rule in RULES}
     return {FILE: _rules_file(runbooks), **pages}
@@ -365,7 +366,7 @@ def runbook(rule: AlertRule) -> str:
     )
 
 
-def _rules_file(runbooks: str | None) -> str:
+def _rules_file(runbooks: str) -> str:
     lines = [
         "# Alert rules for Pollwise, written by `pollwise observe alerts`.",
         "groups:",
@@ -373,9 +374,7 @@ def _rules_file(runbooks: str | None) -> str:
         "    rules:",
     ]
     for rule in RULES:
-        where = f"{FOLDER}/{rule.page}.md"
-        if runbooks is not None:
-            where = f"{runbooks.rstrip('/')}/{rule.page}/"
+        where = runbooks.replace(PAGE, rule.page)
         lines += [
             f"      - alert: {rule.name}",
             "        expr: |-",

@@ -42,8 +42,9 @@ def alerts(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where you publish the runbooks: alerts link to them there. "
-            "Without it, to the files beside the rules.",
+            help="Where you publish the runbooks: alerts link to URL/queue-stuck and so on. "
+            "{page} in it stands for the name, if that is not at the end. "
+            "Without it, alerts link to the files that this command writes.",
         ),
     ] = None,
     force: Force = False,
@@ -53,11 +54,17 @@ def alerts(
 
     Example: pollwise observe alerts /etc/prometheus/pollwise --runbooks https://wiki.example/pollwise
     """
-    from pollwise.observe.rules import files
+    from pollwise.observe.rules import FOLDER, PAGE, files
 
-    if runbooks is not None and not runbooks.startswith(("https://", "http://")):
-        raise ConfigError(f"--runbooks {runbooks!r} must be a URL that begins with https://")
-    _write(folder, files(runbooks), force=force, as_json=as_json)
+    if runbooks is None:
+        where = f"{(folder.absolute() / FOLDER).as_uri()}/{PAGE}.md"
+    elif not runbooks.startswith(("https://", "http://")):
+        raise ConfigError(
+            f"--runbooks {runbooks!r} must be a URL that begins with https:// or http://"
+        )
+    else:
+        where = runbooks if PAGE in runbooks else f"{runbooks.rstrip('/')}/{PAGE}"
+    _write(folder, files(where), force=force, as_json=as_json)
 
 
 def _write(folder: Path, files: Mapping[str, str], *, force: bool, as_json: bool) -> None:
