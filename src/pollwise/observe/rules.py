@@ -197,7 +197,8 @@ RULES: tuple[AlertRule, ...] = (
         (
             (
                 "Rehearse another strategy on this queue's traffic: "
-                "`pollwise lab record URL FILE`, then `pollwise lab compare FILE`. `worth` states a goal instead of intervals."
+                "`pollwise lab record URL FILE`, then `pollwise lab compare FILE`. `worth` states "
+                "a goal instead of intervals."
             ),
             "Fewer workers with a higher concurrency poll less.",
         ),
