@@ -38,7 +38,7 @@ def of_fleets(sink: PrometheusSink) -> set[str]:
 def sink_at(clock_now: Callable[[], float], *, by_target: bool = False) -> PrometheusSink:
     """A sink whose ages are by the virtual clock."""
     sink = PrometheusSink(by_target=by_target)
-    metrics = FleetMetrics(sink._metrics, sink.registry, clock_now, by_target=by_target)
+    metrics = FleetMetrics(sink.instruments, clock_now, by_target=by_target)
     sink._react |= metrics.react
     return sink
 

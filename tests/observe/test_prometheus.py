@@ -16,8 +16,10 @@ from prometheus_client import CollectorRegistry
 from pollwise.core import breaker, outcome
 from pollwise.errors import ConfigError
 from pollwise.fleet.stores.base import TARGET_STATES
+from pollwise.observe.fleet_metrics import BREAKER_STATES
 from pollwise.observe.metrics import DURATION_BUCKETS, METRICS
-from pollwise.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
+from pollwise.observe.prometheus import PrometheusSink
+from pollwise.observe.sink import RESULTS
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.events import (
     AlertClosed,
@@ -61,6 +63,7 @@ from pollwise.runtime.events import (
     KeyBlocked,
     KeyGivenBack,
     KeyLost,
+    KindTally,
     KindUnhandled,
     LoopBlocked,
     LoopResumed,
@@ -76,6 +79,7 @@ from pollwise.runtime.events import (
     PollFinished,
     PollRecovered,
     PushChanged,
+    QueueMeasured,
     RecordDead,
     RecordFellBack,
     RecordHandled,
@@ -110,7 +114,7 @@ from pollwise.runtime.events import (
     WorkerStopping,
     all_events,
 )
-from pollwise.runtime.jobs import Job, NewJob
+from pollwise.runtime.jobs import STATES, Job, NewJob
 from pollwise.testing import VirtualClock
 from pollwise.worker import Worker, WorkerRunOptions
 
@@ -175,7 +179,10 @@ def series(sink: PrometheusSink, queue: str = "q") -> set[str]:
 
 def polled(found: int = 0, queue: str = "q", **given: Any) -> PollFinished:
     usual = {"capacity": 8, "took": 0.003, "interval": 0.2, "delay": 0.2, "hold": 0.0}
-    return PollFinished(queue, found, **{**usual, "hinted": False, "average": 2.5, **given})
+    usual |= {"hinted": False, "average": 2.5, "forecast": 0.5}
+    return PollFinished(
+        queue, found, **{**usual, "hinted": False, "average": 2.5, "forecast": 0.5, **given}
+    )
 
 
 def started(job: str = "1", worker: str = "w", queue: str = "q") -> JobStarted:
@@ -233,7 +240,9 @@ def fleet_events() -> Iterator[Event]:
     yield TargetPolled(*t, "changed", 0.2, 10.0, 5)
     yield TargetChanged(*t, "another")
     yield TargetFailed(*t, "no", 3, 30.0)
-    yield TargetStateChanged(*t, "open")
+    yield TargetStateChanged(*t, "open", "confirming")
+    counts = tuple((state, n) for n, state in enumerate(STATES))
+    yield QueueMeasured("q", (KindTally("mail", counts, 7.5),), ("",), True, 2)
     yield TargetRecovered(*t, 3)
     yield TargetDead(*t, "no", False, 1800.0)
     yield TargetStuck(*t, 35.0)

@@ -208,17 +208,32 @@ def serve_metrics(
 ) -> Callable[[], None]:
     """Serve metrics made from the events; returns a function that ends it.
 
+    If the program has configured a MeterProvider of OpenTelemetry, the same metrics go there.
+
     by_target: the metrics of a fleet have a label for each target.
     """
+    price = cost.dollars if cost else 0.0
+    if has_meter_provider():
+        from pollwise.observe.otel import OtelSink
+
+        OtelSink(price=price, by_target=by_target).subscribe(events)
     if port is None:
         return lambda: None
     from pollwise.observe.prometheus import PrometheusSink
 
-    sink = PrometheusSink(price=cost.dollars if cost else 0.0, by_target=by_target)
+    sink = PrometheusSink(price=price, by_target=by_target)
     sink.subscribe(events)
     served = sink.serve(port, host)
     note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
     return served.close
+
+
+def has_meter_provider() -> bool:
+    """True if this process has a MeterProvider of OpenTelemetry, other than that of the API."""
+    api = sys.modules.get("opentelemetry.metrics")
+    if api is None:
+        return False
+    return not type(api.get_meter_provider()).__module__.startswith("opentelemetry.metrics")
 
 
 def note(level: int, action: str, text: str, **fields: object) -> None:

@@ -54,9 +54,11 @@ class Pause:
     max_interval. hold: seconds the next poll may block at the server (long polling); 0 asks for a
     short poll. changes: how the pacer's course changed; an explanation, not part of the pause.
     average: the moving average behind it, of a strategy that has one; for metrics.
+    forecast: the items a second that a strategy expects, if it has a forecast; for metrics.
     """
 
     delay: float
     hold: float = 0.0
     changes: tuple[Change, ...] = field(default=(), compare=False)
     average: float | None = field(default=None, compare=False)
+    forecast: float | None = field(default=None, compare=False)

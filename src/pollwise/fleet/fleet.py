@@ -328,8 +328,11 @@ class Fleet(FleetWithAlerts):
         next."""
 
         def close_breaker(entry: RunningTarget, now: float) -> None:
+            before = self._scheduler.state(entry)
             self._scheduler.close_breaker(entry, now)
-            self.events.emit(event_of(TargetStateChanged, self.name, entry.target, "closed"))
+            if before != "closed":
+                states = "closed", before
+                self.events.emit(event_of(TargetStateChanged, self.name, entry.target, *states))
 
         self._order(name, close_breaker)
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from pollwise.core.strategies.freshness import staleness_score
+from pollwise.observe.instruments import Instruments, Series
 from pollwise.runtime import events
 from pollwise.runtime.events import Event, TargetEvent, TargetTally
 
+BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 RESULTS = ("changed", "unchanged", "failed")
-BREAKERS = {"half-open": 1, "open": 2, "dead": 2}
+#: The breaker of a target in these states; in others it is closed.
+BREAKERS = {"half-open": "half-open", "open": "open", "dead": "open"}
 #: The gauges that a count sets, and the field of a tally.
 COUNTED = {
     "pollwise_fleet_targets": "targets",
@@ -34,7 +37,7 @@ COUNTED = {
 DEAD, BREAKER = "pollwise_fleet_dead_targets", "pollwise_fleet_breakers"
 STALENESS, SCORE = "pollwise_fleet_poll_staleness_seconds", "pollwise_fleet_staleness_score"
 DEPTH, IN_FLIGHT = "pollwise_fleet_queue_depth", "pollwise_fleet_inflight"
-STATE = "pollwise_fleet_breaker_state"
+STATE, CHANGES = "pollwise_fleet_breaker_state", "pollwise_fleet_breaker_change_total"
 TOTAL, DURATION = "pollwise_fleet_poll_total", "pollwise_fleet_poll_duration_seconds"
 STUCK = "pollwise_fleet_stuck_total"
 _OF_A_TARGET = (DURATION, STALENESS, SCORE, STATE, STUCK)
@@ -56,23 +59,21 @@ class _Target:
 
 
 class FleetMetrics:
-    """The fleet metrics of the Prometheus sink."""
+    """The fleet metrics of a sink."""
 
     def __init__(
         self,
-        metrics: Mapping[str, Any],
-        registry: Any,
+        metrics: Instruments,
         now: Callable[[], float] = time.monotonic,
         *,
         by_target: bool = False,
     ) -> None:
         self._metrics = metrics
-        self._registry = registry
         self._now = now
         self._by_target = by_target
         self._targets: dict[Key, _Target] = {}
         #: The series of polls, which are used with every poll: looking up labels is slow.
-        self._polls: dict[tuple[str, ...], tuple[Any, Any]] = {}
+        self._polls: dict[tuple[str, ...], tuple[Series, Series]] = {}
         self._groups: dict[str, set[Group]] = {}  # those that polls of a fleet made known
         self._tallies: dict[str, dict[Group, tuple[TargetTally, float]]] = {}
         self._in_progress: Tally[tuple[str, str]] = Tally()
@@ -81,6 +82,7 @@ class FleetMetrics:
             events.TargetPolling: self._polling,
             events.TargetPolled: self._polled,
             events.TargetStuck: partial(self._count, STUCK),
+            events.TargetStateChanged: self._state,
             events.AlertOpened: partial(self._alert, "opened"),
             events.AlertClosed: partial(self._alert, "closed"),
             events.NoticeSent: self._sent,
@@ -92,7 +94,6 @@ class FleetMetrics:
             self.react |= {
                 events.TargetAdded: self._added,
                 events.TargetRemoved: lambda event: self._delete(_key(event)),
-                events.TargetStateChanged: self._state,
             }
 
     # Polls
@@ -146,10 +147,8 @@ class FleetMetrics:
         self._metrics[IN_FLIGHT].labels(kind).set(count)
 
     def _show_depth(self, source: str, depth: int) -> None:
-        if not self._depths:
-            self._registry.register(self._metrics[DEPTH])
         self._depths[source] = depth
-        self._metrics[DEPTH].set(sum(self._depths.values()))
+        self._metrics.set_alone(DEPTH, sum(self._depths.values()))
 
     # Targets
 
@@ -175,8 +174,12 @@ class FleetMetrics:
         return staleness_score(self._age(target), target.max_interval)
 
     def _state(self, event: events.TargetStateChanged) -> None:
-        state = BREAKERS.get(event.state, 0)
-        self._metrics[STATE].labels(*self._labels(event)).set(state)
+        state = BREAKERS.get(event.state, "closed")
+        labels = self._labels(event)
+        if event.before and BREAKERS.get(event.before, "closed") != state:
+            self._metrics[CHANGES].labels(*labels[:2], state).inc()
+        if self._by_target:
+            self._metrics[STATE].labels(*labels).set(BREAKER_STATES[state])
 
     # Counts
 
@@ -236,14 +239,15 @@ class FleetMetrics:
                 self._show_in_progress(kind)
                 if not any(each == kind for _, each in self._in_progress):
                     self._metrics[IN_FLIGHT].remove(kind)
-        if self._depths.pop(source, None) is not None and not self._depths:
-            self._registry.unregister(self._metrics[DEPTH])
+        if self._depths.pop(source, None) is not None:
+            left = sum(self._depths.values()) if self._depths else None
+            self._metrics.set_alone(DEPTH, left)
 
     def _forget(self, group: Group) -> None:
         """Remove the series of polls of a group."""
         for labels in [labels for labels in self._polls if labels[:2] == group]:
             del self._polls[labels]
-        for name in (TOTAL, DURATION, STUCK):
+        for name in (TOTAL, DURATION, STUCK, CHANGES):
             self._metrics[name].remove_by_labels({"type": group[0], "group": group[1]})
 
     def _delete(self, key: Key) -> None:

@@ -25,6 +25,20 @@ class Metric:
     help: str
     by_target: bool = False
 
+    @property
+    def otel_name(self) -> str:
+        """Its name in OpenTelemetry: an export from there to Prometheus gives `name` again.
+
+        The exporter writes dots as underscores, and adds the unit and the `_total` of a counter.
+        """
+        _, part, rest = self.name.removesuffix("_total").split("_", 2)
+        return f"pollwise.{part}.{rest.removesuffix('_seconds')}"
+
+    @property
+    def otel_unit(self) -> str:
+        """Its unit in OpenTelemetry; empty for a number of things."""
+        return "s" if self.name.endswith("_seconds") else ""
+
 
 _GROUP = ("type", "group")
 _TARGET = (*_GROUP, "target")

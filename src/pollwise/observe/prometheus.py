@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter as Tally
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.observe.fleet_metrics import FleetMetrics
-from pollwise.observe.metrics import DURATION_BUCKETS, METRICS, Metric
-from pollwise.runtime import events
-from pollwise.runtime.events import Event, Events, JobEvent
+from pollwise.observe.instruments import Family, Instruments
+from pollwise.observe.metrics import DURATION_BUCKETS, Metric
+from pollwise.observe.sink import MetricsSink
 
 try:
     import prometheus_client
 except ImportError:  # pragma: no cover - tried in an environment without the extra
     raise MissingExtra("exporting metrics", "metrics") from None
-
-RESULTS: dict[type[JobEvent], str] = {
-    events.JobDone: "done",
-    events.JobRetried: "retried",
-    events.JobDead: "dead",
-    events.JobCancelled: "cancelled",
-    events.JobSnoozed: "snoozed",
-    events.JobGivenBack: "given_back",
-    events.JobUnhandled: "unhandled",
-    events.JobLost: "lost",
-}
-COUNTED: dict[type[Event], str] = {
-    events.PlacesTaken: "places_taken",
-    events.LoopBlocked: "loop_blocked",
-    events.HandlerStuck: "handler_stuck",
-    events.RunRecycled: "recycled",
-}
-RECORD_RESULTS: dict[type[Event], str] = {
-    events.RecordHandled: "handled",
-    events.RecordRetried: "retried",
-    events.RecordDead: "dead",
-    events.RecordSnoozed: "snoozed",
-    events.RecordFellBack: "fell_back",
-    events.RecordUnhandled: "unhandled",
-}
-KEY_RESULTS: dict[type[Event], str] = {
-    events.KeyBlocked: "blocked",
-    events.KeyGivenBack: "given_back",
-    events.KeyLost: "lost",
-}
-CONTROLLER_RESULTS: dict[type[Event], str] = {
-    events.JobPut: "put",
-    events.JobLapsed: "lapsed",
-    events.JobGivenUp: "dead",
-}
-WORKER, OUTBOX, CONTROLLER = "pollwise_worker", "pollwise_outbox", "pollwise_controller"
-BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +25,43 @@ class MetricsServer:
     close: Callable[[], None]
 
 
-class PrometheusSink:
-    """Keeps the metrics of `pollwise.observe.metrics` in a registry.
+class PrometheusInstruments(Instruments):
+    """The metrics in a registry."""
 
-    price: the price of a poll in dollars; 0 leaves the cost counter out.
-    by_target: the metrics of a fleet have a label for each target. That is 3 kB a target and
-        scrape; by default they are by type and group.
-    When the last worker of a queue stops, the series of that queue are deleted; those of an outbox
-    when its last relay stops.
+    def __init__(self, registry: prometheus_client.CollectorRegistry, *, by_target: bool) -> None:
+        self._registry = registry
+        self._alone: dict[str, prometheus_client.Gauge] = {}
+        self._shown: set[str] = set()
+        super().__init__(by_target=by_target)
+
+    def _made(self, metric: Metric, labels: tuple[str, ...]) -> Family:
+        # A metric without labels would be shown as 0 before it is set.
+        arguments: dict[str, Any] = {"registry": self._registry if labels else None}
+        if metric.type == "histogram":
+            arguments["buckets"] = DURATION_BUCKETS
+        make = getattr(prometheus_client, metric.type.capitalize())
+        family: Any = make(metric.name, metric.help, labels, **arguments)
+        if not labels:
+            self._alone[metric.name] = family
+        return family  # type: ignore[no-any-return]
+
+    def set_alone(self, name: str, value: float | None) -> None:
+        if value is not None:
+            self._alone[name].set(value)
+        if (value is not None) == (name in self._shown):
+            return
+        if value is None:
+            self._shown.discard(name)
+            self._registry.unregister(self._alone[name])
+        else:
+            self._shown.add(name)
+            self._registry.register(self._alone[name])
+
+
+class PrometheusSink(MetricsSink):
+    """Keeps the metrics of `pollwise.observe.metrics` in a registry, and can serve them.
+
+    price, by_target: as for `MetricsSink`.
     """
 
     def __init__(
@@ -83,70 +72,8 @@ class PrometheusSink:
         by_target: bool = False,
     ) -> None:
         self.registry = registry or prometheus_client.CollectorRegistry()
-        self._price = price
-        self._metrics: dict[str, Any] = {}
-        for metric in METRICS:
-            if metric.by_target and not by_target:
-                continue
-            labels = tuple(each for each in metric.labels if by_target or each != "target")
-            # A process without a fleet would show metrics without labels as 0.
-            arguments: dict[str, Any] = {"registry": self.registry if metric.labels else None}
-            if metric.type == "histogram":
-                arguments["buckets"] = DURATION_BUCKETS
-            make = getattr(prometheus_client, metric.type.capitalize())
-            self._metrics[metric.name] = make(metric.name, metric.help, labels, **arguments)
-        self._workers: Tally[str] = Tally()
-        self._running: set[tuple[str, str, str]] = set()
-        self._polls: dict[tuple[str, str], tuple[Any, Any]] = {}
-        self._react: dict[type[Event], Callable[[Any], None]] = {
-            events.PollFinished: self._poll_finished,
-            events.PollFailed: lambda event: self._of(event, "poll_failed_total").inc(),
-            events.PaceChanged: self._pace_changed,
-            events.JobStarted: self._job_started,
-            events.KindUnhandled: lambda event: self._of(
-                event, "kind_unhandled_total", event.kind
-            ).inc(),
-            events.BreakerChanged: self._breaker_changed,
-            events.HintsProven: lambda event: self._of(event, "hints_proven").set(1),
-            events.HintsLost: self._hints_lost,
-            events.ChoreFailed: lambda event: self._of(
-                event, "chore_failed_total", event.chore
-            ).inc(),
-            events.ThreadsAbandoned: lambda event: self._of(event, "abandoned_threads").set(
-                event.threads
-            ),
-            **{kind: partial(self._count, f"{name}_total") for kind, name in COUNTED.items()},
-            events.WorkerStarted: self._worker_started,
-            events.WorkerStopped: self._stopped,
-            events.RelayStarted: self._relay_started,
-            events.RelayStopped: self._stopped,
-            events.RelayStandsBy: lambda event: self._of(event, "standing_by").inc(),
-            events.RelayResumed: lambda event: self._of(event, "standing_by").dec(),
-            events.OutboxMeasured: self._outbox_measured,
-            **dict.fromkeys(RECORD_RESULTS, self._record_noted),
-            **dict.fromkeys(
-                KEY_RESULTS,
-                lambda event: self._of(
-                    event, "key_total", KEY_RESULTS[type(event)], event.lane
-                ).inc(),
-            ),
-            **dict.fromkeys(RESULTS, self._job_ended),
-            events.PollAnswered: self._poll_answered,
-            events.RequestAnswered: self._request_answered,
-            **dict.fromkeys(CONTROLLER_RESULTS, self._controller_job),
-            events.JobDelivered: self._job_delivered,
-            events.JobReported: self._job_reported,
-            events.PushChanged: lambda event: self._controlled(event, "push_connections").set(
-                event.connections
-            ),
-            events.HintPushed: lambda event: self._controlled(event, "hint_total").inc(),
-            events.ControllerCounted: self._counted,
-            **FleetMetrics(self._metrics, self.registry, by_target=by_target).react,
-        }
-
-    def subscribe(self, bus: Events) -> Callable[[], None]:
-        """Subscribe to events; returns a function that unsubscribes."""
-        return bus.subscribe(self, *self._react)
+        made = PrometheusInstruments(self.registry, by_target=by_target)
+        super().__init__(made, price, by_target=by_target)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
         """Serve `/metrics` from a thread; port 0 takes any free port."""
@@ -170,164 +97,3 @@ class PrometheusSink:
         """The text of a scrape, and its content type."""
         text: bytes = prometheus_client.generate_latest(self.registry)
         return text, prometheus_client.CONTENT_TYPE_LATEST
-
-    def __call__(self, event: Event) -> None:
-        self._react[type(event)](event)
-
-    def _count(self, name: str, event: Event) -> None:
-        self._of(event, name).inc()
-
-    def _of(self, event: Event, name: str, *labels: str) -> Any:
-        """A metric of the worker or relay of an event."""
-        group, place = _place(event)
-        return self._metrics[f"{group}_{name}"].labels(place, *labels)
-
-    def _poll_finished(self, event: events.PollFinished) -> None:
-        self._of(event, "poll_total").inc()
-        if not event.found:
-            self._of(event, "poll_empty_total").inc()
-        else:
-            self._of(event, "found_total").inc(event.found)
-        if event.hinted:
-            self._of(event, "poll_hinted_total").inc()
-        self._of(event, "poll_interval_seconds").set(event.interval)
-        if event.average is not None:
-            self._of(event, "poll_average").set(event.average)
-        self._of(event, "poll_duration_seconds").observe(event.took)
-        group, name = _place(event)
-        if self._price and group == WORKER:
-            self._metrics["pollwise_poll_cost_dollars_total"].labels(name).inc(self._price)
-
-    def _pace_changed(self, event: events.PaceChanged) -> None:
-        self._of(event, "pace_change_total", event.what).inc()
-        if event.what == "back-off":
-            self._of(event, "backoff_total").inc()
-
-    def _job_started(self, event: events.JobStarted) -> None:
-        self._of(event, "job_wait_seconds", event.kind).observe(event.waited)
-        self._of(event, "job_running", event.kind).inc()
-        self._running.add(_run_of(event))
-
-    def _job_ended(self, event: JobEvent) -> None:
-        self._of(event, "job_total", event.kind, RESULTS[type(event)]).inc()
-        if isinstance(event, (events.JobDone, events.JobRetried)):
-            self._of(event, "job_duration_seconds", event.kind).observe(event.took)
-        if _run_of(event) in self._running:  # else it ended without ever starting
-            self._running.discard(_run_of(event))
-            self._of(event, "job_running", event.kind).dec()
-
-    def _breaker_changed(self, event: events.BreakerChanged) -> None:
-        self._of(event, "breaker_state", event.kind).set(BREAKER_STATES[event.state])
-
-    def _hints_lost(self, event: events.HintsLost) -> None:
-        self._of(event, "hints_proven").set(0)
-        self._of(event, "hints_lost_total").inc()
-
-    def _record_noted(self, event: events.RecordEvent) -> None:
-        result = RECORD_RESULTS[type(event)]
-        self._of(event, "record_total", event.kind, result, event.lane).inc()
-        if isinstance(event, (events.RecordHandled, events.RecordDead)):
-            for handler in event.handlers:
-                self._of(event, "handler_total", handler, "done").inc()
-        if isinstance(event, events.RecordDead):
-            for handler in event.gave_up:
-                self._of(event, "handler_total", handler, "gave_up").inc()
-        if isinstance(event, (events.RecordRetried, events.RecordSnoozed, events.RecordFellBack)):
-            self._of(event, "handler_total", event.handler, result).inc()
-        if isinstance(event, events.RecordHandled):
-            self._of(event, "record_lag_seconds", event.kind, event.lane).observe(event.lag)
-            self._of(event, "record_duration_seconds", event.kind).observe(event.took)
-
-    def _outbox_measured(self, event: events.OutboxMeasured) -> None:
-        for state in ("ready", "leased", "waiting", "dead"):
-            self._of(event, "records", state, event.lane).set(getattr(event, state))
-        self._of(event, "keys_blocked", event.lane).set(event.keys_blocked)
-        self._of(event, "records_behind", event.lane).set(event.behind)
-        self._of(event, "oldest_age_seconds", event.lane).set(event.oldest_age)
-        self._of(event, "relays").set(event.relays)
-        self._of(event, "measured_timestamp_seconds").set_to_current_time()
-
-    def _relay_started(self, event: events.RelayStarted) -> None:
-        self._workers[event.source] += 1
-        for metric in METRICS:
-            if metric.labels == ("outbox",) and metric.type == "counter":
-                self._metrics[metric.name].labels(_place(event)[1])
-        for result in KEY_RESULTS.values():
-            self._of(event, "key_total", result, "")
-
-    def _worker_started(self, event: events.WorkerStarted) -> None:
-        self._workers[event.source] += 1
-        # Counters start at 0 here, because a rate needs to see the first increase.
-        for metric in METRICS:
-            ours = not metric.name.startswith(CONTROLLER)
-            if ours and metric.labels == ("queue",) and self._begins_at_zero(metric):
-                self._metrics[metric.name].labels(event.source)
-        for kind in event.kinds:
-            self._of(event, "job_running", kind)
-
-    def _begins_at_zero(self, metric: Metric) -> bool:
-        priced = metric.name == "pollwise_poll_cost_dollars_total"
-        return bool(self._price) if priced else metric.type == "counter"
-
-    def _stopped(self, event: events.WorkerStopped | events.RelayStopped) -> None:
-        self._workers[event.source] -= 1
-        if self._workers[event.source] > 0:
-            return
-        del self._workers[event.source]
-        self._running = {run for run in self._running if run[0] != event.source}
-        group, name = _place(event)
-        label = "queue" if group == WORKER else "outbox"
-        for metric in METRICS:
-            if label in metric.labels:
-                self._metrics[metric.name].remove_by_labels({label: name})
-
-    # The controller
-
-    def _controlled(self, event: Event, name: str, *labels: str) -> Any:
-        """A metric of the controller of an event."""
-        return self._metrics[f"{CONTROLLER}_{name}"].labels(event.source, *labels)
-
-    def _counted(self, event: events.ControllerCounted) -> None:
-        for state, count in event.jobs:
-            self._controlled(event, "jobs", state).set(count)
-        self._controlled(event, "workers", "online").set(event.online)
-        self._controlled(event, "workers", "offline").set(event.offline)
-        self._controlled(event, "held_polls").set(event.held)
-
-    def _poll_answered(self, event: events.PollAnswered) -> None:
-        kept = self._polls.get((event.source, event.result))
-        if kept is None:  # by far the most frequent event, and looking up labels is slow
-            count = self._controlled(event, "poll_total", event.result)
-            kept = count, self._controlled(event, "poll_duration_seconds")
-            self._polls[event.source, event.result] = kept
-        kept[0].inc()
-        kept[1].observe(event.took)
-
-    def _request_answered(self, event: events.RequestAnswered) -> None:
-        labels = event.method, event.route, str(event.status)
-        self._controlled(event, "request_total", *labels).inc()
-
-    def _controller_job(self, event: JobEvent) -> None:
-        result = CONTROLLER_RESULTS[type(event)]
-        self._controlled(event, "job_total", event.kind, result).inc()
-
-    def _job_delivered(self, event: events.JobDelivered) -> None:
-        result = "redelivered" if event.again else "delivered"
-        self._controlled(event, "job_total", event.kind, result).inc()
-        if not event.again:
-            self._controlled(event, "job_wait_seconds", event.kind).observe(event.waited)
-
-    def _job_reported(self, event: events.JobReported) -> None:
-        self._controlled(event, "job_total", event.kind, event.result).inc()
-        self._controlled(event, "job_duration_seconds", event.kind).observe(event.took)
-
-
-def _run_of(event: JobEvent) -> tuple[str, str, str]:
-    return event.source, event.worker, event.job
-
-
-def _place(event: Event) -> tuple[str, str]:
-    """The group of metrics that an event belongs to, and the name of its queue or outbox."""
-    if event.source.startswith("outbox:"):
-        return OUTBOX, event.source.removeprefix("outbox:")
-    return WORKER, event.source

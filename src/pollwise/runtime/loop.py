@@ -243,6 +243,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
                     hold=pause.hold,
                     hinted=hinted,
                     average=pause.average,
+                    forecast=pause.forecast,
                 )
             )
         for change in pause.changes:

@@ -165,6 +165,9 @@ class WorkerSettings(Section):
     cpu_processes: Annotated[int | None, OptionalReader(IntegerReader(1, MAX_CONCURRENCY))] = (
         setting(None, "How many processes run CPU-bound handlers; none for one of each CPU.")
     )
+    export_queue: YesOrNo = setting(
+        False, "Measure the queue every 15 seconds for metrics; one worker of a queue is enough."
+    )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pollwise.controller.opening import queue_named, state_at, state_of
 from pollwise.controller.state.base import ControllerState
@@ -15,16 +15,13 @@ from pollwise.outbox.stores.base import OutboxStore
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
-from pollwise.queues.urls import open_queue
+from pollwise.queues.urls import names_no_queue, open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
 from pollwise.web.sources import QueueSource, Sources
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
-
-#: The schemes of stores whose queues can be found by name.
-_LISTED = ("sqlite", "postgresql", "postgres", "redis", "rediss", "s3", "gs", "az", "file")
 
 
 class Opened:
@@ -54,8 +51,7 @@ class Opened:
             )
         self.owned.append(queue)
         source = self.sources.add_queue(queue)
-        parts = urlsplit(given)
-        if parts.scheme in _LISTED and "queue" not in dict(parse_qsl(parts.query)):
+        if names_no_queue(given):
             self.others(queue, given, source)
 
     def others(self, queue: Queue, url: str, leave_out: QueueSource | None = None) -> None:

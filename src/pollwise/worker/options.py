@@ -48,6 +48,8 @@ class WorkerRunOptions(RunOptions):
     recycle_when_full: the same when threads of handlers that timed out occupy all places.
     cpu_processes: how many processes run handlers with `process=True`; None: one for each CPU. A
         process that uses more than `max_memory` after a job is replaced as well.
+    export_queue: measure the queue every 15 seconds for the metrics `pollwise_queue_…`, if a sink
+        of metrics listens. One worker of a queue is enough.
     """
 
     polling: Strategy = field(default_factory=Adaptive)
@@ -56,6 +58,7 @@ class WorkerRunOptions(RunOptions):
     prefetch_bytes: int = PREFETCH_BYTES
     max_jobs: int | None = None
     cpu_processes: int | None = None
+    export_queue: bool = False
     lease: Duration = "60s"
     poll_interval: InitVar[Duration | None] = None
 

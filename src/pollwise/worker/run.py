@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pollwise.durations import seconds
 from pollwise.errors import Cancelled, LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
+from pollwise.queues.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     BreakerChanged,
@@ -25,6 +26,7 @@ from pollwise.runtime.events import (
     JobSnoozed,
     JobStarted,
     JobUnhandled,
+    QueueMeasured,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -146,6 +148,8 @@ class WorkerRun:
             queue, name, tuple(handlers), options, self._executor, self._breakers, clock, events
         )
         self._tally = self._presence.tally
+        self._measurer = QueueMeasurer(queue.name)
+        self._executor.chores.add(MEASURE, MEASURE_EVERY, self._measure)
         self._executor.on_run = self._ran
         self._hinted = 0  # polls that a hint started
         self._given_back = 0
@@ -167,6 +171,9 @@ class WorkerRun:
         )
         try:
             async with self._executor as executor:
+                if options.export_queue and self._events.wants(QueueMeasured):
+                    executor.chores.wake(MEASURE)
+                    executor.chores.hasten(MEASURE, 0.0)
                 async for claims in executor.polls:
                     executor.take([self._held(claim) for claim in claims])
                     await executor.pruning.run(bool(claims))
@@ -182,6 +189,9 @@ class WorkerRun:
                 await to_its_end(self._presence.end())
             finally:
                 self._events.emit(WorkerStopped(self.source, self._name, self._given_back))
+
+    async def _measure(self) -> None:
+        self._events.emit(await self._measurer.measured(self._queue))
 
     async def _look_for_unhandled(self, found: bool) -> None:
         before, self._hinted = self._hinted, self._executor.polls.counts.hinted

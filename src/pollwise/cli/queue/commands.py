@@ -14,6 +14,7 @@ from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
 from pollwise.cli.queue import jobs, results, steering
 from pollwise.cli.queue import top as live
+from pollwise.cli.queue.export import export
 from pollwise.cli.queue.history import history
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.show import show
@@ -141,6 +142,7 @@ app.command("workers")(steering.workers)
 app.command("running")(steering.running)
 app.command("set-concurrency")(steering.set_concurrency)
 app.command("top")(live.top)
+app.command("export")(export)
 
 
 def _print_kinds(

@@ -21,7 +21,7 @@ from pollwise.cli.options import (
     overrides_of,
     set_option,
 )
-from pollwise.cli.running import PROGRAM, found_at, note, run_in_processes
+from pollwise.cli.running import PROGRAM, found_at, has_meter_provider, note, run_in_processes
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.lab.prices import Price, price_named
 from pollwise.observe import logs
@@ -107,6 +107,11 @@ def run_worker(
     cost = _price(price, settings)
     logs.set_up(own.log_level, own.log_format)
     found = find()
+    if own.export_queue and own.metrics_port is None and not has_meter_provider():
+        raise ConfigError(
+            "worker.export_queue = true is for metrics; set worker.metrics_port (--metrics-port), "
+            "or configure a MeterProvider of OpenTelemetry"
+        )
     logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("worker.queue") and own.queue:
         found.queue = own.queue

@@ -234,7 +234,8 @@ class WorthPacer(Pacer):
             delay = self._before_a_hold(self._decide(at, outcome.waits))
         delay = max(delay, self._goal.soonest())
         self._delay = max(self._strategy.min_interval, min(delay, self._strategy.max_interval))
-        return Pause(self._delay, self._strategy.hold, _turn(before, self._delay))
+        turn = _turn(before, self._delay)
+        return Pause(self._delay, self._strategy.hold, turn, forecast=self._rate)
 
     def _decide(self, at: float, waits: Sequence[float]) -> float:
         """Learn from all items since the last decision, and decide how long to pause."""

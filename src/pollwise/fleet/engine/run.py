@@ -160,7 +160,7 @@ class FleetRun:
                 entry.paused = paused.pop(entry.target.name)
                 self.saving.touch(entry)
             if entry.failures:
-                self._report_state(entry)
+                self._report_state(entry, "")
         catch_up(fresh, scheduler, now)
         self.add(fresh)
 
@@ -347,7 +347,7 @@ class FleetRun:
         if self._bus.wants(events.TargetPolling):
             self._emit(events.TargetPolling, entry, max(started - entry.due, 0.0))
         if entry.failures and self.scheduler.state(entry) == "half-open":
-            self._report_state(entry)
+            self._report_state(entry, "open")
         error: BaseException | None = None
         reading: Reading | None = None
         try:
@@ -406,6 +406,7 @@ class FleetRun:
     def _succeeded(self, entry: RunningTarget, reading: Reading, started: float, at: float) -> None:
         scheduler = self.scheduler
         failures, changed = entry.failures, scheduler.changed(entry, reading)
+        was = scheduler.state(entry) if failures else ""
         before, now = entry.reading, self._loop.time()
         if self._nodes is not None:
             self._nodes.confirmations.succeeded(entry, at, at - started)
@@ -414,7 +415,7 @@ class FleetRun:
             self._observed(entry, Observation(at, at - started, changed, before))
             self.saving.touch(entry)
             if failures:
-                self._report_state(entry)
+                self._report_state(entry, was)
                 self._emit(events.TargetRecovered, entry, failures)
             if changed and self._bus.wants(events.TargetChanged):
                 self._emit(events.TargetChanged, entry, reading.summary)
@@ -437,7 +438,7 @@ class FleetRun:
             self.saving.touch(entry)
             self._emit(events.TargetFailed, entry, text, entry.failures, decision.delay)
             if self.scheduler.state(entry) != was[0]:
-                self._report_state(entry)
+                self._report_state(entry, was[0])
             if decision.dead and not was[1]:
                 self._emit(events.TargetDead, entry, text, entry.permanent, decision.delay)
         self._note_end(entry, "failed", started, at)
@@ -446,8 +447,8 @@ class FleetRun:
         for each in self.observers:
             each.observed(entry, seen)
 
-    def _report_state(self, entry: RunningTarget) -> None:
-        self._emit(events.TargetStateChanged, entry, self.scheduler.state(entry))
+    def _report_state(self, entry: RunningTarget, before: str) -> None:
+        self._emit(events.TargetStateChanged, entry, self.scheduler.state(entry), before)
 
     def _emit(
         self, event: Callable[..., events.TargetEvent], entry: RunningTarget, *facts: Any

@@ -212,10 +212,11 @@ class TargetStateChanged(TargetEvent):
     """The state of a target changed: closed, confirming, backing off, open, half-open or dead.
 
     Its breaker is open if the state is open or dead, half-open while a target that was open is
-    polled, else closed.
+    polled, else closed. before: the state before; empty if the state was read from the store.
     """
 
     state: str
+    before: str = ""
 
 
 @event

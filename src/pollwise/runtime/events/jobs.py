@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pollwise.runtime.events.base import Event, event
 
@@ -173,3 +173,29 @@ class JobLost(JobEvent):
     level: ClassVar[int] = logging.WARNING
 
     reason: str = ""
+
+
+class KindTally(NamedTuple):
+    """What was counted of the jobs of one kind.
+
+    counts: the number of jobs in each state.
+    oldest_age: for how many seconds the oldest ready job has been due; 0 if none is ready.
+    """
+
+    kind: str
+    counts: tuple[tuple[str, int], ...]
+    oldest_age: float
+
+
+@event
+class QueueMeasured(Event):
+    """The jobs of a queue by kind and state, its pauses and its workers, counted for metrics.
+
+    paused: the kinds that are paused; "" is the whole queue. pauses_known: False if the store
+    cannot pause. workers: how many are running; None if the store keeps no records of them.
+    """
+
+    kinds: tuple[KindTally, ...]
+    paused: tuple[str, ...]
+    pauses_known: bool
+    workers: int | None

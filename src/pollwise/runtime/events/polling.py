@@ -20,6 +20,7 @@ class PollFinished(Event):
     hold: float
     hinted: bool
     average: float | None = None
+    forecast: float | None = None
 
 
 @event

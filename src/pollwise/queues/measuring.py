@@ -1,0 +1,174 @@
+"""Measures queues for metrics: a worker may do it for its own queue, an exporter for a store.
+
+A measurement is cheap, whatever is in the queue: `stats_by_kind` reads a bounded number of jobs.
+If a queue has more of them, the jobs that were not counted by kind are counted without their kind,
+and are in the kind OTHER. The number of kinds is bounded too, because each is many series.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from pollwise.errors import ConfigError, Unsupported
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.urls import names_no_queue, open_queue, url_of_queue
+from pollwise.queues.views import MEASURED_MAX, Stats, summed
+from pollwise.runtime.events import ChoreFailed, Events, KindTally, QueueMeasured
+from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.jobs import STATES, State
+from pollwise.runtime.loop import POLL_RETRY
+from pollwise.runtime.redact import without_secrets
+
+#: How many kinds of a queue are measured by themselves.
+KINDS_SHOWN = 100
+#: How many queues of a store are measured.
+QUEUES_SHOWN = 100
+#: The kind of all jobs that are not counted by their own kind.
+OTHER = "(other)"
+#: The chore of a worker that measures its queue.
+MEASURE = "measure"
+#: How often a worker measures its queue, and an exporter its store by default, in seconds.
+MEASURE_EVERY = 15.0
+
+
+class QueueMeasurer:
+    """Measures one queue; keeps the kinds it has shown, so that one without jobs is shown as 0."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._shown: list[str] = []
+
+    async def measured(self, queue: Queue) -> QueueMeasured:
+        """The event for the metrics, from a few calls to the store."""
+        can = queue.capabilities
+        kinds = await queue.stats_by_kind() if can.views else {"": await queue.stats()}
+        tallies = self._tallies(kinds)
+        capped = summed(kinds.values()).capped
+        if capped:
+            tallies = _completed(tallies, await queue.stats(MEASURED_MAX), capped)
+        paused: Sequence[str | None] = list(await queue.paused()) if can.pause else ()
+        workers = len(await queue.workers()) if can.presence else None
+        names = [kind or "" for kind in paused[: KINDS_SHOWN + 1]]
+        return QueueMeasured(self._name, tuple(tallies), tuple(names), can.pause, workers)
+
+    def _tallies(self, kinds: Mapping[str, Stats]) -> list[KindTally]:
+        known = [kind for kind in self._shown if kind in kinds]
+        new = sorted(kinds.keys() - set(known), key=lambda kind: (-_size(kinds[kind]), kind))
+        chosen = [*known, *new][:KINDS_SHOWN]
+        empty = [kind for kind in self._shown if kind not in kinds]
+        self._shown = [*chosen, *empty[: KINDS_SHOWN - len(chosen)]]
+        rest = [kinds[kind] for kind in kinds.keys() - set(chosen)]
+        shown = {kind: kinds.get(kind) or Stats.of({}, None) for kind in self._shown}
+        if rest:
+            shown[OTHER] = summed([*rest, *([shown[OTHER]] if OTHER in shown else [])])
+        return [_tally(kind, stats) for kind, stats in shown.items()]
+
+
+def _size(stats: Stats) -> int:
+    return sum(getattr(stats, state) for state in STATES)
+
+
+def _tally(kind: str, stats: Stats) -> KindTally:
+    counts = tuple((state, getattr(stats, state)) for state in STATES)
+    return KindTally(kind, counts, stats.oldest_age or 0.0)
+
+
+def _completed(tallies: list[KindTally], whole: Stats, capped: frozenset[State]) -> list[KindTally]:
+    """Adds the jobs that were not counted by kind to those of OTHER."""
+    missing: dict[str, int] = {}
+    for state in STATES:
+        counted = sum(dict(each.counts)[state] for each in tallies)
+        missing[state] = max(getattr(whole, state) - counted, 0) if state in capped else 0
+    other = {each.kind: each for each in tallies}.get(OTHER) or _tally(OTHER, Stats.of({}, None))
+    counts = tuple((state, count + missing[state]) for state, count in other.counts)
+    return [*(each for each in tallies if each.kind != OTHER), other._replace(counts=counts)]
+
+
+@dataclass(slots=True)
+class QueueExporter:
+    """Measures the queues at some URLs; of a URL that names no queue, all queues of the store.
+
+    Raises `ConfigError` for a URL whose queues cannot be measured. Each store is asked once in
+    `every` seconds, one queue after the other.
+    """
+
+    urls: Sequence[str]
+    events: Events
+    every: float = MEASURE_EVERY
+    _queues: list[tuple[str, Queue]] = field(default_factory=list, init=False)
+    _measurers: dict[str, QueueMeasurer] = field(default_factory=dict, init=False)
+    _failing: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        for url in self.urls:
+            queue = open_queue(url, create=False)
+            if isinstance(queue, MemoryQueue):
+                raise ConfigError(
+                    f"{without_secrets(url)!r} is a queue in this process's memory, which no other "
+                    "process can see; name a store, such as sqlite:///jobs.db"
+                )
+            if not queue.capabilities.views:
+                raise Unsupported(
+                    f"{queue.url} cannot be exported by kind: SQS shows a message only to the "
+                    "worker that receives it. CloudWatch has the number of its messages"
+                )
+            self._queues.append((url, queue))
+        names = [queue.name for _, queue in self._queues]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ConfigError(
+                f"two queues have the name {min(twice)!r}, and their metrics would be mixed up; "
+                "run one exporter for each store"
+            )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Measure until stopped, then close the queues.
+
+        Raises at the start if a queue does not exist or is not migrated; a store that cannot be
+        reached is asked again. An error is emitted once, until the store has answered.
+        """
+        answered = False
+        try:
+            while not stop.is_set():
+                for url, queue in self._queues:
+                    answered |= await self._ask(url, queue, answered)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.every):
+                        await stop.wait()
+        finally:
+            for _, queue in self._queues:
+                await queue.close()
+
+    async def _ask(self, url: str, queue: Queue, answered: bool) -> bool:
+        """Measure the queues at one URL; True if its store answered."""
+        try:
+            names = [queue.name]
+            if names_no_queue(url):
+                names = (await queue.names())[:QUEUES_SHOWN]
+            for name in names:
+                measurer = self._measurers.setdefault(name, QueueMeasurer(name))
+                async with _at(url, queue, name) as found:
+                    self.events.emit(await measurer.measured(found))
+        except Exception as error:
+            if not answered and POLL_RETRY.classify(error) == "permanent":
+                raise
+            if url not in self._failing:
+                self._failing.add(url)
+                self.events.emit(ChoreFailed(queue.name, MEASURE, text_of(error)))
+            return False
+        self._failing.discard(url)
+        return True
+
+
+@asynccontextmanager
+async def _at(url: str, queue: Queue, name: str) -> AsyncIterator[Queue]:
+    """The queue of this name. Others than the first are closed again: each has connections."""
+    if name == queue.name:
+        yield queue
+        return
+    async with open_queue(url_of_queue(url, name), create=False) as other:
+        yield other

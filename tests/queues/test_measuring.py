@@ -1,0 +1,152 @@
+"""Measuring queues for metrics: cheap, bounded, and through the loss of a store."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from pollwise.errors import ConfigError, Unsupported
+from pollwise.observe.prometheus import PrometheusSink
+from pollwise.queues.measuring import KINDS_SHOWN, OTHER, QueueExporter, QueueMeasurer
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.events import ChoreFailed, Event, Events, KindTally, QueueMeasured
+from pollwise.runtime.jobs import NewJob
+
+HOSTILE = 'a"} 1\\n# {b="'
+
+
+def depths(event: QueueMeasured, state: str = "ready") -> dict[str, int]:
+    return {each.kind: dict(each.counts)[state] for each in event.kinds}
+
+
+async def kinds_beyond_the_limit_are_summed_and_empty_ones_stay_at_zero() -> None:
+    queue = MemoryQueue("q")
+    measurer = QueueMeasurer("q")
+    [first] = await queue.put(NewJob("first"))
+    assert depths(await measurer.measured(queue)) == {"first": 1}
+    await queue.cancel([first])
+    assert depths(await measurer.measured(queue)) == {"first": 0}
+    await queue.put([NewJob(f"k{n}") for n in range(KINDS_SHOWN + 5)])
+    found = depths(await measurer.measured(queue))
+    assert len(found) == KINDS_SHOWN + 1
+    assert found[OTHER] == 5
+    assert sum(found.values()) == KINDS_SHOWN + 5
+
+
+async def pauses_and_workers_are_measured() -> None:
+    queue = MemoryQueue("q")
+    await queue.put(NewJob("mail"))
+    await queue.pause("mail")
+    await queue.pause()
+    event = await QueueMeasurer("q").measured(queue)
+    assert (event.paused, event.pauses_known, event.workers) == (("", "mail"), True, 0)
+
+
+async def _until(stop: asyncio.Event, exporter: QueueExporter, enough: asyncio.Event) -> None:
+    running = asyncio.create_task(exporter.run(stop))
+    async with asyncio.timeout(60):
+        await enough.wait()
+        stop.set()
+        await running
+
+
+async def every_queue_of_a_store_is_scraped_with_hostile_kinds(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    for name in ("default", "mail"):
+        async with open_queue(f"{url}?queue={name}") as queue:
+            await queue.put([NewJob(HOSTILE), NewJob("late", delay="1h")])
+    events, stop, enough = Events(quiet=True), asyncio.Event(), asyncio.Event()
+    sink = PrometheusSink()
+    sink.subscribe(events)
+    seen: list[Event] = []
+
+    def count(event: Event) -> None:
+        seen.append(event)
+        if len(seen) == 2:
+            enough.set()
+
+    events.subscribe(count, QueueMeasured)
+    await _until(stop, QueueExporter([url], events), enough)
+    served = sink.serve(0)
+    try:
+        with urllib.request.urlopen(served.url, timeout=60) as answer:
+            text = answer.read().decode()
+    finally:
+        served.close()
+    for name in ("default", "mail"):
+        labels = {"queue": name, "kind": HOSTILE, "state": "ready"}
+        assert sink.registry.get_sample_value("pollwise_queue_depth", labels) == 1
+        assert f'pollwise_queue_depth{{kind="late",queue="{name}",state="delayed"}} 1.0' in text
+    assert len([line for line in text.splitlines() if line.startswith("# HELP")]) > 10
+
+
+async def a_store_that_is_lost_is_told_once_and_asked_again(tmp_path: Path) -> None:
+    events, stop, enough = Events(quiet=True), asyncio.Event(), asyncio.Event()
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    async with open_queue(url) as queue:
+        await queue.put(NewJob("mail"))
+    exporter = QueueExporter([url], events, 0.01)
+    [(_, asked)] = exporter._queues
+    right, seen, calls = asked.stats_by_kind, [], 0
+
+    async def broken() -> object:
+        nonlocal calls
+        calls += 1
+        if 2 <= calls <= 4:
+            raise OSError("the store is away")
+        return await right()
+
+    asked.stats_by_kind = broken  # type: ignore[assignment, method-assign]
+
+    def note(event: Event) -> None:
+        seen.append(type(event))
+        if seen.count(QueueMeasured) == 2:
+            enough.set()
+
+    events.subscribe(note, QueueMeasured, ChoreFailed)
+    await _until(stop, exporter, enough)
+    assert seen[:3] == [QueueMeasured, ChoreFailed, QueueMeasured]
+
+
+@pytest.mark.parametrize(
+    ("urls", "error", "text"),
+    [
+        (["memory://"], ConfigError, "no other process"),
+        (["sqs://jobs?region=eu-west-1"], Unsupported, "cannot be exported by kind"),
+        (["sqlite:///a.db", "sqlite:///b.db"], ConfigError, "one exporter for each store"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused(
+    urls: list[str], error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        QueueExporter(urls, Events(quiet=True))
+
+
+def test_a_kind_that_is_gone_takes_its_series_along() -> None:
+    sink = PrometheusSink()
+    mail = KindTally("mail", (("ready", 3),), 4.0)
+    for kinds in ((mail,), ()):
+        sink(QueueMeasured("q", kinds, (), True, 1))
+    names = {s.name for f in sink.registry.collect() for s in f.samples if s.labels.get("kind")}
+    assert names == set()
+
+
+def test_kinds_beyond_the_limit_are_summed_and_empty_ones_stay_at_zero() -> None:
+    asyncio.run(kinds_beyond_the_limit_are_summed_and_empty_ones_stay_at_zero())
+
+
+def test_pauses_and_workers_are_measured() -> None:
+    asyncio.run(pauses_and_workers_are_measured())
+
+
+def test_every_queue_of_a_store_is_scraped_with_hostile_kinds(tmp_path: Path) -> None:
+    asyncio.run(every_queue_of_a_store_is_scraped_with_hostile_kinds(tmp_path))
+
+
+def test_a_store_that_is_lost_is_told_once_and_asked_again(tmp_path: Path) -> None:
+    asyncio.run(a_store_that_is_lost_is_told_once_and_asked_again(tmp_path))
