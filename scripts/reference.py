@@ -1,4 +1,4 @@
-"""Write docs/reference/, docs/runbooks/, two tables in the docs and the map in CONTRIBUTING from the code.
+"""Write docs/reference/, docs/runbooks/, tables in the docs and CONTRIBUTING from the code.
 
 python scripts/reference.py           write the pages
 python scripts/reference.py --check   fail when a page is out of date

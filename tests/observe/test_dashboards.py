@@ -69,11 +69,6 @@ def selectors(expr: promql_parser.Expr) -> list[VectorSelector]:
     return list({str(each): each for each in found}.values())
 
 
-def selectors_of(expr: str) -> list[str]:
-    """The names of the series that a query of a panel selects."""
-    return [each.name or "" for each in selectors(promql_parser.parse(substituted(expr)))]
-
-
 def grouped(expr: promql_parser.Expr) -> Iterator[tuple[set[str], promql_parser.Expr]]:
     """The labels that aggregations keep, and what they aggregate."""
     found: list[AggregateExpr] = []

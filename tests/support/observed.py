@@ -37,6 +37,7 @@ from pollwise.fleet.targets import Reading
 from pollwise.observe.prometheus import PrometheusSink
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+from pollwise.queues.measuring import QueueExporter
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.events import Events
@@ -74,7 +75,9 @@ class Observed:
             stack.enter_context(mock.patch("pollwise.worker.unhandled.READY_FOR", 0.0))
             await self._orders(stack)
             await self._reports(stack)
-            await self._relay(stack)
+            await self._relay(stack, "shop", Ewma())
+            await self._relay(stack, "mail", Worth(mean_wait="500ms"))
+            self._exporter(stack)
             await self._controller(stack)
             self._fleet(stack, "pages", by_target=False)
             self._fleet(stack, "machines", by_target=True)
@@ -84,7 +87,7 @@ class Observed:
 
     async def _orders(self, stack: AsyncExitStack) -> None:
         """A busy queue: jobs fail and die, a breaker opens, a chore fails."""
-        queue = SqliteQueue(self.folder / "shop.db", "orders", synchronous="off", keep="1d")
+        queue = SqliteQueue(self.folder / "orders.db", "orders", synchronous="off", keep="1d")
         await stack.enter_async_context(queue)
         await queue.migrate()
         worker = Worker(queue, name="orders-1", events=self._served(stack, "worker"))
@@ -135,13 +138,19 @@ class Observed:
         await stack.enter_async_context(worker.running(options))
         self._go(self._every(1.5, lambda: queue.put([NewJob("thumbnail", {})])))
 
+    def _exporter(self, stack: AsyncExitStack) -> None:
+        """What `pollwise queue export` runs."""
+        urls = [f"sqlite:///{self.folder}/{name}.db?queue={name}" for name in ("orders", "reports")]
+        exporter = QueueExporter(urls, self._served(stack, "queues"), 0.5)
+        self._go(exporter.run(asyncio.Event()))
+
     # The outbox
 
-    async def _relay(self, stack: AsyncExitStack) -> None:
-        store = SqliteOutboxStore(self.folder / "shop.db")
+    async def _relay(self, stack: AsyncExitStack, name: str, polling: Strategy) -> None:
+        store = SqliteOutboxStore(self.folder / f"{name}.db", name=name)
         await stack.enter_async_context(store)
         await store.migrate()
-        outbox = Outbox(store, relay="relay-1", events=self._served(stack, "relay"))
+        outbox = Outbox(store, relay=f"{name}-1", events=self._served(stack, f"relay-{name}"))
 
         @outbox.handle("*", retry=RETRY, breaker=Breaker(2, "2s"))
         async def publish(record: Any) -> None:
@@ -156,7 +165,7 @@ class Observed:
         store.stats = _fails_once(store.stats)  # type: ignore[method-assign]
         await store.put([NewRecord("order.placed", {}, "order-40404") for _ in range(3)])
         await store.put([NewRecord("order.refunded", {}, f"refund-{n}") for n in range(3)])
-        options = OutboxRunOptions(polling=Ewma(), signals=False, seed=1)
+        options = OutboxRunOptions(polling=polling, signals=False, seed=1)
         await stack.enter_async_context(outbox.running(options))
 
         async def put() -> None:
