@@ -63,6 +63,20 @@ class Prometheus(Server):
         values = [float(each["value"][1]) for each in found]
         return [value for value in values if not math.isnan(value)]
 
+    def series(
+        self, query: str, begin: float, end: float, step: float
+    ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
+        """The labels and the points of a range query, without those that are not numbers."""
+        given = {"query": query, "start": begin, "end": end, "step": step}
+        url = f"http://{HOST}:{self.port}/api/v1/query_range"
+        body = urllib.parse.urlencode(given).encode()
+        with urllib.request.urlopen(url, body, timeout=PATIENCE) as answer:
+            found = json.load(answer)["data"]["result"]
+        return [
+            (each["metric"], [(at, y) for at, text in each["values"] if (y := float(text)) == y])
+            for each in found
+        ]
+
     def label_values(self, label: str, selector: str) -> list[str]:
         """What Grafana's `label_values(selector, label)` asks for."""
         query = urllib.parse.urlencode({"match[]": selector})
