@@ -165,7 +165,7 @@ def nice(high: float) -> float:
     """A round number that is not below this one."""
     if high <= 0 or not math.isfinite(high):
         return 1.0
-    size = 10 ** math.floor(math.log10(high))
+    size = 10.0 ** math.floor(math.log10(high))
     return next(size * each for each in (1, 2, 4, 5, 10) if size * each >= high * 0.999)
 
 

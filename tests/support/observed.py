@@ -115,13 +115,13 @@ class Observed:
                 for kind, (rate, _, _) in KINDS.items()
                 for _ in range(self._arrivals(rate * 0.25))
             )
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.25)  # real time: Prometheus scrapes
 
     def _handler(self, kind: str) -> Callable[[Job], Any]:
         _, takes, failing = KINDS[kind]
 
         async def handle(job: Job) -> None:
-            await asyncio.sleep(self.rng.expovariate(1 / takes))
+            await asyncio.sleep(self.rng.expovariate(1 / takes))  # real time: scraped
             if self.rng.random() < failing:
                 raise ConnectionError("carrier.example answered 503")
 
@@ -154,7 +154,7 @@ class Observed:
 
         @outbox.handle("*", retry=RETRY, breaker=Breaker(2, "2s"))
         async def publish(record: Any) -> None:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # real time: Prometheus scrapes
             if record.key == "order-40404":
                 raise ValueError("broker refused the message: 413 payload too large")
 
@@ -249,7 +249,7 @@ class Observed:
 
     def _probe(self, group: str, n: int) -> Any:
         async def probe(target: Target) -> Reading:
-            await asyncio.sleep(self.rng.uniform(0.01, 0.2))
+            await asyncio.sleep(self.rng.uniform(0.01, 0.2))  # real time: scraped
             down = (
                 time.monotonic() % (6.0 * n) < 3.0
             )  # again and again, so that alerts open and close
@@ -282,7 +282,7 @@ class Observed:
     async def _every(self, pause: float, work: Callable[[], Any]) -> None:
         while True:
             await work()
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause)  # real time: Prometheus scrapes
 
     def check(self) -> None:
         """Raise what ended a part too early."""
