@@ -45,6 +45,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
         "outbox drop", "outbox prune", "outbox migrate", "outbox list", "outbox show",
         "outbox relays", "outbox replay", "outbox release", "outbox export", "outbox history",
+        "observe alerts", "observe dashboards",
         "config show", "config check", "keys new", "keys list", "keys use",
         "serve run", "serve token create", "serve token list", "serve token revoke",
         "serve token rotate", "serve attempts", "serve log", "agent",

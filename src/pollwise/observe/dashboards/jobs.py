@@ -280,7 +280,7 @@ OUTBOX = Dashboard(
                 ),
                 Panel(
                     "Blocked keys",
-                    (_O.max("keys_blocked", "outbox", "lane"),),
+                    (_O.total("keys_blocked", legend="blocked"),),
                     type="stat",
                     width=5,
                     warn=1,
@@ -288,7 +288,7 @@ OUTBOX = Dashboard(
                 ),
                 Panel(
                     "Records behind blocked keys",
-                    (_O.max("records_behind", "outbox", "lane"),),
+                    (_O.total("records_behind", legend="behind"),),
                     type="stat",
                     width=5,
                     warn=1,
@@ -297,8 +297,8 @@ OUTBOX = Dashboard(
                 Panel(
                     "Relays that live",
                     (
-                        _O.max("relays", "outbox", legend="live"),
-                        _O.sum("standing_by", "outbox", legend="standing by"),
+                        _O.total("relays", legend="live"),
+                        _O.sum("standing_by", legend="standing by"),
                     ),
                     type="stat",
                     width=5,

@@ -25,7 +25,7 @@ def _pace(of: Queries, by: str) -> tuple[Panel, ...]:
             (of.share("poll_hinted_total", "poll_total", by),),
             "percentunit",
         ),
-        Panel("Found per poll", (of.share("found_total", "poll_total", by),)),
+        Panel("Found per poll", (of.share("found_total", "poll_total", by),), width=12),
         Panel(
             "Changes of the pace",
             (
@@ -33,6 +33,7 @@ def _pace(of: Queries, by: str) -> tuple[Panel, ...]:
                 of.rate("backoff_total", by, legend="the interval grew"),
             ),
             "ops",
+            width=12,
         ),
         Panel(
             "Average batch",
