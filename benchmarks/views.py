@@ -8,8 +8,8 @@ found from a place near the end. The pages of the web interface are asked for as
 each after it was made to forget what it read of the queue.
 
 With `--before COMMIT` it also compares puts, claims and settlements, single and in batches, with
-those of that commit, in turns within one run, on a queue of each store with little in it: by the
-CPU time on SQLite, by the clock on Postgres.
+those of that commit, in turns within one run, on a queue of each store with little in it. What
+counts is CPU time, on Postgres also that of the server: the clock of a busy machine says nothing.
 """
 
 from __future__ import annotations
@@ -278,33 +278,42 @@ def show(figures: list[Figure]) -> list[Goal]:
 
 RATES = """
 import asyncio, json, sys, time
+from pathlib import Path
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob, Settlement
 
-async def main(url, rounds):
+def clock(server):
+    # The CPU seconds of this process, and of each process of the server.
+    spent = {0: time.process_time()}
+    if server:
+        for pid in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+            spent[pid] = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    return spent
+
+async def main(url, rounds, server):
     found = {}
-    # SQLite works in this process, so that its CPU time says more than the clock of a busy machine.
-    clock = time.process_time if url.startswith("sqlite") else time.perf_counter
     async with open_queue(url) as queue:
         await queue.migrate()
         def note(name, count, began):
-            found[name] = count / (clock() - began)
+            ended = clock(server)
+            spent = sum(ended[each] - began.get(each, 0.0) for each in ended)
+            found[name] = count / spent
         for name, batches, size in (("single", rounds, 1), ("batches of 100", rounds // 10, 100)):
-            began = clock()
+            began = clock(server)
             for n in range(batches):
                 await queue.put([NewJob("job", {"n": n}) for _ in range(size)])
             note(f"put, {name}", batches * size, began)
-            began, held = clock(), []
+            began, held = clock(server), []
             for _ in range(batches):
                 held.append(await queue.claim("w", size, 60))
             note(f"claim, {name}", batches * size, began)
-            began = clock()
+            began = clock(server)
             for claims in held:
                 await queue.settle([Settlement.done(claim) for claim in claims])
             note(f"settle, {name}", batches * size, began)
     print(json.dumps(found))
 
-asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 """
 
 
@@ -319,17 +328,20 @@ def compared(before: str, servers: Servers, stores: list[str], quick: bool) -> l
             ["git", "archive", before, "src"], check=True, capture_output=True, cwd=common.ROOT
         )
         subprocess.run(["tar", "x", "-C", str(old)], input=archive.stdout, check=True)
-        server = servers.postgres(fsync="off") if "postgres" in stores else None
+        server = None
+        if "postgres" in stores:
+            server = servers.postgres(fsync="off", autovacuum="off")
         for store in stores:
-            heading(f"{store}: this version ÷ {before}, jobs a second")
+            heading(f"{store}: this version ÷ {before}, jobs per second of CPU time")
             rates: dict[str, dict[str, float]] = {"new": {}, "old": {}}
             for at in range(rounds):
                 paths = {"new": common.ROOT / "src", "old": old / "src"}
                 for name in ("new", "old") if at % 2 else ("old", "new"):
-                    url = f"sqlite:///{folder}/{name}-{at}.db?synchronous=off"
+                    url, pid = f"sqlite:///{folder}/{name}-{at}.db?synchronous=off", 0
                     if server is not None and store == "postgres":
-                        url = server.create_database(f"{name}_{at}")
-                    for what, rate in child(paths[name], url, 200 if quick else 1000).items():
+                        url, pid = server.create_database(f"{name}_{at}"), server.pid
+                    jobs = 200 if quick else 1000
+                    for what, rate in child(paths[name], url, jobs, pid).items():
                         rates[name][what] = max(rate, rates[name].get(what, 0.0))
             for what, rate in rates["new"].items():
                 ratio = rate / rates["old"][what]
@@ -339,8 +351,8 @@ def compared(before: str, servers: Servers, stores: list[str], quick: bool) -> l
     return goals
 
 
-def child(path: Path, url: str, rounds: int) -> dict[str, float]:
-    command = [sys.executable, "-c", RATES, url, str(rounds)]
+def child(path: Path, url: str, rounds: int, server: int) -> dict[str, float]:
+    command = [sys.executable, "-c", RATES, url, str(rounds), str(server)]
     made = subprocess.run(
         command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(path)}
     )

@@ -112,7 +112,20 @@ The metrics of a fleet are by type and group. The label `target` and `pollwise_f
 are only there with `--metrics-by target` (`fleet.metrics_by`). Then 20,000 targets are 66 MB a
 scrape, which takes 6 seconds; by group, in 20 groups, they are 60 kB and 10 milliseconds. With
 several nodes, each counts the targets that it polls: sum over the nodes. A target without a group
-has the group `""`."""
+has the group `""`.
+
+`pollwise queue export` serves the metrics `pollwise_queue_…`, and so does a worker with
+`worker.export_queue = true`."""
+OTEL_NOTE = """The same metrics, with the same labels as attributes and the same buckets. They
+need the extra `otel` and a MeterProvider that your program configures; see
+[Observe metrics](../how-to/observe-metrics.md). An exporter from OpenTelemetry to Prometheus writes
+dots as underscores, and adds the unit and the `_total` of counters: the last column."""
+#: The instruments of OpenTelemetry.
+OTEL_TYPES = {
+    "counter": "asynchronous counter",
+    "gauge": "asynchronous gauge",
+    "histogram": "histogram",
+}
 RUNBOOKS_NOTE = """What to do when an alert of `pollwise observe alerts` fires. The command writes
 the same pages beside the rules, and each alert links to its page.
 [Observe Pollwise](../how-to/observe.md) says how to install the rules."""
@@ -332,7 +345,13 @@ def metrics_page() -> str:
         for m in METRICS
     )
     columns = ("metric", "type", "labels", "meaning")
-    return "\n\n".join(["# Metrics", METRICS_NOTE, table(columns, rows)])
+    theirs = (
+        (f"`{m.otel_name}`", OTEL_TYPES[m.type], m.otel_unit and f"`{m.otel_unit}`", f"`{m.name}`")
+        for m in METRICS
+    )
+    parts = ["# Metrics", METRICS_NOTE, "## Prometheus", table(columns, rows), "## OpenTelemetry"]
+    parts += [OTEL_NOTE, table(("metric", "instrument", "unit", "in Prometheus"), theirs)]
+    return "\n\n".join(parts)
 
 
 def queues_page() -> str:

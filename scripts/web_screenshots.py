@@ -154,7 +154,7 @@ async def _add_past(url: str, clock: Clock) -> None:
             rollups.append(TargetRollup(each.name, "day", at, times, figures))
             if down:
                 start = at + rng.uniform(0, 80000)
-                why = "ConnectionError: connection refused"
+                why = "connection refused"
                 periods.append(Period(each.name, "down", start, start + down, why))
         for n in range(2, 24 * 7):
             at = (now // 3600 - n) * 3600.0

@@ -239,8 +239,9 @@ def command_of(line: str) -> list[str]:
     assert words[0] in ("pollwise", "python"), line
     if words[:2] == ["pollwise", "demo"]:
         words += ["--seconds=1", "--json"]
-    if "--metrics-port" in words:
-        words[words.index("--metrics-port") + 1] = "0"
+    for option in ("--metrics-port", "--health-port"):
+        if option in words:
+            words[words.index(option) + 1] = "0"
     return words[1:] if words[0] == "python" else ["-m", *words]
 
 

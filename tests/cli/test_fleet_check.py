@@ -39,7 +39,7 @@ def test_check_reports_stale_and_overdue_targets(file: Path) -> None:
     )
     result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "1 of 3 targets are older than twice their interval" in result.err
+    assert "1 of 3 targets is older than twice its interval" in result.err
     assert "the stalest is 'fine', whose last success was 8m20s ago" in result.err
     assert "1 target is dead ('broken'); the goal (fleet.max_dead) is at most 0" in result.err
     Path("pollwise.toml").write_text('[fleet]\nmax_due = 0\nmax_staleness = "1h"\nmax_dead = 1\n')

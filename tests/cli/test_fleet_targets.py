@@ -199,7 +199,7 @@ def test_targets_of_another_monitor_are_imported(folder: Path) -> None:
     result = good(*words)
     assert '[[target]]\nname = "front"\ntype = "http"' in result.out
     assert "'beat': monitors of type 'push' have no counterpart; not imported" in result.err
-    assert "1 targets written to fleet.toml" in good(*words, "--to", "fleet.toml").out
+    assert "1 target written to fleet.toml" in good(*words, "--to", "fleet.toml").out
     assert [each.name for each in read("fleet.toml").targets] == ["front"]
     assert Path("fleet.toml").stat().st_mode & 0o777 == 0o600
     assert "already exists" in pollwise(*words, "--to", "fleet.toml").err

@@ -221,7 +221,8 @@ def test_handlers_log_and_do_not_silence_the_worker(folder: Path, configured: bo
         assert worker.stopped() == 0
     said = [line.split(" ", 2)[2] for line in worker.err.all]
     assert any(line.startswith("INFO worker_stopped ") for line in said)
-    assert ("INFO shop: greeted Ann" in said) is not configured
+    greeted = "INFO shop: greeted Ann job=1 queue=default kind=greet attempt=1"
+    assert (greeted in said) is not configured
     assert worker.out.all == (["greeted Ann"] if configured else [])
 
 

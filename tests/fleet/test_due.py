@@ -85,7 +85,7 @@ def test_quiet_hours_are_no_outage(tmp_path: Path) -> None:
                 for goals in (Goals(), Goals(max_staleness=400.0)):
                     missed = shortfalls(every, goals, clock.epoch())
                     assert len(missed) == 1, missed
-                    assert "1 of 4 targets are older than" in missed[0]
+                    assert "1 of 4 targets is older than" in missed[0]
                     assert "the stalest is 'ill'" in missed[0]
 
             here = fleet.state()
@@ -176,6 +176,15 @@ def test_only_what_should_have_been_polled_counts() -> None:
     assert found(late, max_due=2, max_staleness=100.0) == [
         "3 polls are overdue by more than 5s; the goal (fleet.max_due) is at most 2"
     ]
+
+
+def test_a_failing_target_shows_the_delay_that_its_failures_ask_for() -> None:
+    kept = SavedTarget(
+        "dead", AT + 500, state="dead", failures=12, polled_at=AT - 100, interval=5.0
+    )
+    assert saved_state(None, kept, AT).interval == 600.0
+    for well in (replace(kept, state="closed", failures=0), replace(kept, more={"deferred": AT})):
+        assert saved_state(None, well, AT).interval == 5.0
 
 
 def test_what_waits_for_the_budget_is_due() -> None:

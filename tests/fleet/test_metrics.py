@@ -199,6 +199,13 @@ def test_a_breaker_that_lets_a_poll_through_is_half_open_everywhere() -> None:
                 assert (state or 0) == numbers[breaker]
                 shown.add(breaker)
             assert shown == set(numbers)
+            of_group = {"type": "function", "group": ""}
+            total = "pollwise_fleet_breaker_change_total"
+            opened = value(sink, total, **of_group, state="open") or 0
+            tried = value(sink, total, **of_group, state="half-open") or 0
+            assert opened >= 2
+            assert opened - tried in (0, 1)
+            assert value(sink, total, **of_group, state="closed") is None
         changes = [event.state for event in seen.of(TargetStateChanged)]
         assert changes[:5] == ["confirming", "open", "half-open", "open", "half-open"]
 

@@ -37,6 +37,7 @@ from pollwise.runtime.events import (
     FleetSettingsChanged,
     FleetStarted,
     FleetStopped,
+    FleetStopping,
     FleetTargetsChanged,
     HandlersDiffer,
     HandlerStuck,
@@ -132,6 +133,7 @@ UNCOUNTED = {
     HandlersDiffer: "told once, at the start; standing by has a gauge",
     PatternUnmatched: "told once, at the start",
     FleetStarted: "its targets are counted one by one",
+    FleetStopping: "as the start; its end is counted",
     JobLocked: "each job is counted as given back",
     RecordLocked: "for people; the record waits, and is counted as such",
     ConcurrencyChanged: "what people asked for is for the log",
@@ -292,6 +294,7 @@ def every_event() -> Iterator[Event]:
     yield from every_event_of_an_outbox()
     yield WorkerStopped("q", "w", 0)
     yield TargetRemoved("f", "t", "http")
+    yield FleetStopping("f", 0, 5.0)
     yield FleetStopped("f", 0)
 
 

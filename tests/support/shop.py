@@ -23,6 +23,7 @@ from typing import Any
 
 from pollwise.core.retry import Retry
 from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.errors import ProbeError
 from pollwise.fleet import Fleet, FleetRunOptions, Target
 from pollwise.fleet.probes.function import as_probe
 from pollwise.fleet.stores.urls import open_store as open_fleet_store
@@ -263,9 +264,9 @@ async def _watch(url: str, clock: VirtualClock, ends: float) -> None:
             await clock.sleep(took)
             left = ends - clock.epoch()
             if (group, n) == ("partners", 3) and left < 1500:
-                raise ConnectionError("connection refused")
+                raise ProbeError("connection refused")
             if (group, n) == ("api", 2) and left < 90:
-                raise TimeoutError("no answer within 10 s")
+                raise ProbeError("no answer within 10 s")
             version = int(clock.epoch() // (1800 * (n + 1)))
             facts = {"status": 200, "ms": round(took * 1000)}
             return Reading(str(version), facts=facts, summary=f"version {version}")

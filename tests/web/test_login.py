@@ -42,7 +42,8 @@ def test_nothing_is_shown_without_a_login() -> None:
             assert unknown.status_code == 401, "nobody learns what exists"
             assert 'href="/queues' not in unknown.text
         assert (await site.http.post("/audit")).status_code == 401
-        assert (await site.http.get("/livez")).text == "ok"
+        for path in ("/livez", "/readyz"):
+            assert (await site.http.get(path)).json() == {"status": "ok"}
 
     on_site(main)
 

@@ -137,6 +137,7 @@ async def test_unknown_workers_and_queues_are_not_found(site: QueueSite) -> None
     await site.get("/queues/default/workers/nobody", 404)
     await site.get("/queues/nowhere/workers/w-1", 404)
     await site.get(f"/queues/default/workers/{'x' * 300}", 404)
+    await site.get("/queues/default/workers/%00", 404)
 
 
 @on_site

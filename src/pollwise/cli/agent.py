@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.options import LogFormat, LogLevel, overrides_of, set_option
+from pollwise.cli.options import HealthPort, LogFormat, LogLevel, overrides_of, set_option
 from pollwise.errors import ConfigError
 from pollwise.observe import logs
+from pollwise.observe.health.serving import serving_health
 from pollwise.runtime.events import Events, JobReported, JobStarted
 from pollwise.settings import AgentSettings, load
 
@@ -86,6 +87,7 @@ def agent(
     keep_folders: Annotated[
         bool, typer.Option("--keep-folders", help="Keep the folders of ended jobs.")
     ] = False,
+    health_port: HealthPort = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
@@ -114,6 +116,7 @@ def agent(
         user=user,
         sandbox=sandbox,
         push=push,
+        health_port=health_port,
         log_format=log_format,
         log_level=log_level,
     )
@@ -134,7 +137,13 @@ def agent(
     hide_memory()
     events = Events()
     events.subscribe(_show, JobStarted, JobReported)
-    asyncio.run(Agent(options, events=events).run())
+
+    async def main() -> None:
+        with serving_health(events, settings.health_port, settings.health_host) as watch:
+            watch()
+            await Agent(options, events=events).run()
+
+    asyncio.run(main())
 
 
 def _options(
@@ -155,7 +164,8 @@ def _options(
     has = dict(map(_capability, capabilities))
     if kinds:
         has["kinds"] = kinds
-    chosen = settings.model_dump(exclude={"log_level", "log_format"}, exclude_none=True)
+    commands = {"log_level", "log_format", "health_port", "health_host"}  # not the agent's own
+    chosen = settings.model_dump(exclude=commands, exclude_none=True)
     if artefacts is not None:
         chosen["artefacts"] = artefacts
     if settings.env is not None:

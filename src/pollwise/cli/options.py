@@ -27,6 +27,10 @@ MetricsPorts = Annotated[
         "0 uses any free ports."
     ),
 ]
+HealthPort = Annotated[
+    int | None,
+    typer.Option(help="Serve /livez and /readyz on this port; 0 uses any free port."),
+]
 MaxMemory = Annotated[
     int | None, typer.Option(help="Replace a process that uses more than this many bytes.")
 ]

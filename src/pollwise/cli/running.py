@@ -7,11 +7,13 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import sys
 import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +24,8 @@ import pollwise
 from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError
 from pollwise.lab.prices import Price
+from pollwise.observe.health.serving import ASKED, ProcessesHealth, serving_health
+from pollwise.observe.sentry import report_if_initialised
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, PollFinished, all_events, log
 from pollwise.runtime.executor.executor import GIVES_BACK, SETTLE_WITHIN_AT_STOP
@@ -91,18 +95,21 @@ def run_in_processes(
     program: the command line of this process, up to its first word in `sys.argv[1:]`.
     """
     own = getattr(settings, section)
+    health_at = own.health_port, own.health_host
     options = _with_settings(found.options, settings, section)
     if processes > 1:
-        supervisor = Supervisor(ports_of(own.metrics_port, processes), program)
-        raise typer.Exit(asyncio.run(supervisor.run()))
+        ports = ports_of(own.metrics_port, processes)
+        with ProcessesHealth.serving(processes, *health_at) as health:
+            raise typer.Exit(asyncio.run(Supervisor(ports, program, health).run()))
     stop_with_parent()
     if own.log_level == "debug":  # PollFinished is for metrics only
         below = [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
         found.events.subscribe(log, *below)
+    report_if_initialised(found.events)
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
-        with process_ends_on_signals():
-            result = asyncio.run(_run_and_end((run or found.run)(options)))
+        with process_ends_on_signals(), serving_health(found.events, *health_at) as watch:
+            result = asyncio.run(_run_and_end((run or found.run)(options), watch))
     finally:
         close()
     if found.recycled:
@@ -110,8 +117,9 @@ def run_in_processes(
     return result
 
 
-async def _run_and_end(running: Coroutine[Any, Any, T]) -> T:
+async def _run_and_end(running: Coroutine[Any, Any, T], watch: Callable[[], None]) -> T:
     """Run to the end, and end the process if a handler goes on: `asyncio.run` would wait for it."""
+    watch()
     result = await running
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
@@ -275,8 +283,14 @@ def _stop_at_end_of(life: int) -> None:
 class Supervisor:
     """Several processes of the same command: started, signalled and, when they die, restarted."""
 
-    def __init__(self, ports: list[int | None], program: Sequence[str] = PROGRAM) -> None:
+    def __init__(
+        self,
+        ports: list[int | None],
+        program: Sequence[str] = PROGRAM,
+        health: ProcessesHealth | None = None,
+    ) -> None:
         self._ports = ports
+        self._health = health
         self._program = program
         self._clock = Clock()
         self._stopping = asyncio.Event()
@@ -299,6 +313,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stopping.set()
+        if self._health is not None:
+            self._health.stop()
         for process in self._alive.values():
             if process.returncode is None:
                 process.send_signal(signal.SIGTERM)
@@ -308,12 +324,14 @@ class Supervisor:
         while not self._stopping.is_set():
             began = self._clock.now()
             command = self._command(number)
-            process = await start_process(command, self._life, new_session=True)
-            self._alive[number] = process
-            if self._stopping.is_set():  # the signal came during its start
-                process.send_signal(signal.SIGTERM)
-            code = await process.wait()
-            del self._alive[number]
+            health = nullcontext() if self._health is None else self._health.of(number)
+            with health as asked:
+                process = await start_process(command, self._life, new_session=True, asked=asked)
+                self._alive[number] = process
+                if self._stopping.is_set():  # the signal came during its start
+                    process.send_signal(signal.SIGTERM)
+                code = await process.wait()
+                del self._alive[number]
             if self._stopping.is_set():
                 return
             if code == 2:
@@ -327,6 +345,8 @@ class Supervisor:
             if code == 0:
                 text = f"process {number} (pid {process.pid}) stopped by itself; not restarted"
                 note(logging.INFO, "process_stopped", text, process=number, pid=process.pid)
+                if self._health is not None:
+                    self._health.forget(number)
                 return
             lived = self._clock.now() - began
             deaths = 1 if lived > RESTART.max_delay else deaths + 1
@@ -350,18 +370,26 @@ class Supervisor:
 
 
 async def start_process(
-    command: list[str], life: int, *, new_session: bool = False, **environment: str
+    command: list[str],
+    life: int,
+    *,
+    new_session: bool = False,
+    asked: socket.socket | None = None,
+    **environment: str,
 ) -> asyncio.subprocess.Process:
     """Start a process of this command.
 
     life: the file descriptor whose end tells the process that this one is gone.
+    asked: a socket over which the process is asked for its health; closed here.
     """
-    return await asyncio.create_subprocess_exec(
-        *command,
-        start_new_session=new_session,
-        pass_fds=[life],
-        env={**os.environ, **environment, PARENT: str(life)},
-    )
+    files = {PARENT: life} if asked is None else {PARENT: life, ASKED: asked.fileno()}
+    with asked or nullcontext():
+        return await asyncio.create_subprocess_exec(
+            *command,
+            start_new_session=new_session,
+            pass_fds=list(files.values()),
+            env={**os.environ, **environment, **{name: str(fd) for name, fd in files.items()}},
+        )
 
 
 def without_options(words: list[str], *options: str) -> list[str]:

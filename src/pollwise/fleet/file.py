@@ -240,7 +240,10 @@ class _FileReader(TargetTables):
     def targets(self) -> list[Target]:
         """The targets that are correct; what is wrong with the others is in `problems`."""
         for key in self._document:
-            if key not in _SECTIONS:
+            if key == "fleet":
+                self.wrong(None, "settings of the fleet do not belong here; write [fleet] in "
+                           "pollwise.toml")  # fmt: skip
+            elif key not in _SECTIONS:
                 near = get_close_matches(key, _SECTIONS, 1)
                 form = _SECTIONS[near[0] if near else "target"]
                 self.wrong(None, f"{key} is not known; write {form}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pollwise.durations import short
 from pollwise.fleet.stores.paging import OVERDUE, was_set_back
-from pollwise.fleet.views import TargetState, age_without_quiet, stalest_first
+from pollwise.fleet.views import TargetState, age_without_quiet, counted_targets, stalest_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,15 @@ def shortfalls(
             if first.staleness is None
             else f"whose last success was {short(round(first.staleness))} ago"
         )
+        are, their = ("is", "its") if len(stale) == 1 else ("are", "their")
         limit = (
-            "twice their interval plus their timeout"
+            f"twice {their} interval plus {their} timeout"
             if goals.max_staleness is None
             else short(goals.max_staleness)
         )
         found.append(
-            f"{len(stale)} of {len(every)} targets are older than {limit} (fleet.max_staleness); "
-            f"the stalest is {first.name!r}, {age}"
+            f"{len(stale)} of {counted_targets(len(every))} {are} older than {limit} "
+            f"(fleet.max_staleness); the stalest is {first.name!r}, {age}"
         )
     expected = [each for each in asked if each.plan != "quiet"]
     if notice is None and expected and last_poll(every) is None:

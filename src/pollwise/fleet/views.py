@@ -44,6 +44,7 @@ class TargetState:
     state: closed, confirming, backing off, open, half-open or dead.
     plan: whether it is due: one of PLANS; see `plan_of`.
     next_at: time of the next poll; None while it is paused or polled by another node.
+    interval: seconds between two polls; while it fails, from its last poll to the next.
     deferred_since: when it would have been polled without its quiet hours; None if they defer
         nothing.
     down_since: when the failures began that are now confirmed; None while it is not down.
@@ -167,7 +168,7 @@ def saved_state(
         ),
         next_at=None if kept.paused else due,
         deferred_since=deferred,
-        interval=interval,
+        interval=_shown_interval(kept, due),
         permanent=bool(kept.more.get("permanent")),
         down_since=kept.more.get("failing_since") if kept.more.get("down") else None,
         staleness=age,
@@ -181,6 +182,14 @@ def saved_state(
         locations=tuple(seen_from.get("results", ())),
         living_locations=seen_from.get("living"),
     )
+
+
+def _shown_interval(kept: SavedTarget, due: float | None) -> float:
+    """The interval; of a failing target the delay that its failures ask for."""
+    usual = kept.interval or 0.0
+    if not kept.failures or due is None or kept.polled_at is None or "deferred" in kept.more:
+        return usual
+    return due - kept.polled_at if due > kept.polled_at else usual
 
 
 def _timeout(target: Target | None) -> float:
@@ -379,6 +388,11 @@ def summary(every: Sequence[TargetState]) -> dict[str, Any]:
         "stalest": None if oldest is None else oldest.name,
         "staleness": None if oldest is None else oldest.staleness,
     }
+
+
+def counted_targets(count: int) -> str:
+    """A number of targets in words: 1 target, 2 targets."""
+    return "1 target" if count == 1 else f"{count} targets"
 
 
 def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:

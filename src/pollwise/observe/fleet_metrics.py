@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from pollwise.core.strategies.freshness import staleness_score
-from pollwise.observe.instruments import Instruments, Series
+from pollwise.observe.instruments import Instruments, MetricSeries
 from pollwise.runtime import events
 from pollwise.runtime.events import Event, TargetEvent, TargetTally
 
@@ -73,7 +73,7 @@ class FleetMetrics:
         self._by_target = by_target
         self._targets: dict[Key, _Target] = {}
         #: The series of polls, which are used with every poll: looking up labels is slow.
-        self._polls: dict[tuple[str, ...], tuple[Series, Series]] = {}
+        self._polls: dict[tuple[str, ...], tuple[MetricSeries, MetricSeries]] = {}
         self._groups: dict[str, set[Group]] = {}  # those that polls of a fleet made known
         self._tallies: dict[str, dict[Group, tuple[TargetTally, float]]] = {}
         self._in_progress: Tally[tuple[str, str]] = Tally()

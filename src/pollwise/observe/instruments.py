@@ -13,7 +13,7 @@ from typing import Protocol
 from pollwise.observe.metrics import METRICS, Metric
 
 
-class Series(Protocol):
+class MetricSeries(Protocol):
     """One metric with the values of its labels."""
 
     def inc(self, amount: float = 1) -> None: ...
@@ -31,7 +31,7 @@ class Series(Protocol):
 class Family(Protocol):
     """One metric with all its series."""
 
-    def labels(self, *values: str) -> Series:
+    def labels(self, *values: str) -> MetricSeries:
         """The series with these values of the labels, in order; it is made if it is new."""
 
     def remove(self, *values: str) -> None:

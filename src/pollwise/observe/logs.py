@@ -1,6 +1,7 @@
-"""The formats of log records: text or JSON lines.
+"""The formats of log records: text or JSON lines; and what records of handlers carry.
 
 The runtime logs its events as records with `action` and `fields`; this module only formats them.
+What a handler itself logs carries its job, for a program's own logging and structlog too.
 """
 
 from __future__ import annotations
@@ -9,14 +10,20 @@ import json
 import logging
 import re
 import sys
+from collections.abc import MutableMapping
 from datetime import UTC, datetime
+from typing import Any
 
 from pollwise.errors import ConfigError
+from pollwise.runtime.events.bus import shown_value
+from pollwise.runtime.executor.control.run_control import run_fields
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FORMATS = ("text", "json")
 
 
+#: What the log records of handlers carry, as far as it is known.
+RUN_FIELDS = ("job", "queue", "record", "outbox", "kind", "attempt", "trace_id", "span_id")
 #: The libraries that Pollwise itself uses: only their warnings are logged with the user's records,
 #: because some of them log every poll.
 LIBRARIES = frozenset(
@@ -92,6 +99,38 @@ def show_users_records(level: str, style: str) -> None:
     root.setLevel(level.upper())
 
 
+class RunFields(logging.Filter):
+    """Adds the job or record of the handler that logs, and the current span, to log records.
+
+    Add it to a handler of your own logging. Each name of RUN_FIELDS becomes an attribute of the
+    record, "" if it is unknown, so that a format may have `%(job)s`. What the record has stays.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        known = run_fields()
+        for name in RUN_FIELDS:
+            if not hasattr(record, name):
+                setattr(record, name, known.get(name, ""))
+        return True
+
+
+def add_run_fields(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A processor of structlog that adds the same fields, as far as they are known."""
+    for name, value in run_fields().items():
+        event.setdefault(name, value)
+    return event
+
+
+def _fields_of(record: logging.LogRecord) -> dict[str, object]:
+    """The fields of the run in a record; none for an event, which has fields of its own."""
+    if hasattr(record, "action"):
+        return {}
+    found = ((name, getattr(record, name, "")) for name in RUN_FIELDS)
+    return {name: value for name, value in found if value != ""}
+
+
 def _is_ours(name: str) -> bool:
     return name.partition(".")[0] == "pollwise"
 
@@ -109,16 +148,26 @@ def without_queries(record: logging.LogRecord) -> bool:
 
 def _handler(style: str, text: str) -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter(f"%(asctime)s %(levelname)s {text}")
+    plain = TextLines(f"%(asctime)s %(levelname)s {text}")
     handler.setFormatter(JsonLines() if style == "json" else plain)
+    handler.addFilter(RunFields())
     return handler
+
+
+class TextLines(logging.Formatter):
+    """A line for each record; behind what a handler logs is its job, as job=… kind=…."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        fields = _fields_of(record)
+        text = super().formatMessage(record)
+        return " ".join([text, *(f"{name}={shown_value(fields[name])}" for name in fields)])
 
 
 class JsonLines(logging.Formatter):
     """One JSON object for each record: time, level, action, and the event's fields.
 
-    A record that is not an event has the action "log" and a message, and the name of its logger if
-    that is not Pollwise.
+    A record that is not an event has the action "log" and a message, the name of its logger if that
+    is not Pollwise, and the fields of the job whose handler logged it.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -133,6 +182,7 @@ class JsonLines(logging.Formatter):
             logger = {} if _is_ours(record.name) else {"logger": record.name}
             entry |= {"action": "log", **logger}
             entry["message"] = record.getMessage()
+            entry |= _fields_of(record)
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""All metrics as data; the Prometheus sink and the reference page are built from it."""
+"""All metrics as data: the sinks and the reference page are built from it."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ METRICS: tuple[Metric, ...] = (
         ("queue",),
         _gauge(
             "depth",
-            "Jobs in the store by state: ready, delayed, blocked, leased, dead, done, cancelled.",
+            "Jobs in the store by state: ready, delayed, blocked, leased, dead, done, cancelled. "
+            "At most 100 kinds are shown; jobs of others, and those beyond about 10,000 that are "
+            "not counted by kind, are in the kind (other).",
             *("kind", "state"),
         ),
         _gauge(

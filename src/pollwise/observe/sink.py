@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from pollwise.observe.fleet_metrics import BREAKER_STATES, FleetMetrics
-from pollwise.observe.instruments import Instruments, Series
+from pollwise.observe.instruments import Instruments, MetricSeries
 from pollwise.observe.metrics import METRICS, Metric
 from pollwise.runtime import events
 from pollwise.runtime.events import Event, Events, JobEvent
@@ -68,7 +68,7 @@ class MetricsSink:
         self._workers: Tally[str] = Tally()
         self._running: set[tuple[str, str, str]] = set()
         self._measured: dict[str, tuple[set[str], set[str]]] = {}  # kinds and pauses, by queue
-        self._polls: dict[tuple[str, str], tuple[Series, Series]] = {}
+        self._polls: dict[tuple[str, str], tuple[MetricSeries, MetricSeries]] = {}
         self._react: dict[type[Event], Callable[[Any], None]] = {
             events.PollFinished: self._poll_finished,
             events.PollFailed: lambda event: self._of(event, "poll_failed_total").inc(),
@@ -121,7 +121,7 @@ class MetricsSink:
     def _count(self, name: str, event: Event) -> None:
         self._of(event, name).inc()
 
-    def _of(self, event: Event, name: str, *labels: str) -> Series:
+    def _of(self, event: Event, name: str, *labels: str) -> MetricSeries:
         """A metric of the worker or relay of an event."""
         group, place = _place(event)
         return self.instruments[f"{group}_{name}"].labels(place, *labels)
@@ -239,7 +239,7 @@ class MetricsSink:
 
     # Queues
 
-    def _queue(self, event: Event, name: str, *labels: str) -> Series:
+    def _queue(self, event: Event, name: str, *labels: str) -> MetricSeries:
         """A metric of the queue of an event."""
         return self.instruments[f"{QUEUE}_{name}"].labels(event.source, *labels)
 
@@ -269,7 +269,7 @@ class MetricsSink:
 
     # The controller
 
-    def _controlled(self, event: Event, name: str, *labels: str) -> Series:
+    def _controlled(self, event: Event, name: str, *labels: str) -> MetricSeries:
         """A metric of the controller of an event."""
         return self.instruments[f"{CONTROLLER}_{name}"].labels(event.source, *labels)
 

@@ -27,6 +27,7 @@ from pollwise.runtime.events import (
     RecordUnhandled,
 )
 from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.control.run_control import now_runs
 from pollwise.runtime.executor.handlers import is_permanent, text_of, traceback_of
 from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.threads import HandlerThreads
@@ -190,6 +191,7 @@ class Handling:
                 return
             record = replace(work.record, attempt=state.attempts + 1)
             began = self._clock.now()
+            now_runs(record)
             try:
                 await self._calls[handler.name][0](record)
             except BaseException as error:  # SystemExit of a handler must not end the relay
@@ -257,6 +259,7 @@ class Handling:
             state.ended = "gave up"
             return
         failed = FailedRecord(replace(record, attempt=state.attempts), state.error)
+        now_runs(failed.record)
         try:
             await fallback(failed)
         except BaseException as error:

@@ -33,6 +33,8 @@ _PAIR = re.compile(
     rf"((?:[\w-]*(?:{_TELLING})[\w-]*|\bsig)\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|\S)+)",
     re.IGNORECASE | re.DOTALL,
 )
+# A word in a sentence that may hold a password: a URL, or what is before an @.
+_URL_LIKE = re.compile(r"\S*(?:://|@)\S*")
 
 
 def without_user(text: str) -> str:
@@ -79,7 +81,7 @@ def without_secrets(text: str) -> str:
     text = _NO_PORT.sub(rf"\1:{HIDDEN}", text)
     text = _BEARER.sub(rf"\1{HIDDEN}@", text)
     text = _OPTION.sub(rf"\1{HIDDEN}", text)
-    return _VALUE.sub(_without_secrets_inside, text)
+    return _VALUE.sub(_without_secrets_in_value, text)
 
 
 def without_query_values(text: str) -> str:
@@ -91,7 +93,7 @@ def without_query_values(text: str) -> str:
     return _QUERY.sub(lambda query: "?" + _PIECE.sub(rf"\1{HIDDEN}", query[1]), without_user(text))
 
 
-def _without_secrets_inside(option: re.Match[str]) -> str:
+def _without_secrets_in_value(option: re.Match[str]) -> str:
     """Hide secrets in an option whose value is itself a URL, escaped or not."""
     name, value = option.groups()
     plain = unquote_plus(value)
@@ -122,3 +124,13 @@ def without_hidden(text: str) -> str:
 def shown_url(url: str) -> str:
     """A URL as it may be shown: no password, no query values, no hidden values."""
     return without_query_values(without_hidden(url))
+
+
+def without_secrets_inside(text: str) -> str:
+    """A text, such as an error, in which URLs and options may hold secrets.
+
+    >>> without_secrets_inside("cannot reach redis://:hunter2@cache/0 with password='a b'")
+    'cannot reach redis://:***@cache/0 with password=***'
+    """
+    text = _PAIR.sub(rf"\1{HIDDEN}", without_hidden(text))
+    return _URL_LIKE.sub(lambda found: shown_url(found[0]), text)

@@ -16,6 +16,8 @@ from pollwise.settings.presets import PRESETS
 from pollwise.settings.sections import (
     HIDDEN,
     Grace,
+    HealthHost,
+    HealthPort,
     LogFormat,
     LogLevel,
     MetricsHost,
@@ -181,6 +183,8 @@ class FleetSettings(Section):
     )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    health_port: HealthPort = None
+    health_host: HealthHost = "127.0.0.1"
     metrics_by: Annotated[Literal["group", "target"], ChoiceReader(METRICS_BY)] = setting(
         "group",
         "What the metrics of polls, staleness and breakers are by: group (and type), or each "

@@ -114,6 +114,14 @@ MetricsPort = Annotated[
     Field(description="The port that serves metrics; 0 takes any free port, none serves none."),
 ]
 MetricsHost = Annotated[Text, Field(description="The address that serves metrics.")]
+HealthPort = Annotated[
+    OptionalPort,
+    Field(
+        description="The port that serves /livez and /readyz; 0 takes any free port, none serves "
+        "none."
+    ),
+]
+HealthHost = Annotated[Text, Field(description="The address that serves /livez and /readyz.")]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error", "critical"],
     ChoiceReader(LOG_LEVELS),
@@ -170,6 +178,8 @@ class WorkerSettings(Section):
     )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    health_port: HealthPort = None
+    health_host: HealthHost = "127.0.0.1"
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     polling: PollingStrategy = Field(default_factory=Adaptive)
@@ -197,6 +207,8 @@ class OutboxSettings(Section):
     recycle_when_full: RecycleWhenFull = False
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
+    health_port: HealthPort = None
+    health_host: HealthHost = "127.0.0.1"
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
     polling: PollingStrategy = Field(default_factory=BatchFill)
@@ -366,5 +378,7 @@ class AgentSettings(Section):
     user: OptionalText = setting(None, "The user that runs commands; the agent must be root.")
     sandbox: OptionalText = setting(None, "bwrap runs each command in bubblewrap.")
     push: YesOrNo = setting(True, "Open a WebSocket for hints.")
+    health_port: HealthPort = None
+    health_host: HealthHost = "127.0.0.1"
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Match, Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
@@ -245,7 +245,12 @@ def application(web: Web) -> WebApp:
             await web.close()
 
     async def livez(_: Request) -> Response:
-        return PlainTextResponse("ok")
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(_: Request) -> Response:
+        if web.stopping.is_set():
+            return JSONResponse({"status": "not ready", "reasons": ["stopping"]}, 503)
+        return JSONResponse({"status": "ok"})
 
     async def theme(request: Request) -> Response:
         """Remember the chosen theme; the form works without JavaScript."""
@@ -263,6 +268,7 @@ def application(web: Web) -> WebApp:
     web.router.routes += [
         *web.access.routes(web),
         Route("/livez", livez, name="livez"),
+        Route("/readyz", readyz, name="readyz"),
         Route("/theme", theme, methods=["POST"], name="theme"),
         Mount("/static", StaticFiles(directory=HERE / "static"), name="static"),
     ]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from pollwise.durations import seconds
 from pollwise.errors import Cancelled, LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
-from pollwise.queues.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     BreakerChanged,
@@ -48,6 +47,7 @@ from pollwise.runtime.executor.locked import LOCKED_FOR, LockedReports
 from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
+from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.presence import Presence

@@ -189,6 +189,7 @@ alerts = [{ when = "down", to = "mial" }]
         ('[channel]\ntype = "put"\n', "type is not in a channel"),
         ("[chanel.x]\n", "chanel is not known; write [channel.name]"),
         ("[alert]\n", "alert is not known; write [alerts]"),
+        ("[fleet]\n", "settings of the fleet do not belong here; write [fleet] in pollwise.toml"),
     ],
 )
 def test_a_section_of_another_form_is_refused(text: str, error: str) -> None:

@@ -16,7 +16,15 @@ from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.views import FleetSnapshot, fitting, frame, phrase
 from pollwise.cli.live import watch
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
-from pollwise.cli.options import Json, LogFormat, LogLevel, MetricsPort, overrides_of, set_option
+from pollwise.cli.options import (
+    HealthPort,
+    Json,
+    LogFormat,
+    LogLevel,
+    MetricsPort,
+    overrides_of,
+    set_option,
+)
 from pollwise.cli.output import (
     NOTHING,
     fail,
@@ -35,7 +43,13 @@ from pollwise.errors import ConfigError
 from pollwise.fleet.control import note_order
 from pollwise.fleet.goals import Goals, shortfalls
 from pollwise.fleet.stores.base import PENDING_MAX, FleetStore
-from pollwise.fleet.views import TargetState, after_orders, stalest_first, target_json
+from pollwise.fleet.views import (
+    TargetState,
+    after_orders,
+    counted_targets,
+    stalest_first,
+    target_json,
+)
 from pollwise.observe import logs
 from pollwise.runtime.signals import process_ends_on_signals
 from pollwise.settings import load
@@ -69,6 +83,7 @@ def run(
         typer.Option(help="Controller store whose tokens the API accepts: sqlite:///farm.db."),
     ] = None,
     metrics_port: MetricsPort = None,
+    health_port: HealthPort = None,
     metrics_by: Annotated[
         str | None, typer.Option(help="What metrics are by: group, or target for each target.")
     ] = None,
@@ -103,6 +118,7 @@ def run(
         api_port=api_port,
         api_tokens=api_tokens,
         metrics_port=metrics_port,
+        health_port=health_port,
         metrics_by=metrics_by,
         preset=preset,
         location=location,
@@ -370,7 +386,7 @@ def _say_met(facts: Mapping[str, Any]) -> None:
     age = [] if oldest is None else [f"the stalest is {rounded(oldest)} old"]
     if not resting and not age:
         age = ["no success yet"]
-    counted = ", ".join([f"{facts['targets']} targets", *resting, *age])
+    counted = ", ".join([counted_targets(facts["targets"]), *resting, *age])
     say(("meets its goals", "green"), f": {counted}")
 
 

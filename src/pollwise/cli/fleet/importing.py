@@ -21,6 +21,7 @@ from pollwise.fleet.definitions.imports.carried import ImportedTargets, loaded
 from pollwise.fleet.definitions.imports.written import written
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.stores.definitions import DefinitionConflict
+from pollwise.fleet.views import counted_targets
 
 
 class Monitor(StrEnum):
@@ -69,9 +70,10 @@ def import_targets(
     if as_json:
         print_json({"imported": names, "notes": found.notes})
     elif to is not None:
-        say(f"{len(names)} targets written to {to}; check it with `pollwise fleet run --file {to}`")
+        count = counted_targets(len(names))
+        say(f"{count} written to {to}; check it with `pollwise fleet run --file {to}`")
     elif store is not None:
-        say(f"{len(names)} targets put into the store. {APPLIED}")
+        say(f"{counted_targets(len(names))} put into the store. {APPLIED}")
     else:
         typer.echo(written(found.tables), nl=False)
 

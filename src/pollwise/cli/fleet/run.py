@@ -25,6 +25,7 @@ from pollwise.fleet.file import FleetFile
 from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.stores.base import NAME
 from pollwise.fleet.stores.urls import open_store
+from pollwise.observe.health.serving import serving_health
 from pollwise.runtime.http import warn_without_tls
 from pollwise.settings import FleetSettings, Settings, load
 from pollwise.settings.groups import unknown_groups
@@ -64,6 +65,8 @@ async def run(
         by_target = settings.metrics_by == "target"
         served = fleet.events, settings.metrics_port, settings.metrics_host
         stack.callback(serve_metrics(*served, by_target=by_target))
+        health_at = settings.health_port, settings.health_host
+        stack.enter_context(serving_health(fleet.events, *health_at))()
         targets = TargetSources(
             fleet,
             file,

@@ -16,7 +16,13 @@ from pollwise.cli.output import NOTHING, out, rounded, visible
 from pollwise.fleet.goals import last_poll, unpolled
 from pollwise.fleet.locations.values import LOCATION
 from pollwise.fleet.stores.base import FleetNode
-from pollwise.fleet.views import TargetState, few_locations, stalest_first, summary
+from pollwise.fleet.views import (
+    TargetState,
+    counted_targets,
+    few_locations,
+    stalest_first,
+    summary,
+)
 
 #: Words shown for states. A closed breaker lets polls through, but next to open ports "closed"
 #: reads like a failure.
@@ -148,7 +154,7 @@ def headline(snapshot: FleetSnapshot) -> Text:
     states = figures["states"]
     broken = states["open"] + states["half-open"]
     parts: list[tuple[str, str]] = [
-        (f"{figures['targets']} targets", "bold"),
+        (counted_targets(figures["targets"]), "bold"),
         (f"{figures['due']} due", "yellow" if figures["overdue"] else ""),
         (f"{figures['stale']} stale", "yellow" if figures["stale"] else ""),
         (f"{broken} broken", "red" if broken else ""),

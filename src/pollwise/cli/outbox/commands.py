@@ -11,6 +11,7 @@ import typer
 
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import (
+    HealthPort,
     Json,
     LogFormat,
     LogLevel,
@@ -68,6 +69,7 @@ def run(
     concurrency: Annotated[int | None, typer.Option(help="Keys handled at a time.")] = None,
     strategy: StrategyName = None,
     metrics_port: MetricsPorts = None,
+    health_port: HealthPort = None,
     max_memory: MaxMemory = None,
     recycle_when_full: RecycleWhenFull = None,
     log_format: LogFormat = None,
@@ -81,6 +83,7 @@ def run(
     flags = {"polling.strategy": strategy, "batch": batch, "concurrency": concurrency}
     flags |= {"metrics_port": metrics_port, "log_format": log_format, "log_level": log_level}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
+    flags |= {"health_port": health_port}
     settings = load(overrides=overrides_of("outbox", setting, SET_EXAMPLE, **flags))
     run_relay(settings, target, processes)
 

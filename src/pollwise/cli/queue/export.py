@@ -11,9 +11,9 @@ from pollwise.cli.options import LogFormat, LogLevel
 from pollwise.cli.running import serve_metrics
 from pollwise.durations import seconds
 from pollwise.observe import logs
-from pollwise.queues.measuring import QueueExporter
 from pollwise.runtime.events import Events
 from pollwise.runtime.signals import stopping_on_signals
+from pollwise.worker.measuring import QueueExporter
 
 
 def export(

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pollwise.cli.options import (
+    HealthPort,
     LogFormat,
     LogLevel,
     MaxMemory,
@@ -40,6 +41,7 @@ def worker(
     ] = None,
     strategy: StrategyName = None,
     metrics_port: MetricsPorts = None,
+    health_port: HealthPort = None,
     price: Annotated[
         str | None, typer.Option(help="What a poll costs, for the cost metric: s3-list, 0.4/1e6.")
     ] = None,
@@ -79,7 +81,7 @@ def worker(
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
-    flags |= {"cpu_processes": cpu_processes, "grace": grace}
+    flags |= {"cpu_processes": cpu_processes, "grace": grace, "health_port": health_port}
     settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
     if reload_dir and not reload:
         raise ConfigError("--reload-dir needs --reload")

@@ -213,6 +213,8 @@ class FleetRun:
             with suppress(RuntimeError):  # the event loop may be closed already
                 self._loop.call_soon_threadsafe(self.stop)
             return
+        if not self._stopping:
+            self._bus.emit(events.FleetStopping(self._name, self.scheduler.flying, self._grace))
         self._hurry = self._stopping
         self._stopping = True
         self._stop.set()

@@ -3,9 +3,9 @@
     [[target]]
     name = "jobs waiting"
     type = "prometheus"
-    url = "http://app.internal:9100/metrics"
+    url = "http://app.internal:9093/metrics"
     metric = "pollwise_queue_depth"
-    match = { queue = "mail" }
+    match = { queue = "mail", state = "ready" }
 
 If several samples match, `aggregate` combines them; the default is their sum.
 """

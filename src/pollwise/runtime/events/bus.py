@@ -29,14 +29,15 @@ def log(event: Event) -> None:
     action = action_of(type(event))
     values = {f.name: getattr(event, f.name) for f in fields(event)}
     traceback = values.pop("traceback", "")
-    text = " ".join(f"{name}={_shown(value)}" for name, value in values.items())
+    text = " ".join(f"{name}={shown_value(value)}" for name, value in values.items())
     if traceback:
         text += f"\n{traceback}"
         values["traceback"] = traceback
     logger.log(event.level, "%s %s", action, text, extra={"action": action, "fields": values})
 
 
-def _shown(value: object) -> str:
+def shown_value(value: object) -> str:
+    """A value of a field as one word, or quoted."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, tuple):

@@ -22,6 +22,16 @@ class FleetStarted(Event):
 
 
 @event
+class FleetStopping(Event):
+    """A fleet starts no more polls and finishes the `polls` in progress within the grace."""
+
+    level: ClassVar[int] = logging.INFO
+
+    polls: int
+    grace: float
+
+
+@event
 class FleetStopped(Event):
     """A fleet stopped; `cancelled` polls were in progress and are repeated later."""
 

@@ -207,7 +207,7 @@ class OneWorkerPage(WorkersView):
         infos = [info for info in snapshot.workers if info.name == name]
         error, points, jobs, more = snapshot.error, [], [], False
         running = [ShownRun(run.id, run.kind, run.since) for info in infos for run in info.running]
-        if error is None and 0 < len(name) <= NAME_LENGTH_MAX:
+        if error is None and 0 < len(name) <= NAME_LENGTH_MAX and name.isprintable():
             try:
                 points = await self._history(source, name)
                 if source.queue.capabilities.views:

@@ -105,6 +105,8 @@ class LogForwarder(logging.Handler):
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
+        from pollwise.runtime.executor.control.run_control import run_fields
+
         try:
             text = record.getMessage()
             trace = record.exc_info and logging.Formatter().formatException(record.exc_info)
@@ -112,6 +114,7 @@ class LogForwarder(logging.Handler):
             self.handleError(record)
             return
         values = {name: getattr(record, name) for name in _RECORD_FIELDS}
+        values |= run_fields()
         values |= {"msg": text[:LOG_TEXT_MAX], "exc_text": trace[:LOG_TEXT_MAX] if trace else None}
         self._channel.send({"log": values})
 
@@ -150,7 +153,7 @@ class LoadedHandlers:
 
     def run(self, message: dict[str, Any]) -> Any:
         """Run a job; what its handler returned."""
-        from pollwise.runtime.executor.control.run_control import RunControl, begin_run
+        from pollwise.runtime.executor.control.run_control import RunControl, begin_run, now_runs
         from pollwise.runtime.jobs import Job
 
         job = Job(**message["job"])
@@ -163,6 +166,7 @@ class LoadedHandlers:
         finally:
             self.report()
             self._control = None
+            now_runs(None)
         return value if message["returns"] else None
 
     def report(self) -> None:
@@ -192,7 +196,12 @@ class LoadedHandlers:
     def _run(self, awaitable: Any) -> Any:
         """Async handlers and the context share one event loop, which runs only for them."""
 
+        from pollwise.runtime.executor.control.run_control import now_runs, running
+
+        job = running()
+
         async def awaited() -> Any:
+            now_runs(job)  # the event loop keeps the context in which it was made
             return await awaitable
 
         if self._runner is None:

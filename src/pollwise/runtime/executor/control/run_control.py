@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pollwise.runtime.jobs import Progress
+
+# The job or record that runs in this task, thread or process: for what its handler logs.
+_running: ContextVar[Any] = ContextVar("pollwise_running", default=None)
 
 
 class RunControl:
@@ -74,6 +79,38 @@ class WithRunControl:
 def begin_run(job: WithRunControl, control: RunControl) -> None:
     """Give a job the control of its run."""
     object.__setattr__(job, "_control", control)
+    _running.set(job)
+
+
+def now_runs(work: Any) -> None:
+    """Note what runs in this context; None for nothing."""
+    _running.set(work)
+
+
+def running() -> Any:
+    """The job or record whose handler runs in this context; None if there is none."""
+    return _running.get()
+
+
+def run_fields() -> dict[str, Any]:
+    """What log records of a handler carry: its job or record, and the ids of the current span.
+
+    Empty outside handlers and spans. OpenTelemetry is asked only if the program has imported it.
+    """
+    fields: dict[str, Any] = {}
+    work = _running.get()
+    if work is not None:
+        if isinstance(work, WithRunControl):
+            fields = {"job": work.id, "queue": work.queue}  # type: ignore[attr-defined]
+        else:
+            fields = {"record": work.id, "outbox": work.outbox}
+        fields |= {"kind": work.kind, "attempt": work.attempt}
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is not None:
+        span = trace.get_current_span().get_span_context()
+        if span.is_valid:
+            fields |= {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
+    return fields
 
 
 def control_of(job: Any) -> RunControl | None:

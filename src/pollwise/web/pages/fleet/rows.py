@@ -88,7 +88,7 @@ class TargetRow:
     @property
     def every(self) -> str:
         """Its interval, rounded: the exact one is on its page."""
-        interval = self.saved.interval
+        interval = self.state.interval
         if not interval:
             return "–"
         return age(interval if interval < 100.0 else round(interval / 60.0) * 60.0)

@@ -14,7 +14,7 @@ from pollwise.web.pages.fleet.page import address_of, source_of, who_of
 from pollwise.web.pages.fleet.past import RANGES, over_time, shown_past
 from pollwise.web.pages.fleet.rows import EXPLAINED, ORDER_WORDS, TargetRow, padded, tone_of
 from pollwise.web.redaction import redacted
-from pollwise.web.texts import age
+from pollwise.web.texts import age, counted
 from pollwise.web.tree import tree
 from pollwise.web.view import NotShown, Refused, View, Visit
 
@@ -92,7 +92,7 @@ def _cell(reading: PastReading | None) -> tuple[str, str]:
 
 def _about(readings: Sequence[PastReading]) -> str:
     failed = sum(not each.ok for each in readings)
-    return f"The last {len(readings)} polls: {failed} failed"
+    return f"The last {counted(len(readings), 'poll')}: {failed} failed"
 
 
 def _times(readings: Sequence[PastReading]) -> list[float]:

@@ -10,11 +10,12 @@ import pytest
 
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.observe.prometheus import PrometheusSink
-from pollwise.queues.measuring import KINDS_SHOWN, OTHER, QueueExporter, QueueMeasurer
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.events import ChoreFailed, Event, Events, KindTally, QueueMeasured
-from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.jobs import Job, NewJob
+from pollwise.worker import Worker, WorkerRunOptions
+from pollwise.worker.measuring import KINDS_SHOWN, OTHER, QueueExporter, QueueMeasurer
 
 HOSTILE = 'a"} 1\\n# {b="'
 
@@ -150,3 +151,49 @@ def test_every_queue_of_a_store_is_scraped_with_hostile_kinds(tmp_path: Path) ->
 
 def test_a_store_that_is_lost_is_told_once_and_asked_again(tmp_path: Path) -> None:
     asyncio.run(a_store_that_is_lost_is_told_once_and_asked_again(tmp_path))
+
+
+async def measure_a_store(url: str, name: str) -> None:
+    async with open_queue(url) as queue:
+        await queue.migrate()
+        await queue.put([NewJob(HOSTILE), NewJob("mail"), NewJob("mail", delay="1h")])
+        await queue.pause("mail")
+    events, stop, enough = Events(quiet=True), asyncio.Event(), asyncio.Event()
+    seen: list[QueueMeasured] = []
+
+    def note(event: QueueMeasured) -> None:
+        seen.append(event)
+        enough.set()
+
+    events.subscribe(note, QueueMeasured)
+    await _until(stop, QueueExporter([url], events), enough)
+    assert seen[0].source == name
+    assert depths(seen[0]) == {HOSTILE: 1, "mail": 1}
+    assert depths(seen[0], "delayed") == {HOSTILE: 0, "mail": 1}
+    assert (seen[0].paused, seen[0].workers) == (("mail",), 0)
+
+
+def test_each_kind_of_store_is_measured(shared_url: str, name: str) -> None:
+    asyncio.run(measure_a_store(shared_url, name))
+
+
+def test_a_worker_measures_its_queue_if_it_is_asked_to() -> None:
+    async def main() -> list[QueueMeasured]:
+        queue, events, seen = MemoryQueue("q"), Events(quiet=True), []
+        worker = Worker(queue, events=events)
+
+        @worker.handle("mail")
+        async def mail(job: Job) -> None: ...
+
+        def note(event: QueueMeasured) -> None:
+            seen.append(event)
+            worker.stop()
+
+        events.subscribe(note, QueueMeasured)
+        await queue.put(NewJob("later", delay="1h"))
+        async with asyncio.timeout(60):
+            await worker.run(WorkerRunOptions(signals=False, export_queue=True))
+        return seen
+
+    [event] = asyncio.run(main())
+    assert depths(event, "delayed") == {"later": 1}

@@ -1,0 +1,1 @@
+"""Health for orchestrators: `/livez`, `/readyz` and messages to systemd, made from events."""
