@@ -37,12 +37,12 @@ from pollwise.fleet.targets import Reading
 from pollwise.observe.prometheus import PrometheusSink
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
-from pollwise.queues.measuring import QueueExporter
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.events import Events
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker, WorkerRunOptions
+from pollwise.worker.measuring import QueueExporter
 from tests.support.daemons import free_port
 from tests.support.prometheus import Scrape
 
