@@ -1,4 +1,4 @@
-"""Write docs/reference/, two tables in the docs and the map in CONTRIBUTING from the code.
+"""Write docs/reference/, docs/runbooks/, tables in the docs and CONTRIBUTING from the code.
 
 python scripts/reference.py           write the pages
 python scripts/reference.py --check   fail when a page is out of date
@@ -30,6 +30,7 @@ from pollwise.lab.replay.base import Situation
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.traces.synthetic import workload
 from pollwise.observe.metrics import METRICS
+from pollwise.observe.rules import RULES, runbook
 from pollwise.outbox.records import (
     BlockedKey,
     HeldRecord,
@@ -61,6 +62,7 @@ from pollwise.settings.strategies import parameters
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 FOLDER = DOCS / "reference"
+RUNBOOKS = DOCS / "runbooks"
 TUTORIAL = DOCS / "tutorial" / "getting-started.md"
 PROBES = DOCS / "how-to" / "fleet-probes.md"
 SQS = DOCS / "how-to" / "sqs.md"
@@ -124,6 +126,9 @@ OTEL_TYPES = {
     "gauge": "asynchronous gauge",
     "histogram": "histogram",
 }
+RUNBOOKS_NOTE = """What to do when an alert of `pollwise observe alerts` fires. The command writes
+the same pages beside the rules, and each alert links to its page.
+[Observe Pollwise](../how-to/observe.md) says how to install the rules."""
 STATES_NOTE = """A job with a `delay` or a `run_at` is *delayed* until its time. A job is *blocked*
 while an older job with the same key is unfinished. A claim makes a ready job *leased*, and the
 worker renews the lease while the handler runs. If the worker dies, the lease ends and the job is
@@ -666,6 +671,15 @@ def with_table(page: Path, name: str, made: str) -> str:
     return f"{before}{begin}{made}\n{end}{after}"
 
 
+def runbooks_page() -> str:
+    """The list of the runbooks."""
+    rows = [
+        (f"[{rule.name}]({rule.page}.md)", rule.severity, rule.meaning.partition(". ")[0])
+        for rule in RULES
+    ]
+    return "\n\n".join(("# Runbooks", RUNBOOKS_NOTE, table(("alert", "severity", ""), rows)))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "strategies.md": strategies_page,
     "settings.md": settings_page,
@@ -681,8 +695,11 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    for folder in (FOLDER, RUNBOOKS):
+        folder.mkdir(parents=True, exist_ok=True)
     wanted = {FOLDER / name: f"{NOTE}\n\n{page()}\n" for name, page in PAGES.items()}
+    wanted[RUNBOOKS / "index.md"] = f"{NOTE}\n\n{runbooks_page()}\n"
+    wanted |= {RUNBOOKS / f"{rule.page}.md": f"{NOTE}\n\n{runbook(rule)}" for rule in RULES}
     wanted[TUTORIAL] = with_table(TUTORIAL, "tradeoff", tradeoff())
     wanted[SQS] = with_table(SQS, "held", held_or_not())
     wanted[PROBES] = with_table(PROBES, "facts", facts())

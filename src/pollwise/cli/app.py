@@ -59,6 +59,9 @@ COMMANDS = {
     "lab": CommandEntry(
         "lab.commands", "Try polling on traces: replay, compare, tune and price it."
     ),
+    "observe": CommandEntry(
+        "observe.commands", "Write dashboards for Grafana and alert rules for Prometheus."
+    ),
     "keys": CommandEntry("keys", "Make and list the keys that encrypt payloads."),
     "config": CommandEntry("config", "Show and check the settings."),
 }

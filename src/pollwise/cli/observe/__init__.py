@@ -1,0 +1,1 @@
+"""`pollwise observe …`: dashboards for Grafana and alert rules for Prometheus."""
