@@ -15,6 +15,7 @@ start. `make clean` removes the caches.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -35,6 +36,7 @@ from tests.support.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Re
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+gc.disable()  # until the tests are collected
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
@@ -63,6 +65,15 @@ LONG = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     turns = {Path(__file__).parent / f"{name}.py": turn for turn, name in enumerate(LONG)}
     items.sort(key=lambda item: turns.get(item.path, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Collect no garbage among the modules and the tests, which live until the end.
+
+    They are a million objects, and each full collection would look at all of them.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
