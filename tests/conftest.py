@@ -55,10 +55,12 @@ def pytest_configure() -> None:
 
 #: Files that take long. They come first: each runs in one process, and the last would run alone.
 LONG = (
-    "test_docs", "queues/postgres/test_stress", "controller/test_two_controllers",
+    "test_docs", "web/browser/test_pages", "queues/http/test_conformance",
+    "queues/postgres/test_stress", "controller/test_two_controllers",
     "queues/redis/test_processes", "queues/objects/test_servers", "queues/sqs/test_conformance",
     "queues/test_conformance", "controller/http/test_schema", "agent/test_processes",
-    "agent/test_agent", "agent/test_attacks", "cli/test_fleet", "outbox/test_relay_kills",
+    "agent/test_agent", "agent/test_attacks", "cli/test_fleet", "worker/test_doomed",
+    "web/browser/test_actions", "outbox/test_relay_kills",
 )  # fmt: skip
 
 
