@@ -15,6 +15,7 @@ start. `make clean` removes the caches.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
@@ -36,6 +37,7 @@ from tests.support.traces import Traces
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+gc.disable()  # until the tests are collected
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
@@ -54,16 +56,27 @@ def pytest_configure() -> None:
 
 #: Files that take long. They come first: each runs in one process, and the last would run alone.
 LONG = (
-    "test_docs", "queues/postgres/test_stress", "controller/test_two_controllers",
+    "test_docs", "web/browser/test_pages", "queues/http/test_conformance",
+    "queues/postgres/test_stress", "controller/test_two_controllers",
     "queues/redis/test_processes", "queues/objects/test_servers", "queues/sqs/test_conformance",
     "queues/test_conformance", "controller/http/test_schema", "agent/test_processes",
-    "agent/test_agent", "agent/test_attacks", "cli/test_fleet", "outbox/test_relay_kills",
+    "agent/test_agent", "agent/test_attacks", "cli/test_fleet", "worker/test_doomed",
+    "web/browser/test_actions", "outbox/test_relay_kills",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     turns = {Path(__file__).parent / f"{name}.py": turn for turn, name in enumerate(LONG)}
     items.sort(key=lambda item: turns.get(item.path, len(LONG)))
+
+
+def pytest_collection_finish() -> None:
+    """Collect no garbage among the modules and the tests, which live until the end.
+
+    They are a million objects, and each full collection would look at all of them.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import signal
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -308,8 +309,13 @@ def wrong_calls(text: str) -> list[str]:
     return [call for call in calls if not is_right(call.split()) and call not in NOT_CALLS]
 
 
+@cache
+def whole_command() -> Any:
+    return typer.main.get_command(app)
+
+
 def is_right(words: list[str]) -> bool:
-    command: Any = typer.main.get_command(app)
+    command = whole_command()
     for word in words:
         subcommands = getattr(command, "commands", {})
         if word.startswith("--"):

@@ -56,7 +56,7 @@ class ServeProcess(Server):
 
     def answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/livez", timeout=1).status_code == 200
+            return HTTP.get(f"{self.url}/livez", timeout=1).status_code == 200
         except httpx.HTTPError:
             return False
 

@@ -55,6 +55,7 @@ def test_quiet_hours_are_no_outage(tmp_path: Path) -> None:
     """In the process and in its store: nothing is due, stale or missed in a whole night."""
 
     async def main(clock: SetClock) -> None:
+        clock.set((19.75 * HOUR - clock.epoch()) % 86400)  # no need for the day before
         store, watch = SqliteFleetStore(tmp_path / "fleet.db", clock=clock), Watch()
         fleet = fleet_for(clock, store=store)
         fails = [ConnectionError("no answer")]
@@ -110,6 +111,7 @@ def test_a_target_that_waits_for_its_quiet_hours_to_end_keeps_them_after_a_resta
     tmp_path: Path,
 ) -> None:
     async def main(clock: SetClock) -> None:
+        clock.set((21.75 * HOUR - clock.epoch()) % 86400)
         store, watch = SqliteFleetStore(tmp_path / "fleet.db", clock=clock), Watch()
         fleet = fleet_for(clock, store=store)
         fleet.add(Target("well", watch.probe(), "10s", quiet=NIGHT))

@@ -200,7 +200,8 @@ def test_a_budget_in_dollars_needs_a_price() -> None:
 # Out of reach
 
 
-def test_a_latency_out_of_reach_names_the_nearest(steady: Trace) -> None:
+def test_a_latency_out_of_reach_names_the_nearest() -> None:
+    steady = workload("steady", 3, 1.0)  # an hour is polled every 10 ms
     with pytest.raises(ConfigError) as refused:
         tuned(steady, "adaptive", "p95=1ms")
     said = str(refused.value)

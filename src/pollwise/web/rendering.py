@@ -7,7 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
+from jinja2.bccache import Bucket
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -26,6 +27,22 @@ HERE = Path(__file__).parent
 THEME = "pollwise_theme"
 
 
+class _Compiled(BytecodeCache):
+    """The code of templates, compiled once for all the interfaces of a process."""
+
+    def __init__(self) -> None:
+        self._code: dict[tuple[str, str], Any] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._code.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._code[bucket.key, bucket.checksum] = bucket.code
+
+
+_COMPILED = _Compiled()
+
+
 class Pages:
     """Renders views into answers."""
 
@@ -38,6 +55,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
             enable_async=False,
+            bytecode_cache=_COMPILED,
         )
         self.environment.filters.update(texts.FILTERS)
         self.environment.filters["no_secrets"] = self._without_secrets
