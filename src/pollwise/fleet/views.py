@@ -19,7 +19,7 @@ from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget, TargetOrder
-from pollwise.fleet.stores.paging import plan_of
+from pollwise.fleet.stores.paging import plan_of, polled_every
 from pollwise.fleet.targets import Target
 
 #: A target is stale if its last success is older than this many intervals plus its timeout.
@@ -187,9 +187,9 @@ def saved_state(
 def _shown_interval(kept: SavedTarget, due: float | None) -> float:
     """The interval; of a failing target the delay that its failures ask for."""
     usual = kept.interval or 0.0
-    if not kept.failures or due is None or kept.polled_at is None or "deferred" in kept.more:
+    if "deferred" in kept.more:
         return usual
-    return due - kept.polled_at if due > kept.polled_at else usual
+    return polled_every(kept.state, usual, kept.polled_at, due) or 0.0
 
 
 def _timeout(target: Target | None) -> float:
