@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pollwise.errors import ConfigError, PollwiseError
+from pollwise.fleet.alerting.checks import unheard
 from pollwise.fleet.definitions.shown import shown_table
 from pollwise.fleet.definitions.stored import (
     StoredRules,
@@ -339,6 +340,9 @@ class TargetSources:
         made = {name: each for name, each in self._made.items() if name not in targets}
         changes = self.fleet.replace((self._usable(made, targets) | targets).values())
         self.fleet.maintenance.set_file(() if file is None else file.maintenance)
+        alerts = self.fleet.alerts
+        if text := unheard(self.fleet.definitions(), alerts.channels, alerts.to):
+            logger.warning(text, extra={"action": "alerts_unheard"})
         return changes
 
     def _usable(
