@@ -81,12 +81,16 @@ def test_shows_what_needs_attention_with_links() -> None:
             "shop 1 dead job: retry or drop.",
             "No running worker handles lost.",
             "shop Open breaker: workers do not claim sms",
-            "shop 1 job held by gone-1, which no longer runs. They come back when their leases end",
-            "idle The whole queue is paused by anna, 0 ms ago. month end",
+            "shop 1 job held by gone-1, which no longer runs. It comes back when its lease ends",
+            "idle The whole queue is paused by anna, just now. month end",
             f"gone The store does not answer. cannot connect {HOSTILE}",
         ):
             assert line in text, line
         assert '<a href="/queues/shop?state=dead#jobs"' in html
+        await idle.resume()
+        await idle.put([NewJob("mail", 1)])
+        await clock.advance(20)
+        assert "idle No worker is running, with 1 job ready." in await visitor.main("/")
 
     clock.run(main())
 

@@ -97,7 +97,7 @@ def test_everybody_sees_the_chosen_groups_and_nothing_else(visit: Callable[..., 
         page = text_of(answer.text[answer.text.index("<main") :])
         assert "Nothing is checked right now" in page  # the fleet was stopped
         assert "shop" in page
-        assert "is down since" in page
+        assert "has been down for" in page
         assert "was down for 1 h" in page
         for hidden in ("vault", "inside", SECRET, "sqlite"):
             assert hidden not in answer.text

@@ -169,6 +169,9 @@ class WorkersPage(WorkersView):
             "more_queues": max(len(queues) - QUEUES_SHOWN, 0),
             "total": sum(each.count for each in queues),
             "total_busy": sum(each.busy for each in queues),
+            "oldest_record": min(
+                (each.seen_at for shown in snapshots for each in shown.workers), default=None
+            ),
             "total_concurrency": sum(each.concurrency for each in queues),
             "workers": self.shown_workers(matching[(page - 1) * PAGE : page * PAGE]),
             "matching": len(matching),

@@ -113,6 +113,5 @@ def totals(shown: list[ShownQueue]) -> dict[str, Any]:
     return {
         "stats": summed(each.stats for each in shown if each.stats is not None),
         "workers": len(workers),
-        "busy": sum(worker.busy for worker in workers),
         "concurrency": sum(worker.concurrency for worker in workers),
     }
