@@ -154,7 +154,7 @@ def fleet_concerns(source: FleetSource, shown: ShownFleet) -> Iterator[Concern]:
         text = f"{counted(states['open'], 'broken target')}: polls keep failing."
         yield Concern("red", where, text, "fleet", parts, {"state": "open"}, anchor="targets")
     if states["dead"]:
-        text = f"{counted(states['dead'], 'dead target')}: failed for long, and polled rarely."
+        text = f"{counted(states['dead'], 'dead target')}: polls failed for long."
         yield Concern("red", where, text, "fleet", parts, {"state": "dead"}, anchor="targets")
     if shown.nodes is not None and not shown.nodes and counts.total:
         text = f"No node polls its {counted(counts.total, 'target')}."
