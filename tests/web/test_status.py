@@ -111,6 +111,25 @@ def test_everybody_sees_the_chosen_groups_and_nothing_else(visit: Callable[..., 
     visit(main)
 
 
+def test_what_is_down_during_maintenance_is_no_incident_before_its_next_poll(
+    visit: Callable[..., None],
+) -> None:
+    async def main(client: httpx.AsyncClient, store: SqliteFleetStore, clock: VirtualClock) -> None:
+        now = clock.epoch()
+        window = MaintenanceWindow("w1", groups=("public",), starts_at=now - 1, ends_at=now + HOUR)
+        await store.keep_maintenance(window)
+        try:
+            text = text_of((await client.get("/status")).text)
+            assert "has been down for" not in text
+            assert "shop Maintenance" in text
+            badge = await client.get("/status/badge/shop.svg")
+            assert "shop: maintenance" in badge.text
+        finally:
+            await store.remove_maintenance(window.id)
+
+    visit(main)
+
+
 def test_reasons_are_shown_only_if_asked_for(visit: Callable[..., None]) -> None:
     async def main(client: httpx.AsyncClient, *_: object) -> None:
         assert SECRET in (await client.get("/status")).text
