@@ -341,8 +341,8 @@ class TargetSources:
         changes = self.fleet.replace((self._usable(made, targets) | targets).values())
         self.fleet.maintenance.set_file(() if file is None else file.maintenance)
         alerts = self.fleet.alerts
-        if text := unheard(self.fleet.definitions(), alerts.channels, alerts.to):
-            logger.warning(text, extra={"action": "alerts_unheard"})
+        if said := unheard(self.fleet.definitions(), alerts.channels, alerts.to):
+            logger.warning(said, extra={"action": "alerts_unheard"})
         return changes
 
     def _usable(
