@@ -17,6 +17,7 @@ from pollwise.fleet.definitions.sources import (
     CHECK_FILE_EVERY,
     DefinedElsewhere,
     NoDefinition,
+    TargetConflict,
     TargetSources,
 )
 from pollwise.fleet.definitions.stored import StoredRules
@@ -191,7 +192,7 @@ def test_targets_are_defined_changed_and_removed_in_the_store(place: Place) -> N
             assert fleet.definition("a").origin == "api"
             await place.clock.advance(100)
             assert fleet.target("a").succeeded_at is not None
-            with pytest.raises(DefinedElsewhere, match="'a' already exists"):
+            with pytest.raises(TargetConflict, match="'a' already exists"):
                 await targets.define(table, "api: me", new=True)
             # By another process: applied within seconds.
             await other.define({"b": {"type": "function", "call": PROBE}}, "cli: you")

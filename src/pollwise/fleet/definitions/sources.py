@@ -45,6 +45,10 @@ class DefinedElsewhere(ConfigError):
     """A target whose definition is in the file or in code, and can only be changed there."""
 
 
+class TargetConflict(ConfigError):
+    """A change that another target does not allow; the message says what to do first."""
+
+
 class NoDefinition(ConfigError):
     """The store has no definition of this name."""
 
@@ -201,7 +205,7 @@ class TargetSources:
         except DefinitionConflict:
             if not new:
                 raise
-            raise DefinedElsewhere(
+            raise TargetConflict(
                 f"target {name!r} already exists; change it, or choose another name"
             ) from None
         await self.check_store()
@@ -216,7 +220,7 @@ class TargetSources:
             raise NoDefinition(f"this fleet has no target {name!r}")
         behind = self._behind([name])
         if behind:
-            raise DefinedElsewhere(
+            raise TargetConflict(
                 f"target {behind[0]!r} is behind {name!r}; change or remove that first"
             )
         await store.define({name: None}, by, {} if version is None else {name: version})
