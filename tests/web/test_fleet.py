@@ -97,6 +97,18 @@ def test_targets_are_filtered_sorted_and_paged(run: Callable[..., None]) -> None
     run(main)
 
 
+def test_a_target_says_what_it_is_behind(run: Callable[..., None]) -> None:
+    async def main(visitor: Visitor, store: SqliteFleetStore) -> None:
+        await store.save([target("a", behind=["router", HOSTILE])])
+        page = await visitor.main("/fleets/pages/targets/a")
+        assert f"Behind router , {HOSTILE} its outage holds alerts of this target back" in page
+        html = await visitor.get("/fleets/pages/targets/a")
+        assert 'href="/fleets/pages/targets/router"' in html
+        assert HOSTILE not in html
+
+    run(main)
+
+
 def test_an_idle_page_asks_the_store_about_once_per_refresh(
     run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,7 @@ class TargetState:
     interval: seconds between two polls; while it fails, from its last poll to the next.
     deferred_since: when it would have been polled without its quiet hours; None if they defer
         nothing.
+    behind: the targets whose outage holds its alerts back.
     down_since: when the failures began that are now confirmed; None while it is not down.
     origin: where it is defined: "file", "api" or "code"; None if that is not known here.
     staleness: age of its last success; None if it never succeeded.
@@ -91,6 +92,7 @@ class TargetState:
     locations: tuple[Mapping[str, Any], ...] = ()
     living_locations: int | None = None
     pending: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -181,6 +183,7 @@ def saved_state(
         origin=None if target is None else target.origin,
         locations=tuple(seen_from.get("results", ())),
         living_locations=seen_from.get("living"),
+        behind=tuple(kept.more.get("behind", ()) if target is None else target.behind),
     )
 
 

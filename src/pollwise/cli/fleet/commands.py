@@ -402,6 +402,7 @@ def _show_one(each: TargetState, now: float) -> None:
         ("target", each.name),
         ("type", each.type),
         ("group", each.group or NOTHING),
+        ("behind", ", ".join(each.behind) or NOTHING),
         ("state", phrase(each)),
         ("pending orders", ", ".join(each.pending) or NOTHING),
         ("last success", at(each.succeeded_at)),
