@@ -119,7 +119,7 @@ def take(folder: Path) -> None:
                 page.locator(".live[data-state=live]").wait_for()
             with Image.open(io.BytesIO(page.screenshot())) as taken:
                 fewer_colours = taken.convert("RGB").quantize(
-                    128, kmeans=1, dither=Image.Dither.NONE
+                    256, kmeans=1, dither=Image.Dither.NONE
                 )
             place = FOLDER / f"web-{name}.png"
             fewer_colours.save(place, optimize=True)

@@ -209,9 +209,9 @@ def test_status_of_a_target_shows_what_changed(file: Path) -> None:
         ({"state": "backing off", "failures": 2}, "backing off", "backing off"),
         ({"state": "open", "failures": 3}, "broken", "broken (its breaker is open"),
         ({"state": "open", "failures": 3, "due": -1}, "half-open", "half-open (one poll is"),
-        ({"state": "dead", "failures": 5}, "dead", "dead (it is polled rarely"),
+        ({"state": "dead", "failures": 5}, "dead", "dead (it failed for long"),
         ({"paused": 1}, "paused", "paused"),
-        ({"paused": 1, "state": "dead"}, "paused", "paused; dead (it is polled rarely"),
+        ({"paused": 1, "state": "dead"}, "paused", "paused; dead (it failed for long"),
     ],
 )
 def test_states_are_shown_in_unambiguous_words(

@@ -54,6 +54,20 @@ def test_check_reports_stale_and_overdue_targets(file: Path) -> None:
     assert result.out.startswith("meets its goals: 3 targets, 1 dead, the stalest is")
 
 
+def test_check_tells_of_alerts_that_no_channel_hears_of(file: Path) -> None:
+    saved(row("fine"), row("broken"), row("slow", interval=3600.0))
+    channel = '[channel.ops]\ntype = "webhook"\nurl = "${UNSET_URL}"\n'
+    heard = FILE.replace('name = "slow"', 'name = "slow"\nalerts = [{when="down", to="ops"}]')
+    rules = heard.replace('name = "fine"', 'name = "fine"\nalerts = ["down"]')
+    file.write_text(channel + rules)
+    said = good("fleet", "check", "--store", STORE).err
+    assert "nothing is sent for alerts of 'fine': their rules name no channel" in said
+    assert 'write to = ["ops"] under [alerts]' in said
+    for quiet in (rules, channel + heard, '[alerts]\nto = "ops"\n' + channel + rules):
+        file.write_text(quiet.replace('to="ops"', 'severity="info"') if quiet is rules else quiet)
+        assert good("fleet", "check", "--store", STORE).err == ""
+
+
 def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
     never: dict[str, Any] = {"state": "dead", "failures": 5, "succeeded_at": None}
     never = {**row("-"), **never}

@@ -58,7 +58,7 @@ def store(folder: object) -> None:
 def test_the_history_of_a_target_for_people() -> None:
     shown = good("fleet", "history", "shop", "--store", STORE).out
     lines = shown.splitlines()
-    assert lines[0].startswith("shop is up for ")
+    assert lines[0].startswith("shop has been up for ")
     assert lines[1].split() == ["window", "uptime", "down", "maintenance", "observed"]
     assert re.fullmatch(r"24h +9[567]\.\d\d% +(1h 0\dm|5\dm \d\ds) +– +1d 0[01]h", lines[2])
     assert "▂ up, █ down, ▒ maintenance, · unknown" in shown

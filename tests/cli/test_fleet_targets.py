@@ -211,5 +211,12 @@ def test_targets_of_another_monitor_are_imported(folder: Path) -> None:
     assert "already in the store: 'front'; remove them first" in result.err
     result = pollwise(*words, "--store", STORE, "--to", "x.toml")
     assert "not both" in result.err
+    Path("fleet.toml").write_text(FILE)
+    listed = [{"targets": ["https://a.example"]}]
+    job = {"job_name": "ssh", "metrics_path": "/probe", "static_configs": listed}
+    Path("list.json").write_text(json.dumps({"scrape_configs": [job]}))
+    result = good("fleet", "import", "list.json", "--from", "blackbox", "--store", STORE)
+    assert "group 'ssh' is not in fleet.toml: its targets have no group" in result.err
+    assert definitions()["https://a.example"]["labels"] == {"group": "ssh"}
     result = pollwise("fleet", "import", "backup.json", "--from", "gatus")
     assert (result.code, "it has no endpoints" in result.err) == (2, True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -16,8 +19,9 @@ from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events
+from pollwise.web.live import _events
 from tests.web.viewers import Everybody, Somebody
-from tests.web.visiting import HOSTILE, Visitor
+from tests.web.visiting import HOSTILE, Visitor, view_of
 
 NOW = 1_700_000_000.0
 Main = Callable[[Visitor, SqliteFleetStore], Awaitable[None]]
@@ -89,6 +93,45 @@ def test_targets_are_filtered_sorted_and_paged(run: Callable[..., None]) -> None
         assert stale.index("broken-1") < stale.index("gone-1") < stale.index("host-000")
         assert "is not one of" in await visitor.main("/fleets/pages?sort=size")
         assert "`next` of the page before" in await visitor.main("/fleets/pages?after=x")
+
+    run(main)
+
+
+def test_a_target_says_what_it_is_behind(run: Callable[..., None]) -> None:
+    async def main(visitor: Visitor, store: SqliteFleetStore) -> None:
+        await store.save([target("a", behind=["router", HOSTILE])])
+        page = await visitor.main("/fleets/pages/targets/a")
+        assert f"Behind router , {HOSTILE} its outage holds alerts of this target back" in page
+        html = await visitor.get("/fleets/pages/targets/a")
+        assert 'href="/fleets/pages/targets/router"' in html
+        assert HOSTILE not in html
+
+    run(main)
+
+
+def test_an_idle_page_asks_the_store_about_once_per_refresh(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(visitor: Visitor, store: SqliteFleetStore) -> None:
+        await store.save([target("a"), target("b", "open")])
+        stream = _events(view_of(visitor.web, "fleet"), visitor.visit("/", slug="pages"))
+        asked: Counter[str] = Counter()
+
+        def counting(name: str, real: Any, *given: Any) -> Any:
+            asked[name] += 1
+            return real(*given)
+
+        for name in ("counts", "alerts", "nodes", "page", "pending", "definitions"):
+            monkeypatch.setattr(store, name, partial(counting, name, getattr(store, name)))
+        for _ in range(10):
+            await anext(stream)
+        asked.clear()
+        for _ in range(30):
+            await anext(stream)
+        assert sum(asked.values()) <= 50, asked
+        await store.save([target("a", "open")])
+        events = [await anext(stream) for _ in range(3)]
+        assert any("event: main" in event for event in events)
 
     run(main)
 

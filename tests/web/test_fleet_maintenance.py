@@ -67,9 +67,11 @@ def test_what_is_wrong_is_said(
         answer = await visitor.post(PAGE, "add", **fields)
         assert answer.status_code == 303
         assert not await store.maintenance()
-        html = await visitor.get(PAGE)
+        html = await visitor.get(answer.headers["location"].removesuffix("#new"))
         assert 'class="notice bad"' in html
         assert said in html
+        for name, value in fields.items():
+            assert f'name="{name}" value="{value}"' in html
 
     run(main)
 

@@ -81,12 +81,16 @@ def test_shows_what_needs_attention_with_links() -> None:
             "shop 1 dead job: retry or drop.",
             "No running worker handles lost.",
             "shop Open breaker: workers do not claim sms",
-            "shop 1 job held by gone-1, which no longer runs. They come back when their leases end",
-            "idle The whole queue is paused by anna, 0 ms ago. month end",
+            "shop 1 job held by gone-1, which no longer runs. It comes back when its lease ends",
+            "idle The whole queue is paused by anna, just now. month end",
             f"gone The store does not answer. cannot connect {HOSTILE}",
         ):
             assert line in text, line
         assert '<a href="/queues/shop?state=dead#jobs"' in html
+        await idle.resume()
+        await idle.put([NewJob("mail", 1)])
+        await clock.advance(20)
+        assert "idle No worker is running, with 1 job ready." in await visitor.main("/")
 
     clock.run(main())
 
@@ -185,15 +189,22 @@ def test_many_queues_are_rows() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("path", ["/", "/queues/queue-0", "/queues/queue-0?span=24h"])
-def test_an_idle_page_asks_the_store_once_per_refresh(path: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("overview", "/"),
+        ("queue", "/queues/queue-0"),
+        ("queue", "/queues/queue-0?span=24h"),
+        ("workers", "/workers"),
+    ],
+)
+def test_an_idle_page_asks_the_store_once_per_refresh(name: str, path: str) -> None:
     clock = VirtualClock(1_700_000_000.0)
 
     async def main() -> None:
         queues = [Counting(f"queue-{i}", clock=clock) for i in range(5)]
         visitor = Visitor(*queues, clock=clock)
         await queues[0].put([NewJob("mail", i) for i in range(3)])
-        name = "overview" if path == "/" else "queue"
         view = view_of(visitor.web, name)
         stream = _events(view, visitor.visit(path, slug="queue-0"))
         for _ in range(10):
@@ -203,6 +214,9 @@ def test_an_idle_page_asks_the_store_once_per_refresh(path: str) -> None:
             await anext(stream)
         assert 30 <= Counting.asked <= 90
         await queues[0].put([NewJob("mail", i) for i in range(4)])
+        if name == "workers":
+            worker = replace(WORKER, name="fresh-77", seen_at=clock.epoch())
+            await queues[0].record_worker(worker, 1e6)
         events = [await anext(stream) for _ in range(8)]
         assert any("event: main" in event and "7" in event for event in events)
 

@@ -97,7 +97,7 @@ def test_everybody_sees_the_chosen_groups_and_nothing_else(visit: Callable[..., 
         page = text_of(answer.text[answer.text.index("<main") :])
         assert "Nothing is checked right now" in page  # the fleet was stopped
         assert "shop" in page
-        assert "is down since" in page
+        assert "has been down for" in page
         assert "was down for 1 h" in page
         for hidden in ("vault", "inside", SECRET, "sqlite"):
             assert hidden not in answer.text
@@ -107,6 +107,25 @@ def test_everybody_sees_the_chosen_groups_and_nothing_else(visit: Callable[..., 
         assert shop == pytest.approx(70.0, abs=2.0)
         for private in ("/", "/fleets/site", "/fleets/site/alerts", "/status/badge/vault.svg"):
             assert (await client.get(private)).status_code in (401, 403, 404)
+
+    visit(main)
+
+
+def test_what_is_down_during_maintenance_is_no_incident_before_its_next_poll(
+    visit: Callable[..., None],
+) -> None:
+    async def main(client: httpx.AsyncClient, store: SqliteFleetStore, clock: VirtualClock) -> None:
+        now = clock.epoch()
+        window = MaintenanceWindow("w1", groups=("public",), starts_at=now - 1, ends_at=now + HOUR)
+        await store.keep_maintenance(window)
+        try:
+            text = text_of((await client.get("/status")).text)
+            assert "has been down for" not in text
+            assert "shop Maintenance" in text
+            badge = await client.get("/status/badge/shop.svg")
+            assert "shop: maintenance" in badge.text
+        finally:
+            await store.remove_maintenance(window.id)
 
     visit(main)
 

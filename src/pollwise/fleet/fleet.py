@@ -36,6 +36,7 @@ from pollwise.fleet.stores.paging import (
     ViewedTarget,
     counts_of,
     page_names,
+    polled_every,
 )
 from pollwise.fleet.targets import Target
 from pollwise.fleet.views import FleetState, TargetState, fleet_state, target_state
@@ -460,14 +461,15 @@ class Fleet(FleetWithAlerts):
         scheduler, offset = self._scheduler, self._scheduler.offset
         for entry in (*scheduler.entries.values(), *self._planned.values()):
             at = entry.succeeded_at
+            state = scheduler.rules.state(entry.failures, dead=entry.dead, asked=False)
             yield ViewedTarget(
                 entry.target.name,
                 entry.target.group,
-                scheduler.rules.state(entry.failures, dead=entry.dead, asked=False),
+                state,
                 entry.paused,
                 None if at is None else at + offset,
                 entry.due + offset,
-                scheduler.every(entry),
+                polled_every(state, scheduler.every(entry), entry.polled_at, entry.due),
             )
 
     def definition(self, name: str) -> Target:

@@ -19,7 +19,7 @@ from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget, TargetOrder
-from pollwise.fleet.stores.paging import plan_of
+from pollwise.fleet.stores.paging import plan_of, polled_every
 from pollwise.fleet.targets import Target
 
 #: A target is stale if its last success is older than this many intervals plus its timeout.
@@ -47,6 +47,7 @@ class TargetState:
     interval: seconds between two polls; while it fails, from its last poll to the next.
     deferred_since: when it would have been polled without its quiet hours; None if they defer
         nothing.
+    behind: the targets whose outage holds its alerts back.
     down_since: when the failures began that are now confirmed; None while it is not down.
     origin: where it is defined: "file", "api" or "code"; None if that is not known here.
     staleness: age of its last success; None if it never succeeded.
@@ -91,6 +92,7 @@ class TargetState:
     locations: tuple[Mapping[str, Any], ...] = ()
     living_locations: int | None = None
     pending: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -181,15 +183,16 @@ def saved_state(
         origin=None if target is None else target.origin,
         locations=tuple(seen_from.get("results", ())),
         living_locations=seen_from.get("living"),
+        behind=tuple(kept.more.get("behind", ()) if target is None else target.behind),
     )
 
 
 def _shown_interval(kept: SavedTarget, due: float | None) -> float:
     """The interval; of a failing target the delay that its failures ask for."""
     usual = kept.interval or 0.0
-    if not kept.failures or due is None or kept.polled_at is None or "deferred" in kept.more:
+    if "deferred" in kept.more:
         return usual
-    return due - kept.polled_at if due > kept.polled_at else usual
+    return polled_every(kept.state, usual, kept.polled_at, due) or 0.0
 
 
 def _timeout(target: Target | None) -> float:

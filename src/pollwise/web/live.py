@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ from starlette.types import Receive, Scope, Send
 if TYPE_CHECKING:
     from pollwise.web.view import View, Visit
 
+#: Asks for the marker of a source.
+Ask = Callable[[], Awaitable[Hashable]]
 #: After this many seconds a page is rendered again even if its marker did not change.
 REDRAW_EVERY = 30.0
 #: How often the session of a stream is checked again, in seconds: as fast as pages notice its end.
@@ -46,6 +48,31 @@ def event_stream(view: View, visit: Visit) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     events = _events(view, visit)
     return _CountedStream(visit, events, headers=headers, media_type="text/event-stream")
+
+
+class MarkersInTurn:
+    """The markers of many sources, of which each call asks one: while all are idle, many cost no
+    more than one."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._found: dict[Hashable, Hashable] = {}
+
+    async def marker(self, visit: Visit, asks: Mapping[Any, Ask]) -> Hashable:
+        """Changes when one of the sources does. `is_idle` of the same visit is true if not."""
+        if asks:
+            self._turn = (self._turn + 1) % len(asks)
+            name = list(asks)[self._turn]
+            self._found[name] = await asks[name]()
+        marker, state = tuple(self._found.items()), visit.request.state
+        state.idle = marker == getattr(state, "marker", None)
+        state.marker = marker
+        return marker
+
+
+def is_idle(visit: Visit) -> bool:
+    """True for a page that stays open and whose markers did not change: stores are not asked."""
+    return wants_events(visit.request) and getattr(visit.request.state, "idle", False)
 
 
 class _CountedStream(StreamingResponse):

@@ -13,7 +13,7 @@ from pollwise.alerts.values import Notice
 from pollwise.errors import ConfigError, ProbeError
 from pollwise.fleet import Fleet, Target
 from pollwise.fleet.control import Control
-from pollwise.fleet.definitions.sources import DefinedElsewhere, TargetSources
+from pollwise.fleet.definitions.sources import TargetConflict, TargetSources
 from pollwise.fleet.definitions.stored import StoredRules
 from pollwise.fleet.file import read
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
@@ -261,7 +261,7 @@ def test_a_definition_that_cannot_be_used_does_not_stop_the_others(folder: Path)
         async with running(fleet):
             await sources.define(defined("router"), "me")  # now they are behind a target
             assert fleet.names() == ["child", "good", "grandchild", "router"]
-            with pytest.raises(DefinedElsewhere, match="'child' is behind 'router'"):
+            with pytest.raises(TargetConflict, match="'child' is behind 'router'"):
                 await sources.undefine("router", "me")
             await store.define({"router": None}, "another process")
             await sources.check_store()

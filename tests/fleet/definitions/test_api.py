@@ -119,8 +119,10 @@ def test_what_cannot_be_is_refused_with_all_that_is_wrong(tmp_path: Path) -> Non
             answer = await client.ask("POST", "/api/fleet/targets", runs)
             assert "fleet.api_may_run" in answer.json()["error"]["message"]
             await client.good("POST", "/api/fleet/targets", WEB)
-            status, told = await client.bad("POST", "/api/fleet/targets", WEB)
-            assert (status, "already exists" in told) == (409, True)
+            answer = await client.ask("POST", "/api/fleet/targets", WEB)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (409, "conflict")
+            assert "already exists" in error["message"]
             answer = await client.ask("POST", "/api/fleet/targets", WEB, token="no")
             assert answer.status_code == 401
             url, headers = "/api/fleet/targets", {"Authorization": f"Bearer {client.token}"}

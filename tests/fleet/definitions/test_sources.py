@@ -17,6 +17,7 @@ from pollwise.fleet.definitions.sources import (
     CHECK_FILE_EVERY,
     DefinedElsewhere,
     NoDefinition,
+    TargetConflict,
     TargetSources,
 )
 from pollwise.fleet.definitions.stored import StoredRules
@@ -37,7 +38,7 @@ PROBE = "tests.fleet.definitions.probes:answer"
 EVERY = StoredRules(may_run=True)
 
 
-def function(name: str, **more: str) -> str:
+def function(name: str, **more: object) -> str:
     lines = {"name": name, "type": "function", "call": PROBE, **more}
     return "[[target]]\n" + "".join(f"{key} = {each!r}\n" for key, each in lines.items())
 
@@ -191,7 +192,7 @@ def test_targets_are_defined_changed_and_removed_in_the_store(place: Place) -> N
             assert fleet.definition("a").origin == "api"
             await place.clock.advance(100)
             assert fleet.target("a").succeeded_at is not None
-            with pytest.raises(DefinedElsewhere, match="'a' already exists"):
+            with pytest.raises(TargetConflict, match="'a' already exists"):
                 await targets.define(table, "api: me", new=True)
             # By another process: applied within seconds.
             await other.define({"b": {"type": "function", "call": PROBE}}, "cli: you")
@@ -254,6 +255,25 @@ def test_the_file_is_the_truth(place: Place, caplog: pytest.LogCaptureFixture) -
             with pytest.raises(WrongDefinition, match="group = 'shp' does not exist; did you mean"):
                 await targets.define({**ours, "name": "x", "group": "shp"}, "api")
         await store.close()
+
+    place.run(main())
+
+
+def test_alerts_that_no_channel_hears_of_are_told_at_the_start(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = "[channel.ops]\ntype = 'webhook'\nurl = 'https://hooks.example/x'\n"
+    place.write(channel + function("shop", alerts=["down"]) + function("other"))
+
+    async def main() -> None:
+        control = await place.control()
+        said = "nothing is sent for alerts of 'shop': their rules name no channel"
+        assert said in caplog.text
+        caplog.clear()
+        place.write("[alerts]\nto = ['ops']\n" + channel + function("shop", alerts=["down"]))
+        await control.reload("test")
+        assert control.fleet.alerts.to == ("ops",)
+        assert said not in caplog.text
 
     place.run(main())
 

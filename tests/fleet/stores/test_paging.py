@@ -30,6 +30,7 @@ def some_targets(count: int = 90) -> list[SavedTarget]:
             paused=n % 7 == 0,
             state=rng.choice(["closed", "closed", "open", "dead", "confirming", "backing off"]),
             failures=n % 3,
+            polled_at=None if n % 11 == 0 else NOW - rng.randrange(30),
             succeeded_at=None if n % 5 == 0 else NOW - rng.randrange(1000),
             interval=10.0,
             more={"reading": {"value": "x"}},

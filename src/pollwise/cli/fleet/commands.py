@@ -40,6 +40,7 @@ from pollwise.cli.output import (
 )
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
+from pollwise.fleet.alerting.checks import unheard
 from pollwise.fleet.control import note_order
 from pollwise.fleet.goals import Goals, shortfalls
 from pollwise.fleet.stores.base import PENDING_MAX, FleetStore
@@ -151,7 +152,10 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
     if opening.has_file(settings):
         # The store alone does not show whether all targets of the file are well.
         chosen = opening.chosen(file, store)
-        opening.read_checked(settings, chosen, "Nothing was checked.", for_views=True)
+        found = opening.read_checked(settings, chosen, "Nothing was checked.", for_views=True)
+        to = found.alert_tables["alerts"].get("to", ())
+        if text := unheard(found.targets, found.alert_tables["channel"], to):
+            warn(text)
     snapshot = opening.snapshot_of(settings)
     missed = shortfalls(snapshot.targets, goals, snapshot.now, snapshot.notice)
     if as_json:
@@ -408,6 +412,7 @@ def _show_one(each: TargetState, now: float) -> None:
         ("target", each.name),
         ("type", each.type),
         ("group", each.group or NOTHING),
+        ("behind", ", ".join(each.behind) or NOTHING),
         ("state", phrase(each)),
         ("pending orders", ", ".join(each.pending) or NOTHING),
         ("last success", at(each.succeeded_at)),

@@ -150,7 +150,8 @@ def _show_one(shown: _Shown, since: str, now: float) -> None:
         say((visible(history.target), "bold"), " was never polled")
         return
     lasted = rounded(now - shown.uptimes.since)
-    say((visible(history.target), "bold"), " is ", (state, STYLES[state]), f" for {lasted}")
+    word = "under maintenance" if state == "maintenance" else state
+    say((visible(history.target), "bold"), " has been ", (word, STYLES[state]), f" for {lasted}")
     print_table(
         ("window", "uptime", "down", "maintenance", "observed"),
         [

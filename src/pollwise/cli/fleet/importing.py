@@ -109,9 +109,17 @@ def _put(store: str, found: ImportedTargets) -> None:
     tables = {each["name"]: each for each in found.tables}
     checker = Checker(settings)
     groups = () if checker.file is None else checker.file.groups
+    unknown: dict[str, None] = {}
     for each in tables.values():
         if groups and each.get("group") not in (None, *groups):  # groups are in the file
-            each["labels"] = {**each.get("labels", {}), "group": each.pop("group")}
+            group = each.pop("group")
+            each["labels"] = {**each.get("labels", {}), "group": group}
+            unknown[group] = None
+    found.notes.extend(
+        f"group {each!r} is not in {settings.fleet.file}: its targets have no group, and {each!r} "
+        "as their label 'group'"
+        for each in unknown
+    )
     for name in tables:
         checker.refuse_file(name, "change")
     checker.check(list(tables.values()))

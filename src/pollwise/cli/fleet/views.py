@@ -34,7 +34,7 @@ PHRASES = {
     "backing off": "backing off",
     "open": "broken (its breaker is open: it is polled less and less often)",
     "half-open": "half-open (one poll is let through to see whether it is back)",
-    "dead": "dead (it is polled rarely, and a success brings it back)",
+    "dead": "dead (it failed for long, and a success brings it back)",
 }
 STYLES = {
     "healthy": "green",

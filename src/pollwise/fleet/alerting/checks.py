@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from pollwise.alerts.settings import Alerts
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.fleet.probes import facts_of
 from pollwise.fleet.targets import Probe, Target
+
+#: How many targets a warning names.
+NAMES_LISTED = 5
 
 
 def check_rules(target: Target, alerts: Alerts, probe: Probe) -> None:
@@ -21,6 +24,25 @@ def check_rules(target: Target, alerts: Alerts, probe: Probe) -> None:
             facts = facts_of(target.probe, probe) if isinstance(target.probe, str) else None
             rule.condition.check(facts, f"target {target.name!r}: when")
         alerts.check(rule.to, f"{where}: to")
+
+
+def unheard(targets: Iterable[Target], channels: Iterable[str], to: Collection[str]) -> str | None:
+    """A warning of targets whose alerts no channel hears of, though there are channels; None if
+    there are none.
+
+    to: the channels of rules that name none.
+    """
+    listed = list(channels)
+    if to or not listed:
+        return None
+    names = [each.name for each in targets if not all(rule.to for rule in each.alerts)]
+    if not names:
+        return None
+    named = ", ".join(map(repr, names[:NAMES_LISTED])) + ", …" * (len(names) > NAMES_LISTED)
+    return (
+        f"nothing is sent for alerts of {named}: their rules name no channel; "
+        f'write to = ["{listed[0]}"] under [alerts], or in the group, the target or the rule'
+    )
 
 
 def check_parents(targets: Mapping[str, Target]) -> None:

@@ -20,7 +20,7 @@ from pollwise.fleet.api.requests import answer
 from pollwise.fleet.api.state import StateRoutes
 from pollwise.fleet.api.targets import TargetRoutes
 from pollwise.fleet.control import Control, NoSuchTarget
-from pollwise.fleet.definitions.sources import DefinedElsewhere
+from pollwise.fleet.definitions.sources import DefinedElsewhere, TargetConflict
 from pollwise.fleet.definitions.table import WrongDefinition
 from pollwise.fleet.stores.definitions import DefinitionConflict
 from pollwise.runtime.http import allowed_methods
@@ -92,6 +92,8 @@ async def _refused(_: Request, error: Exception) -> Response:
         error = Refusal(404, str(error), "GET /api/fleet/state lists all targets.")
     elif isinstance(error, DefinedElsewhere):
         error = Refusal(409, str(error), "Change it where it is defined.", code="defined_elsewhere")
+    elif isinstance(error, TargetConflict):
+        error = Refusal(409, str(error))
     elif isinstance(error, DefinitionConflict):
         error = Refusal(412, str(error), "GET the target and send its ETag as If-Match.")
     elif isinstance(error, StoreError):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pollwise.errors import ConfigError, PollwiseError
+from pollwise.fleet.alerting.checks import unheard
 from pollwise.fleet.definitions.shown import shown_table
 from pollwise.fleet.definitions.stored import (
     StoredRules,
@@ -42,6 +43,10 @@ _FILE, _STORE = "file", "definitions"
 
 class DefinedElsewhere(ConfigError):
     """A target whose definition is in the file or in code, and can only be changed there."""
+
+
+class TargetConflict(ConfigError):
+    """A change that another target does not allow; the message says what to do first."""
 
 
 class NoDefinition(ConfigError):
@@ -200,7 +205,7 @@ class TargetSources:
         except DefinitionConflict:
             if not new:
                 raise
-            raise DefinedElsewhere(
+            raise TargetConflict(
                 f"target {name!r} already exists; change it, or choose another name"
             ) from None
         await self.check_store()
@@ -215,7 +220,7 @@ class TargetSources:
             raise NoDefinition(f"this fleet has no target {name!r}")
         behind = self._behind([name])
         if behind:
-            raise DefinedElsewhere(
+            raise TargetConflict(
                 f"target {behind[0]!r} is behind {name!r}; change or remove that first"
             )
         await store.define({name: None}, by, {} if version is None else {name: version})
@@ -339,6 +344,9 @@ class TargetSources:
         made = {name: each for name, each in self._made.items() if name not in targets}
         changes = self.fleet.replace((self._usable(made, targets) | targets).values())
         self.fleet.maintenance.set_file(() if file is None else file.maintenance)
+        alerts = self.fleet.alerts
+        if said := unheard(self.fleet.definitions(), alerts.channels, alerts.to):
+            logger.warning(said, extra={"action": "alerts_unheard"})
         return changes
 
     def _usable(

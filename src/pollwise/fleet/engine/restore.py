@@ -49,6 +49,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
         more["locations"] = entry.seen_from.kept()
     if entry.target.written:
         more["written"] = entry.target.written
+    if entry.target.behind:
+        more["behind"] = list(entry.target.behind)
     if entry.alerts:
         more["alerts"] = {key: state.kept(offset) for key, state in entry.alerts.items()}
     if entry.recent:

@@ -36,6 +36,7 @@ from pollwise.fleet.stores.paging import (
     ViewedTarget,
     counts_of,
     page_names,
+    polled_every,
 )
 from pollwise.runtime.audit import AuditEntry
 
@@ -133,7 +134,7 @@ def viewed(target: SavedTarget) -> ViewedTarget:
         target.paused,
         target.succeeded_at,
         target.due,
-        target.interval,
+        polled_every(target.state, target.interval, target.polled_at, target.due),
     )
 
 

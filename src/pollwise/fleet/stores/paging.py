@@ -43,6 +43,18 @@ def was_set_back(at: float | None, now: float) -> bool:
     return at is not None and at > now + OVERDUE
 
 
+def polled_every(
+    state: str, interval: float | None, polled_at: float | None, due: float | None
+) -> float | None:
+    """Seconds between two polls of a target; while it fails, from its last poll to the next.
+
+    The SQL stores compute the same in `counts`.
+    """
+    if state == "closed" or polled_at is None or due is None or due <= polled_at:
+        return interval
+    return due - polled_at
+
+
 def plan_of(
     due: float | None,
     now: float,
@@ -138,7 +150,8 @@ class ViewedTarget(NamedTuple):
     paused: bool
     succeeded_at: float | None
     due: float | None
-    interval: float | None = None
+    #: As `polled_every` gives it.
+    every: float | None = None
 
     @property
     def viewed(self) -> str:
@@ -165,7 +178,7 @@ class TargetCounts:
     groups: by group (None: no group) and state, one of VIEWED_STATES.
     overdue: how many should have been polled by now.
     succeeded_at: the time of the newest success; None if there was none.
-    rates: by group, how many polls a second the intervals of its targets ask for.
+    rates: by group, how many polls a second its targets ask for, by `polled_every`.
     """
 
     groups: Mapping[str | None, Mapping[str, int]] = field(default_factory=dict)
@@ -217,8 +230,8 @@ def counts_of(targets: Iterable[ViewedTarget], now: float) -> TargetCounts:
     overdue, newest = 0, None
     for each in targets:
         groups.setdefault(each.group, Counter())[each.viewed] += 1
-        if each.interval and not each.paused:
-            rates[each.group] = rates.get(each.group, 0.0) + 1.0 / each.interval
+        if each.every and not each.paused:
+            rates[each.group] = rates.get(each.group, 0.0) + 1.0 / each.every
         overdue += not each.paused and is_overdue(each.due, each.succeeded_at, now)
         if each.succeeded_at is not None:
             newest = max(newest or 0.0, each.succeeded_at)

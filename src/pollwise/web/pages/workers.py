@@ -16,7 +16,7 @@ from pollwise.runtime.executor.starting import MAX_CONCURRENCY
 from pollwise.runtime.jobs import NAME_LENGTH_MAX
 from pollwise.runtime.rollups import HistoryPoint, series
 from pollwise.web.charts import Series
-from pollwise.web.live import wants_events
+from pollwise.web.live import Ask, MarkersInTurn, is_idle, wants_events
 from pollwise.web.pages.job.page import source_of
 from pollwise.web.pages.queues.attention import PROVING
 from pollwise.web.sources import QueueSource, Remembered, ShownQueue
@@ -137,15 +137,20 @@ class WorkersPage(WorkersView):
     template = "workers/all.html"
     menu = "Workers"
 
+    def __init__(self, web: Any) -> None:
+        super().__init__(web)
+        self._markers = MarkersInTurn()
+
     def shown(self) -> bool:
         return bool(self.web.sources.queues)
 
     async def marker(self, visit: Visit) -> Hashable:
-        queues = self.web.sources.queues.values()
-        return tuple(await asyncio.gather(*(source.marker() for source in queues)))
+        queues = self.web.sources.queues
+        asks: dict[str, Ask] = {slug: source.marker for slug, source in queues.items()}
+        return await self._markers.marker(visit, asks)
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
-        sources, live = list(self.web.sources.queues.values()), wants_events(visit.request)
+        sources, live = list(self.web.sources.queues.values()), is_idle(visit)
         snapshots = await asyncio.gather(*(source.snapshot(live=live) for source in sources))
         found = list(zip(sources, snapshots, strict=True))
         text = visit.query.get("q", "").strip()[:SEARCH_MAX]
@@ -169,6 +174,9 @@ class WorkersPage(WorkersView):
             "more_queues": max(len(queues) - QUEUES_SHOWN, 0),
             "total": sum(each.count for each in queues),
             "total_busy": sum(each.busy for each in queues),
+            "oldest_record": min(
+                (each.seen_at for shown in snapshots for each in shown.workers), default=None
+            ),
             "total_concurrency": sum(each.concurrency for each in queues),
             "workers": self.shown_workers(matching[(page - 1) * PAGE : page * PAGE]),
             "matching": len(matching),

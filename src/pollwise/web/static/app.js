@@ -338,6 +338,13 @@
     for (const hidden of root.querySelectorAll("[data-with-script][hidden]")) hidden.hidden = false;
   }
 
+  // On a phone, the pages are in one row that scrolls: show where the reader is.
+  const here = document.querySelector("nav [aria-current]");
+  const row = here?.closest("nav");
+  if (row && row.scrollWidth > row.clientWidth) {
+    row.scrollLeft = here.offsetLeft - row.offsetLeft - (row.clientWidth - here.offsetWidth) / 2;
+  }
+
   if (main) {
     prepare(main);
     setInterval(tick, 1000);

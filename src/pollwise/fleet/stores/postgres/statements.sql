@@ -6,12 +6,15 @@ WHERE fleet = $1 AND ($2::text[] IS NULL OR name = ANY ($2::text[])) ORDER BY na
 
 -- name: counts
 -- By group, state and pause: how many there are, how many of them never succeeded, how many are
--- overdue (as `is_overdue`), the newest success, and polls a second.
+-- overdue (as `is_overdue`), the newest success, and polls a second (as `polled_every`).
 WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($3::double precision) AS now)
 SELECT "group", state, paused, count(*), count(*) - count(succeeded_at),
        count(*) FILTER (WHERE due < (SELECT now FROM clock) - $2::double precision
                         OR succeeded_at > (SELECT now FROM clock) + $2::double precision),
-       max(succeeded_at), sum(CASE WHEN "interval" > 0 THEN 1.0 / "interval" END)
+       max(succeeded_at), sum(CASE
+           WHEN state <> 'closed' AND due > polled_at THEN 1.0 / (due - polled_at)
+           WHEN "interval" > 0 THEN 1.0 / "interval"
+       END)
 FROM {schema}.fleet_targets WHERE fleet = $1 GROUP BY 1, 2, 3
 
 -- name: first_names

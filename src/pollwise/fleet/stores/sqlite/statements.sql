@@ -14,12 +14,17 @@ WHERE fleet = :fleet AND name IN (SELECT value FROM json_each(:names));
 
 -- name: counts
 -- By group, state and pause: how many there are, how many of them never succeeded, how many are
--- overdue (as `is_overdue`), the newest success, and polls a second. Reads only the index, in its
--- order.
+-- overdue (as `is_overdue`), the newest success, and polls a second (as `polled_every`). Reads only the
+-- index, in its order, and the rows of failing targets.
 SELECT "group", state, paused, count(*), count(*) - count(succeeded_at),
        sum(due < :late OR succeeded_at > :ahead),
-       max(succeeded_at), sum(CASE WHEN interval > 0 THEN 1.0 / interval END)
-FROM pollwise_fleet_targets INDEXED BY pollwise_fleet_targets_view
+       max(succeeded_at), sum(coalesce(
+           CASE WHEN state <> 'closed' THEN (
+               SELECT 1.0 / (f.due - f.polled_at) FROM pollwise_fleet_targets AS f
+               WHERE f.fleet = t.fleet AND f.name = t.name AND f.due > f.polled_at
+           ) END,
+           CASE WHEN interval > 0 THEN 1.0 / interval END))
+FROM pollwise_fleet_targets AS t INDEXED BY pollwise_fleet_targets_view
 WHERE fleet = :fleet GROUP BY "group", state, paused;
 
 -- name: first_names

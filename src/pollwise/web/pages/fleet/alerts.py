@@ -71,4 +71,5 @@ class FleetAlertsPage(View):
         found = await source_of(visit).acknowledge(ids, who_of(visit), note, address_of(visit))
         if not found:
             raise Refused("None of these alerts is open any more; nothing was changed.")
-        return f"Acknowledged: {counted(len(found), 'alert')}. They are not repeated any more."
+        they = "It is" if len(found) == 1 else "They are"
+        return f"Acknowledged: {counted(len(found), 'alert')}. {they} not repeated any more."

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from urllib.parse import urlencode
 
 from pollwise.alerts.windows import NOTE_MAX, MaintenanceWindow
-from pollwise.errors import PollwiseError
+from pollwise.errors import ConfigError, PollwiseError
 from pollwise.fleet.control import note
 from pollwise.fleet.maintenance import MaintenanceBook, in_words
 from pollwise.web.pages.fleet.page import address_of, source_of, who_of
 from pollwise.web.pages.fleet.source import FleetSource
 from pollwise.web.texts import one_line
-from pollwise.web.view import Refused, View, Visit
+from pollwise.web.view import Acted, Refused, View, Visit
 
 #: The fields of the form that are times.
 TIMES = ("every", "start", "end", "for")
+#: All its fields, and the most characters of one that are shown again when the form was refused.
+FIELDS = ("target", "group", "all", "note", *TIMES)
+FIELD_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class FleetMaintenancePage(View):
         source = source_of(visit)
         now = self.web.sources.clock.epoch()
         values: dict[str, Any] = {"source": source, "windows": [], "wrong": None, "most": NOTE_MAX}
+        values["given"] = {key: visit.query.get(key, "")[:FIELD_MAX] for key in FIELDS}
         try:
             found = [ShownWindow.of(each, now) for each in await windows_of(source)]
         except (PollwiseError, OSError) as error:
@@ -59,11 +64,16 @@ class FleetMaintenancePage(View):
         found.sort(key=lambda each: (each.until is None, each.next is None, each.next or 0.0))
         return {**values, "windows": found}
 
-    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> Acted:
         source, now = source_of(visit), self.web.sources.clock.epoch()
         book, who = _book(source), who_of(visit)
         if action == "add":
-            window = await self._add(source, book, form, who, now)
+            try:
+                window = await self._add(source, book, form, who, now)
+            except (Refused, ConfigError) as refused:
+                given = {key: form[key][:FIELD_MAX] for key in FIELDS if form.get(key)}
+                back = f"{visit.request.url.path}?{urlencode(given)}#new"
+                raise Refused(str(refused), back) from None
             detail = f"{window.id} {in_words(window, now)} {window.note}".strip()
         elif action == "end":
             window = await book.end(form.get("id", ""), now)
@@ -74,7 +84,8 @@ class FleetMaintenancePage(View):
         address = address_of(visit)
         await note(source.store, who, f"maintenance.{action}", window.whom, detail, address)
         done = {"add": "Added", "end": "Ended", "remove": "Removed"}[action]
-        return f"{done}: maintenance of {one_line(window.whom, 200)}."
+        said = f"{done}: maintenance of {one_line(window.whom, 200)}."
+        return Acted(said, visit.request.url.path)  # without what a refused form had
 
     async def _add(
         self,

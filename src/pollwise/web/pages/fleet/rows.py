@@ -24,9 +24,9 @@ EXPLAINED = {
     "new": "it was not polled successfully yet",
     "confirming": "it failed, and is polled again at once to tell an outage from a hiccup",
     "backing off": "it failed several times, and is polled less often",
-    "broken": "its breaker is open: it is polled less and less often",
+    "broken": "it keeps failing, so its breaker is open",
     "half-open": "its breaker lets one poll through to see whether it is back",
-    "dead": "it failed for long: it is polled rarely, and one success brings it back",
+    "dead": "it failed for long, and one success brings it back",
     "paused": "it is not polled until it is resumed",
 }
 #: What an order is called on pages.

@@ -85,14 +85,16 @@ class FleetSource:
         self._counts = Remembered(self._read_counts, clock, COUNTS_REMEMBERED)
         self._open = Remembered(self._read_open, clock, COUNTS_REMEMBERED)
         self._nodes = Remembered(self._read_nodes, clock, REST_REMEMBERED)
+        self._counts_before: TargetCounts | None = None
 
     async def snapshot(self) -> ShownFleet:
-        """The counts and the nodes."""
+        """The counts, the nodes and the open alerts. An alert opens and closes with a poll, so
+        alerts are read again when the counts have changed."""
         try:
             ttl = max(COUNTS_REMEMBERED, self._took * COUNTING_SHARE)
-            counts, nodes, alerts = await asyncio.gather(
-                self._counts.get(ttl), self._nodes.get(), self.open_alerts()
-            )
+            counts, nodes = await asyncio.gather(self._counts.get(ttl), self._nodes.get())
+            same, self._counts_before = counts == self._counts_before, counts
+            alerts = await self.open_alerts(REST_REMEMBERED if same else COUNTS_REMEMBERED)
         except (PollwiseError, OSError) as error:
             return ShownFleet(error=str(error) or type(error).__name__)
         budget = None if self._fleet is None else self._fleet.options.budget
@@ -159,9 +161,9 @@ class FleetSource:
         except Unsupported:
             return []
 
-    async def open_alerts(self) -> list[Alert]:
-        """The newest open alerts, at most OPEN_ALERTS."""
-        return [] if self.store is None else await self._open.get()
+    async def open_alerts(self, ttl: float = COUNTS_REMEMBERED) -> list[Alert]:
+        """The newest open alerts, at most OPEN_ALERTS, as they were at most `ttl` seconds ago."""
+        return [] if self.store is None else await self._open.get(ttl)
 
     async def alerts_marker(self) -> Hashable:
         """Changes when an alert opens, closes, is sent or acknowledged."""

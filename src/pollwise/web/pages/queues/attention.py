@@ -72,9 +72,10 @@ def queue_concerns(
     if (abandoned := shown.abandoned(now)) and not source.for_agents:
         holders = sorted({info.worker or "" for info in abandoned})
         last = max((info.claim.until for info in abandoned if info.claim), default=now)
-        more = (
-            f"They come back when their leases end, within {age(last - now)}." if last > now else ""
-        )
+        back = "It comes back when its lease ends"
+        if len(abandoned) > 1:
+            back = "They come back when their leases end"
+        more = f"{back}, within {age(last - now)}." if last > now else ""
         text = f"{counted(len(abandoned), 'job')} held by {_named(holders)}, which no longer runs."
         yield Concern("amber", title, text, page, parts, {"state": "leased"}, more, "jobs")
     yield from _slow_runs(source, shown, lately, now)
@@ -83,7 +84,8 @@ def queue_concerns(
         what = "The whole queue is paused" if kind is None else f"Kind {kind} is paused"
         query, anchor = ({}, "") if kind is None else ({"kind": kind}, "kinds")
         by = f" by {pause.by}" if pause.by else ""
-        text = f"{what}{by}, {age(now - pause.at)} ago."
+        since = now - pause.at
+        text = f"{what}{by}, {'just now' if since < 1 else f'{age(since)} ago'}."
         why = one_line(pause.why, 90)
         yield Concern("amber", title, text, page, parts, query, why, anchor)
     broken = sorted({kind for worker in shown.workers for kind in worker.breakers})
@@ -152,7 +154,7 @@ def fleet_concerns(source: FleetSource, shown: ShownFleet) -> Iterator[Concern]:
         text = f"{counted(states['open'], 'broken target')}: polls keep failing."
         yield Concern("red", where, text, "fleet", parts, {"state": "open"}, anchor="targets")
     if states["dead"]:
-        text = f"{counted(states['dead'], 'dead target')}: failed for long, and polled rarely."
+        text = f"{counted(states['dead'], 'dead target')}: polls failed for long."
         yield Concern("red", where, text, "fleet", parts, {"state": "dead"}, anchor="targets")
     if shown.nodes is not None and not shown.nodes and counts.total:
         text = f"No node polls its {counted(counts.total, 'target')}."
@@ -189,7 +191,7 @@ def _handler_concerns(source: QueueSource, shown: ShownQueue) -> Iterator[Concer
     waiting = shown.stats.ready
     if not shown.workers:
         if waiting:
-            text = f"No worker is running, and {counted(waiting, 'job')} wait."
+            text = f"No worker is running, with {counted(waiting, 'job')} ready."
             yield Concern("red", source.title, text, "queue", parts, {"state": "ready"}, "", "jobs")
         return
     kinds = unhandled(shown.kinds, shown.workers)

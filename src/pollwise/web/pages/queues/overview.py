@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import Any
 
 from pollwise.queues.views import summed
-from pollwise.web.live import wants_events
+from pollwise.web.live import Ask, MarkersInTurn, is_idle
 from pollwise.web.pages.fleet.source import FleetSource
 from pollwise.web.pages.outbox.source import OutboxSource
 from pollwise.web.pages.queues.attention import (
@@ -37,30 +37,21 @@ class OverviewPage(View):
 
     def __init__(self, web: Any) -> None:
         super().__init__(web)
-        self._turn = 0
-        self._markers: dict[tuple[str, str], Hashable] = {}
+        self._markers = MarkersInTurn()
         self._figures = FigureMemory()
 
     async def marker(self, visit: Visit) -> Hashable:
-        """Asks one source, each in its turn: while all are idle, many cost no more than one."""
         of = self.web.sources
-        asks: list[tuple[tuple[str, str], Callable[[], Awaitable[Hashable]]]] = [
-            *((("queue", slug), source.marker) for slug, source in of.queues.items()),
-            *((("outbox", slug), partial(_marker, box)) for slug, box in of.outboxes.items()),
-            *((("fleet", slug), partial(_marker, fleet)) for slug, fleet in of.fleets.items()),
-        ]
-        if asks:
-            self._turn = (self._turn + 1) % len(asks)
-            name, ask = asks[self._turn]
-            self._markers[name] = await ask()
-        marker, state = tuple(self._markers.items()), visit.request.state
-        state.idle = marker == getattr(state, "marker", None)
-        state.marker = marker
-        return marker
+        asks: dict[tuple[str, str], Ask] = {
+            **{("queue", slug): source.marker for slug, source in of.queues.items()},
+            **{("outbox", slug): partial(_marker, box) for slug, box in of.outboxes.items()},
+            **{("fleet", slug): partial(_marker, fleet) for slug, fleet in of.fleets.items()},
+        }
+        return await self._markers.marker(visit, asks)
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
         queues = list(self.web.sources.queues.values())
-        live = wants_events(visit.request) and getattr(visit.request.state, "idle", False)
+        live = is_idle(visit)
         shown = await asyncio.gather(*(source.snapshot(live=live) for source in queues))
         past = await asyncio.gather(
             *(
@@ -113,6 +104,5 @@ def totals(shown: list[ShownQueue]) -> dict[str, Any]:
     return {
         "stats": summed(each.stats for each in shown if each.stats is not None),
         "workers": len(workers),
-        "busy": sum(worker.busy for worker in workers),
         "concurrency": sum(worker.concurrency for worker in workers),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pollwise.alerts.windows import MaintenanceWindow, MaintenanceWindows
 from pollwise.fleet.history.values import DAY, PeriodState
 from pollwise.fleet.history.views import open_history, strips, uptimes
 from pollwise.fleet.stores.base import SavedTarget
@@ -144,37 +145,17 @@ class StatusContents:
             saved = await self._chosen(source)
             room = TARGETS_MAX - len(targets)
             more += max(len(saved) - room, 0)
-            found = await self._of(source, saved[:room], now)
+            windows = await windows_of(source)
+            found = await self._of(source, saved[:room], windows, now)
             targets += found[0]
             incidents += found[1]
-            maintenance += await self._planned(source, saved, now)
+            maintenance += _planned(windows, saved, now)
             polled = polled and (await source.snapshot()).nodes != ()
         incidents.sort(key=lambda each: (each.ended_at is not None, -each.started_at))
         maintenance.sort(key=lambda each: each.starts_at)
         return PublicStatus(
             self._options.title, now, targets, incidents, maintenance[:PLANNED_MAX], more, polled
         )
-
-    async def _planned(
-        self, source: FleetSource, saved: Sequence[SavedTarget], now: float
-    ) -> list[PublicMaintenance]:
-        """The windows of these targets that are under way, or begin soon."""
-        names, groups = {each.name for each in saved}, {each.group for each in saved}
-        found = []
-        for each in await windows_of(source):
-            mine = [
-                *(name for name in each.targets if name in names),
-                *(group for group in each.groups if group in groups),
-            ]
-            if not mine and (each.targets or each.groups):
-                continue  # it is for others
-            about = ", ".join(mine) or "Everything"
-            until, begins = each.until(now), each.next(now)
-            if until is not None:
-                found.append(PublicMaintenance(about, now, until, each.note, True))
-            elif begins is not None and begins - now <= PLANNED_WITHIN:
-                found.append(PublicMaintenance(about, begins, each.until(begins), each.note, False))
-        return found
 
     async def _chosen(self, source: FleetSource) -> list[SavedTarget]:
         """The targets of the groups that everybody may see, by name."""
@@ -193,9 +174,15 @@ class StatusContents:
         return found
 
     async def _of(
-        self, source: FleetSource, saved: Sequence[SavedTarget], now: float
+        self,
+        source: FleetSource,
+        saved: Sequence[SavedTarget],
+        windows: Sequence[MaintenanceWindow],
+        now: float,
     ) -> tuple[list[PublicTarget], list[PublicIncident]]:
         store, names = source.store, [each.name for each in saved]
+        maintenance = MaintenanceWindows()
+        maintenance.set_stored(windows)
         if store is None or not store.keeps_history or not names:
             return [
                 PublicTarget(each.name, each.group, state_of(each), {}, ()) for each in saved
@@ -207,10 +194,13 @@ class StatusContents:
         for each in saved:
             known = seen[each.name]
             state = "paused" if each.paused else known.state or "unknown"
+            # The history knows of a window only after the next poll.
+            if state == "down" and maintenance.covers(each.name, each.group, now) is not None:
+                state = "maintenance"
             shares = {window: times.uptime for window, times in known.windows.items()}
             cells = [cell_of(cell) for cell in strip[each.name]]
             targets.append(PublicTarget(each.name, each.group, state, shares, cells))
-            if known.state == "down" and known.since is not None:
+            if state == "down" and known.since is not None:
                 opened = open_history(each)
                 reason = "" if opened is None else self._reason(opened.reason)
                 note = notes.get(each.name, "")
@@ -230,6 +220,28 @@ class StatusContents:
 
     def _reason(self, reason: str) -> str:
         return reason if self._options.reasons else ""
+
+
+def _planned(
+    windows: Iterable[MaintenanceWindow], saved: Sequence[SavedTarget], now: float
+) -> list[PublicMaintenance]:
+    """The windows of these targets that are under way, or begin soon."""
+    names, groups = {each.name for each in saved}, {each.group for each in saved}
+    found = []
+    for each in windows:
+        mine = [
+            *(name for name in each.targets if name in names),
+            *(group for group in each.groups if group in groups),
+        ]
+        if not mine and (each.targets or each.groups):
+            continue  # it is for others
+        about = ", ".join(mine) or "Everything"
+        until, begins = each.until(now), each.next(now)
+        if until is not None:
+            found.append(PublicMaintenance(about, now, until, each.note, True))
+        elif begins is not None and begins - now <= PLANNED_WITHIN:
+            found.append(PublicMaintenance(about, begins, each.until(begins), each.note, False))
+    return found
 
 
 def state_of(saved: SavedTarget) -> PublicState:

@@ -17,8 +17,9 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def feed(status: PublicStatus, page: str) -> str:
-    """The feed. page: the address of the status page."""
-    items = "".join(_items(status.incidents, page))
+    """The feed, the newest item first. page: the address of the status page."""
+    found = sorted(_items(status.incidents, page), key=lambda item: -item[0])
+    items = "".join(item for _, item in found)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<rss version="2.0"><channel>'
         f"<title>{_text(status.title)}</title><link>{_text(page)}</link>"
@@ -26,12 +27,14 @@ def feed(status: PublicStatus, page: str) -> str:
     )
 
 
-def _items(incidents: Iterable[PublicIncident], page: str) -> Iterable[str]:
+def _items(incidents: Iterable[PublicIncident], page: str) -> Iterable[tuple[float, str]]:
+    """The items, each with its time."""
     for each in incidents:
         if each.ended_at is not None:
             lasted = age(each.ended_at - each.started_at)
-            yield _item(each, page, "is up again", f"It was down for {lasted}.", each.ended_at)
-        yield _item(each, page, "is down", each.reason, each.started_at)
+            text = f"It was down for {lasted}."
+            yield each.ended_at, _item(each, page, "is up again", text, each.ended_at)
+        yield each.started_at, _item(each, page, "is down", each.reason, each.started_at)
 
 
 def _item(each: PublicIncident, page: str, what: str, text: str, at: float) -> str:
