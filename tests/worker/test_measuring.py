@@ -94,12 +94,12 @@ async def a_store_that_is_lost_is_told_once_and_asked_again(tmp_path: Path) -> N
     [(_, asked)] = exporter._queues
     right, seen, calls = asked.stats_by_kind, [], 0
 
-    async def broken() -> object:
+    async def broken(*limits: int) -> object:
         nonlocal calls
         calls += 1
         if 2 <= calls <= 4:
             raise OSError("the store is away")
-        return await right()
+        return await right(*limits)
 
     asked.stats_by_kind = broken  # type: ignore[assignment, method-assign]
 
@@ -171,6 +171,30 @@ async def measure_a_store(url: str, name: str) -> None:
     assert depths(seen[0]) == {HOSTILE: 1, "mail": 1}
     assert depths(seen[0], "delayed") == {HOSTILE: 0, "mail": 1}
     assert (seen[0].paused, seen[0].workers) == (("mail",), 0)
+
+
+async def measure_many(url: str) -> None:
+    async with open_queue(url) as queue:
+        await queue.migrate()
+        kinds = [NewJob(f"k{n}") for n in range(60)]
+        await queue.put([*kinds, *[NewJob("k0")] * 700, *[NewJob("late", delay="1h")] * 40])
+        found = await QueueMeasurer("q").measured(queue)
+        assert depths(found)["k0"] == 701  # by default, each of 60 kinds is counted up to 333
+        assert depths(found, "delayed")["late"] == 40
+        assert OTHER not in depths(found)
+        few = await queue.stats_by_kind(20, 200)
+        assert few["k0"].capped == {"ready", "delayed", "leased"}
+        assert few["k0"].ready == 100
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_kind_with_most_of_the_jobs_is_counted_wholly(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    if store == "postgres":
+        url = request.getfixturevalue("postgres").create_database(name)
+    asyncio.run(measure_many(url))
 
 
 def test_each_kind_of_store_is_measured(shared_url: str, name: str) -> None:

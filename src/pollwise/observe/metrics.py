@@ -132,8 +132,8 @@ METRICS: tuple[Metric, ...] = (
         _gauge(
             "depth",
             "Jobs in the store by state: ready, delayed, blocked, leased, dead, done, cancelled. "
-            "At most 100 kinds are shown; jobs of others, and those beyond about 10,000 that are "
-            "not counted by kind, are in the kind (other).",
+            "At most 100 kinds are shown; jobs of others, and those beyond a million ready jobs "
+            "and 100,000 others that are not counted by kind, are in the kind (other).",
             *("kind", "state"),
         ),
         _gauge(

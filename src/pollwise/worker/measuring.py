@@ -1,13 +1,15 @@
 """Measures queues for metrics: a worker may do it for its own queue, an exporter for a store.
 
-A measurement is cheap, whatever is in the queue: `stats_by_kind` reads a bounded number of jobs.
-If a queue has more of them, the jobs that were not counted by kind are counted without their kind,
-and are in the kind OTHER. The number of kinds is bounded too, because each is many series.
+A measurement reads a bounded number of jobs: MEASURED_MAX that are ready, from an index, and
+EXAMINED_BY_KIND others. If a state has more jobs, those that were not counted by kind are counted
+without their kind, and are in the kind OTHER. The number of kinds is bounded too, because each is
+many series.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +25,8 @@ from pollwise.runtime.jobs import STATES, State
 from pollwise.runtime.loop import POLL_RETRY
 from pollwise.runtime.redact import without_secrets
 
+#: How many jobs that are not ready are read to count them by kind; each read takes microseconds.
+EXAMINED_BY_KIND = 100_000
 #: How many kinds of a queue are measured by themselves.
 KINDS_SHOWN = 100
 #: How many queues of a store are measured.
@@ -33,6 +37,8 @@ OTHER = "(other)"
 MEASURE = "measure"
 #: How often a worker measures its queue, and an exporter its store by default, in seconds.
 MEASURE_EVERY = 15.0
+#: An exporter pauses for at least this many times the time that it measured.
+PAUSE_FACTOR = 10
 
 
 class QueueMeasurer:
@@ -45,7 +51,10 @@ class QueueMeasurer:
     async def measured(self, queue: Queue) -> QueueMeasured:
         """The event for the metrics, from a few calls to the store."""
         can = queue.capabilities
-        kinds = await queue.stats_by_kind() if can.views else {"": await queue.stats()}
+        if can.views:
+            kinds = await queue.stats_by_kind(EXAMINED_BY_KIND, MEASURED_MAX)
+        else:
+            kinds = {"": await queue.stats()}
         tallies = self._tallies(kinds)
         capped = summed(kinds.values()).capped
         if capped:
@@ -93,7 +102,7 @@ class QueueExporter:
     """Measures the queues at some URLs; of a URL that names no queue, all queues of the store.
 
     Raises `ConfigError` for a URL whose queues cannot be measured. Each store is asked once in
-    `every` seconds, one queue after the other.
+    `every` seconds, one queue after the other; less often if that takes long.
     """
 
     urls: Sequence[str]
@@ -134,10 +143,12 @@ class QueueExporter:
         answered = False
         try:
             while not stop.is_set():
+                began = time.monotonic()
                 for url, queue in self._queues:
                     answered |= await self._ask(url, queue, answered)
+                pause = max(self.every, PAUSE_FACTOR * (time.monotonic() - began))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self.every):
+                    async with asyncio.timeout(pause):
                         await stop.wait()
         finally:
             for _, queue in self._queues:

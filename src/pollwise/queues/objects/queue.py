@@ -304,8 +304,10 @@ class ObjectQueue(Queue):
     async def stats(self, most: int = COUNTED_MAX) -> Stats:
         return await self._whole(self._views.stats(most))
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        return await self._whole(self._views.stats_by_kind())
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
+        return await self._whole(self._views.stats_by_kind(most))
 
     async def _find(self, job_id: str) -> JobInfo | None:
         return await self._whole(self._views.get(job_id))
