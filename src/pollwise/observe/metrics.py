@@ -229,9 +229,9 @@ METRICS: tuple[Metric, ...] = (
         ),
         _histogram("job_wait_seconds", "Time from due to delivered.", "kind"),
         _histogram("job_duration_seconds", "Time from delivered to reported.", "kind"),
-        _gauge("jobs", "Jobs by state at the time of the scrape.", "state"),
+        _gauge("jobs", "Jobs by state when the gauge is read.", "state"),
         _gauge(
-            "workers", "Registered workers, online and offline, at the time of the scrape.", "state"
+            "workers", "Registered workers, online and offline, when the gauge is read.", "state"
         ),
         _gauge("held_polls", "Polls that are held now."),
         _gauge("push_connections", "WebSockets that are open now."),
