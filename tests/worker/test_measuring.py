@@ -8,14 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.observe.prometheus import PrometheusSink
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
-from pollwise.runtime.events import ChoreFailed, Event, Events, KindTally, QueueMeasured
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.events import (
+    ChoreFailed,
+    Event,
+    Events,
+    KindTally,
+    QueueGone,
+    QueueMeasured,
+    QueuesLeftOut,
+)
 from pollwise.runtime.jobs import Job, NewJob
-from pollwise.worker import Worker, WorkerRunOptions
+from pollwise.worker import Worker, WorkerRunOptions, measuring
 from pollwise.worker.measuring import KINDS_SHOWN, OTHER, QueueExporter, QueueMeasurer
+from tests.queues.http.stub import Served, make_api, make_app
+from tests.support.kit import Seen, options, virtually, working
 
 HOSTILE = 'a"} 1\\n# {b="'
 
@@ -199,6 +211,69 @@ def test_a_kind_with_most_of_the_jobs_is_counted_wholly(
 
 def test_each_kind_of_store_is_measured(shared_url: str, name: str) -> None:
     asyncio.run(measure_a_store(shared_url, name))
+
+
+async def queues_come_and_go(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    jobs = {}
+    for name in ("a", "b", "c", "default"):
+        async with open_queue(f"{url}?queue={name}") as queue:
+            jobs[name] = await queue.put(NewJob("mail"))
+    seen, stop, both, enough = Seen(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    sink = PrometheusSink()
+    sink.subscribe(seen.events)
+
+    def shown() -> set[str]:
+        samples = [s for f in sink.registry.collect() for s in f.samples]
+        return {s.labels["queue"] for s in samples if s.name.startswith("pollwise_queue_")}
+
+    def look(event: Event) -> None:
+        both.set() if shown() == {"default", "a"} else None
+        enough.set() if shown() == {"default", "b"} else None
+
+    async def finish_a() -> None:
+        await both.wait()
+        async with open_queue(f"{url}?queue=a") as queue:
+            await queue.cancel(jobs["a"])
+
+    seen.events.subscribe(look, QueueMeasured)
+    finishing = asyncio.create_task(finish_a())
+    await _until(stop, QueueExporter([url], seen.events, 0.01), enough)
+    await finishing
+    assert [event.source for event in seen.of(QueueGone)] == ["a"]
+    [left_out] = seen.of(QueuesLeftOut)
+    assert (left_out.names, left_out.count) == (("b", "c"), 2)
+
+
+def test_queues_beyond_the_limit_are_named_once_and_one_that_is_gone_has_no_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "QUEUES_SHOWN", 2)
+    asyncio.run(queues_come_and_go(tmp_path))
+
+
+def test_a_queue_of_a_controller_is_measured_over_http(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("admin")
+    with Served(lambda: make_app(make_api(tmp_path / "jobs.db", Clock()))) as served:
+        url = f"{served.url}?queue=q&token_file={tmp_path}/token"
+        asyncio.run(measure_a_store(url, "q"))
+
+
+def test_the_forecast_of_worth_is_a_metric() -> None:
+    async def main(clock: VirtualClock) -> float:
+        queue, events, sink = MemoryQueue("q", clock=clock), Events(quiet=True), PrometheusSink()
+        sink.subscribe(events)
+        worker = Worker(queue, events=events)
+        worker.handle("mail")(lambda job: None)
+        async with working(worker, options(polling=Worth(poll_cost=1e-6, wait_cost=1e-5))):
+            for _ in range(300):
+                await queue.put(NewJob("mail"))
+                await clock.sleep(2.0)
+            name = "pollwise_worker_poll_forecast_per_second"
+            found: float | None = sink.registry.get_sample_value(name, {"queue": "q"})
+            return found or 0.0
+
+    assert virtually(main) == pytest.approx(0.5, rel=0.4)
 
 
 def test_a_worker_measures_its_queue_if_it_is_asked_to() -> None:

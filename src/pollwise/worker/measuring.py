@@ -19,7 +19,14 @@ from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import names_no_queue, open_queue, url_of_queue
 from pollwise.queues.views import MEASURED_MAX, Stats, summed
-from pollwise.runtime.events import ChoreFailed, Events, KindTally, QueueMeasured
+from pollwise.runtime.events import (
+    ChoreFailed,
+    Events,
+    KindTally,
+    QueueGone,
+    QueueMeasured,
+    QueuesLeftOut,
+)
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.jobs import STATES, State
 from pollwise.runtime.loop import POLL_RETRY
@@ -109,10 +116,12 @@ class QueueExporter:
     events: Events
     every: float = MEASURE_EVERY
     _queues: list[tuple[str, Queue]] = field(default_factory=list, init=False)
-    _measurers: dict[str, QueueMeasurer] = field(default_factory=dict, init=False)
+    _measurers: dict[str, dict[str, QueueMeasurer]] = field(init=False)  # by URL and name
+    _left_out: set[str] = field(default_factory=set, init=False)
     _failing: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
+        self._measurers = {url: {} for url in self.urls}
         for url in self.urls:
             queue = open_queue(url, create=False)
             if isinstance(queue, MemoryQueue):
@@ -143,10 +152,12 @@ class QueueExporter:
         answered = False
         try:
             while not stop.is_set():
-                began = time.monotonic()
+                pause = self.every
                 for url, queue in self._queues:
-                    answered |= await self._ask(url, queue, answered)
-                pause = max(self.every, PAUSE_FACTOR * (time.monotonic() - began))
+                    began = time.monotonic()
+                    if await self._ask(url, queue, answered):  # a store that is away may be slow
+                        answered = True
+                        pause = max(pause, PAUSE_FACTOR * (time.monotonic() - began))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await stop.wait()
@@ -159,9 +170,9 @@ class QueueExporter:
         try:
             names = [queue.name]
             if names_no_queue(url):
-                names = (await queue.names())[:QUEUES_SHOWN]
+                names = self._chosen(url, queue.name, await queue.names())
             for name in names:
-                measurer = self._measurers.setdefault(name, QueueMeasurer(name))
+                measurer = self._measurers[url].setdefault(name, QueueMeasurer(name))
                 async with _at(url, queue, name) as found:
                     self.events.emit(await measurer.measured(found))
         except Exception as error:
@@ -173,6 +184,23 @@ class QueueExporter:
             return False
         self._failing.discard(url)
         return True
+
+    def _chosen(self, url: str, own: str, names: Sequence[str]) -> list[str]:
+        """The queues of a store to measure: those that were measured before come first.
+
+        Emits which queues are gone, and once which are left out.
+        """
+        known = self._measurers[url]
+        for name in known.keys() - set(names):
+            del known[name]
+            self.events.emit(QueueGone(name))
+        ordered = sorted(names, key=lambda name: (name not in known, name != own, name))
+        left_out = ordered[QUEUES_SHOWN:]
+        if not self._left_out.issuperset(left_out):
+            shown = tuple(left_out[:QUEUES_SHOWN])
+            self.events.emit(QueuesLeftOut(own, shown, len(left_out)))
+        self._left_out.update(left_out)
+        return ordered[:QUEUES_SHOWN]
 
 
 @asynccontextmanager
