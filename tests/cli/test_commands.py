@@ -40,7 +40,7 @@ def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
         "demo", "worker", "doctor", "web",
         "queue put", "queue stats", "queue list", "queue show", "queue result", "queue cancel",
-        "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume",
+        "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume", "queue export",
         "queue workers", "queue running", "queue set-concurrency", "queue top", "queue history",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
         "outbox drop", "outbox prune", "outbox migrate", "outbox list", "outbox show",
@@ -80,7 +80,7 @@ def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     # What runs until it is stopped tells its facts by logs and metrics; a result is always JSON.
     others = path in {
         ("worker",), ("agent",), ("web",), ("serve", "run"), ("outbox", "run"),
-        ("outbox", "export"),
+        ("outbox", "export"), ("queue", "export"),
         ("fleet", "run"), ("queue", "result"),
     }  # fmt: skip
     assert ("--json" in options) == (not others)
