@@ -276,10 +276,18 @@ def test_several_processes_are_kept_alive_and_stopped_together() -> None:
 
     meet("first")
     words = ["--processes", "3", "--concurrency", "1", "--set", "worker.prefetch=0"]
+    words += ["--set", "worker.export_queue=true"]
+
+    def exporting() -> int:
+        ports = re.findall(r"metrics on (http://\S+)", "\n".join(supervisor.err.all))[:3]
+        return sum("pollwise_queue_depth{" in scrape(url) for url in ports)
+
     with Command("worker", "shop:worker", *words, "--metrics-port", "0") as supervisor:
         first = met("first")
         assert len(first) == 3
         assert supervisor.pid not in first
+        wait_until(lambda: exporting() > 0, "a measurement", PATIENCE)
+        assert exporting() == 1
         (victim, *_) = first
         os.kill(victim, signal.SIGKILL)
         supervisor.err.until(rf"process \d \(pid {victim}\) died with code -9; restart in 1 s")

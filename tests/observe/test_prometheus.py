@@ -80,7 +80,9 @@ from pollwise.runtime.events import (
     PollFinished,
     PollRecovered,
     PushChanged,
+    QueueGone,
     QueueMeasured,
+    QueuesLeftOut,
     RecordDead,
     RecordFellBack,
     RecordHandled,
@@ -122,6 +124,7 @@ from pollwise.worker import Worker, WorkerRunOptions
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
     LoopResumed: "its beginning is counted",
+    QueuesLeftOut: "told once; what is measured has metrics",
     PlacesFree: "the threads that still occupy places have a gauge",
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
@@ -245,6 +248,8 @@ def fleet_events() -> Iterator[Event]:
     yield TargetStateChanged(*t, "open", "confirming")
     counts = tuple((state, n) for n, state in enumerate(STATES))
     yield QueueMeasured("q", (KindTally("mail", counts, 7.5),), ("",), True, 2)
+    yield QueueGone("gone")
+    yield QueuesLeftOut("q", ("more",), 1)
     yield TargetRecovered(*t, 3)
     yield TargetDead(*t, "no", False, 1800.0)
     yield TargetStuck(*t, 35.0)

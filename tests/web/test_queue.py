@@ -234,7 +234,7 @@ class Sealed(MemoryQueue):
         views=False, pause=False, presence=False, history=False, cancel=False,
     )  # fmt: skip
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
+    async def stats_by_kind(self, *limits: Any) -> dict[str, Stats]:
         raise self._no_views("count jobs by kind")
 
 

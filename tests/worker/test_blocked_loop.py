@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from pollwise.core.retry import Retry
+from pollwise.observe.prometheus import PrometheusSink
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.queues.memory import MemoryQueue
@@ -57,7 +58,8 @@ def test_a_job_that_was_lost_by_it_says_so_when_it_dies(tmp_path: Path) -> None:
         path, seen = tmp_path / "jobs.db", Seen()
         queue = SqliteQueue(path, synchronous="off")
         worker = Worker(queue, events=seen.events)
-        stolen = threading.Event()
+        stolen, sink = threading.Event(), PrometheusSink()
+        sink.subscribe(seen.events)
 
         def steal() -> None:
             """Claim the job when its lease is over, as another worker would; do nothing with it."""
@@ -78,6 +80,8 @@ def test_a_job_that_was_lost_by_it_says_so_when_it_dies(tmp_path: Path) -> None:
         await queue.put(NewJob("freeze"))
         task = asyncio.ensure_future(worker.run(options(lease="1s")))
         await until(lambda: bool(seen.of(JobDead)), 60)
+        labels = {"queue": "default", "kind": "freeze"}
+        assert sink.registry.get_sample_value("pollwise_worker_lease_lapsed_total", labels) == 1
         worker.stop()
         await task
         [lost] = seen.of(JobLost)

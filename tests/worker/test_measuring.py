@@ -8,14 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.observe.prometheus import PrometheusSink
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
-from pollwise.runtime.events import ChoreFailed, Event, Events, KindTally, QueueMeasured
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.events import (
+    ChoreFailed,
+    Event,
+    Events,
+    KindTally,
+    QueueGone,
+    QueueMeasured,
+    QueuesLeftOut,
+)
 from pollwise.runtime.jobs import Job, NewJob
-from pollwise.worker import Worker, WorkerRunOptions
+from pollwise.worker import Worker, WorkerRunOptions, measuring
 from pollwise.worker.measuring import KINDS_SHOWN, OTHER, QueueExporter, QueueMeasurer
+from tests.queues.http.stub import Served, make_api, make_app
+from tests.support.kit import Seen, options, virtually, working
 
 HOSTILE = 'a"} 1\\n# {b="'
 
@@ -94,12 +106,12 @@ async def a_store_that_is_lost_is_told_once_and_asked_again(tmp_path: Path) -> N
     [(_, asked)] = exporter._queues
     right, seen, calls = asked.stats_by_kind, [], 0
 
-    async def broken() -> object:
+    async def broken(*limits: int) -> object:
         nonlocal calls
         calls += 1
         if 2 <= calls <= 4:
             raise OSError("the store is away")
-        return await right()
+        return await right(*limits)
 
     asked.stats_by_kind = broken  # type: ignore[assignment, method-assign]
 
@@ -173,8 +185,95 @@ async def measure_a_store(url: str, name: str) -> None:
     assert (seen[0].paused, seen[0].workers) == (("mail",), 0)
 
 
+async def measure_many(url: str) -> None:
+    async with open_queue(url) as queue:
+        await queue.migrate()
+        kinds = [NewJob(f"k{n}") for n in range(60)]
+        await queue.put([*kinds, *[NewJob("k0")] * 700, *[NewJob("late", delay="1h")] * 40])
+        found = await QueueMeasurer("q").measured(queue)
+        assert depths(found)["k0"] == 701  # by default, each of 60 kinds is counted up to 333
+        assert depths(found, "delayed")["late"] == 40
+        assert OTHER not in depths(found)
+        few = await queue.stats_by_kind(20, 200)
+        assert few["k0"].capped == {"ready", "delayed", "leased"}
+        assert few["k0"].ready == 100
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_a_kind_with_most_of_the_jobs_is_counted_wholly(
+    store: str, request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    if store == "postgres":
+        url = request.getfixturevalue("postgres").create_database(name)
+    asyncio.run(measure_many(url))
+
+
 def test_each_kind_of_store_is_measured(shared_url: str, name: str) -> None:
     asyncio.run(measure_a_store(shared_url, name))
+
+
+async def queues_come_and_go(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    jobs = {}
+    for name in ("a", "b", "c", "default"):
+        async with open_queue(f"{url}?queue={name}") as queue:
+            jobs[name] = await queue.put(NewJob("mail"))
+    seen, stop, both, enough = Seen(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    sink = PrometheusSink()
+    sink.subscribe(seen.events)
+
+    def shown() -> set[str]:
+        samples = [s for f in sink.registry.collect() for s in f.samples]
+        return {s.labels["queue"] for s in samples if s.name.startswith("pollwise_queue_")}
+
+    def look(event: Event) -> None:
+        both.set() if shown() == {"default", "a"} else None
+        enough.set() if shown() == {"default", "b"} else None
+
+    async def finish_a() -> None:
+        await both.wait()
+        async with open_queue(f"{url}?queue=a") as queue:
+            await queue.cancel(jobs["a"])
+
+    seen.events.subscribe(look, QueueMeasured)
+    finishing = asyncio.create_task(finish_a())
+    await _until(stop, QueueExporter([url], seen.events, 0.01), enough)
+    await finishing
+    assert [event.source for event in seen.of(QueueGone)] == ["a"]
+    [left_out] = seen.of(QueuesLeftOut)
+    assert (left_out.names, left_out.count) == (("b", "c"), 2)
+
+
+def test_queues_beyond_the_limit_are_named_once_and_one_that_is_gone_has_no_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "QUEUES_SHOWN", 2)
+    asyncio.run(queues_come_and_go(tmp_path))
+
+
+def test_a_queue_of_a_controller_is_measured_over_http(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("admin")
+    with Served(lambda: make_app(make_api(tmp_path / "jobs.db", Clock()))) as served:
+        url = f"{served.url}?queue=q&token_file={tmp_path}/token"
+        asyncio.run(measure_a_store(url, "q"))
+
+
+def test_the_forecast_of_worth_is_a_metric() -> None:
+    async def main(clock: VirtualClock) -> float:
+        queue, events, sink = MemoryQueue("q", clock=clock), Events(quiet=True), PrometheusSink()
+        sink.subscribe(events)
+        worker = Worker(queue, events=events)
+        worker.handle("mail")(lambda job: None)
+        async with working(worker, options(polling=Worth(poll_cost=1e-6, wait_cost=1e-5))):
+            for _ in range(300):
+                await queue.put(NewJob("mail"))
+                await clock.sleep(2.0)
+            name = "pollwise_worker_poll_forecast_per_second"
+            found: float | None = sink.registry.get_sample_value(name, {"queue": "q"})
+            return found or 0.0
+
+    assert virtually(main) == pytest.approx(0.5, rel=0.4)
 
 
 def test_a_worker_measures_its_queue_if_it_is_asked_to() -> None:

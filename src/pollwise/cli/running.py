@@ -58,6 +58,8 @@ GROUPS = ("outbox",)
 PROGRAM = (sys.executable, "-m", "pollwise")
 #: The variable with the file descriptor that closes when the supervisor ends.
 PARENT = "_POLLWISE_SUPERVISOR"
+#: The variable with the number of a supervised process, from 0.
+NUMBER = "_POLLWISE_PROCESS"
 
 T = TypeVar("T")
 
@@ -102,6 +104,8 @@ def run_in_processes(
         with ProcessesHealth.serving(processes, *health_at) as health:
             raise typer.Exit(asyncio.run(Supervisor(ports, program, health).run()))
     stop_with_parent()
+    if os.environ.pop(NUMBER, "0") != "0" and section == "worker":
+        options = replace(options, export_queue=False)  # the first process exports it
     if own.log_level == "debug":  # PollFinished is for metrics only
         below = [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
         found.events.subscribe(log, *below)
@@ -326,7 +330,9 @@ class Supervisor:
             command = self._command(number)
             health = nullcontext() if self._health is None else self._health.of(number)
             with health as asked:
-                process = await start_process(command, self._life, new_session=True, asked=asked)
+                process = await start_process(
+                    command, self._life, new_session=True, asked=asked, **{NUMBER: str(number)}
+                )
                 self._alive[number] = process
                 if self._stopping.is_set():  # the signal came during its start
                     process.send_signal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from pollwise.cli.options import Json, LogFormat, LogLevel, overrides_of, set_option
 from pollwise.cli.output import fail, moment, print_json, print_table, say
+from pollwise.cli.running import has_meter_provider
 from pollwise.cli.web import TOKEN_FILE, web_app, write_first_token
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.observe import logs
@@ -142,6 +143,10 @@ async def _run(
 
     controller = Controller(_store(settings), options_from(settings))
     web: WebApp | None = None
+    if has_meter_provider():
+        from pollwise.observe.otel import OtelSink
+
+        controller.send_metrics(OtelSink())
     try:
         _check_token_file(controller, token_file)
         if settings.web:

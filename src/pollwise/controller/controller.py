@@ -24,6 +24,7 @@ from pollwise.controller.files.artefacts import Artefacts
 from pollwise.controller.files.blobs import open_blobs
 from pollwise.controller.files.logs import Logs
 from pollwise.controller.jobs import Jobs, new_job
+from pollwise.controller.measuring import ControllerMetrics
 from pollwise.controller.missing_files import BlobsMissing, MissingStorage, OpenFiles
 from pollwise.controller.names import Names
 from pollwise.controller.opening import (
@@ -55,7 +56,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import ControllerCounted, Events
+from pollwise.runtime.events import Events
 from pollwise.runtime.jobs import ENDED, STATES
 from pollwise.runtime.signals import stopping_on_signals
 
@@ -68,7 +69,7 @@ except ImportError:  # pragma: no cover - tried in an environment without the ex
 if TYPE_CHECKING:
     from pollwise.controller.http.app import ControllerApp
     from pollwise.controller.http.server import ControllerServer
-    from pollwise.observe.prometheus import PrometheusSink
+    from pollwise.observe.otel import OtelSink
 
 logger = logging.getLogger("pollwise")
 
@@ -159,7 +160,7 @@ class Controller:
         self.awake = False
         self._requests = 0
         self._requests_before = 0
-        self._metrics: PrometheusSink | None = None
+        self._metrics = ControllerMetrics(self)
         self._chores = self._planned()
         self._started = False
         self._starting = asyncio.Lock()
@@ -196,7 +197,7 @@ class Controller:
         from pollwise.controller.http.app import application
 
         with suppress(MissingExtra):  # without the extra `metrics`, nothing is counted
-            self._sink()
+            self._metrics.prometheus()
         return application(self)
 
     @asynccontextmanager
@@ -291,7 +292,7 @@ class Controller:
 
     async def stats(self) -> dict[str, Any]:
         """Counts of jobs and workers in the store, held polls and WebSockets, as plain values."""
-        workers, online = await self._count_workers()
+        workers, online = await self.count_workers()
         live = await self.registry.live()
         counted = await self.queue.stats_by_kind()
         jobs = {state: sum(getattr(each, state) for each in counted.values()) for state in STATES}
@@ -315,7 +316,8 @@ class Controller:
             "pushes": len(self.sockets),
         }
 
-    async def _count_workers(self) -> tuple[int, int]:
+    async def count_workers(self) -> tuple[int, int]:
+        """How many workers are registered, and how many of them are online."""
         await self.registry.write_down()
         return await self.storage.count_workers(self.options.span("heartbeat_timeout"))
 
@@ -443,27 +445,15 @@ class Controller:
 
     async def metrics(self) -> tuple[bytes, str]:
         """The text that Prometheus scrapes, and its content type."""
-        sink = self._sink()
-        workers, online = await self._count_workers()
-        counted = await self.queue.stats()
-        self.events.emit(
-            ControllerCounted(
-                self.source,
-                tuple((state, getattr(counted, state)) for state in STATES),
-                online,
-                workers - online,
-                self.poller.held,
-            )
-        )
-        return sink.exposed()
+        return await self._metrics.scraped()
 
-    def _sink(self) -> PrometheusSink:
-        if self._metrics is None:
-            from pollwise.observe.prometheus import PrometheusSink
+    def send_metrics(self, sink: OtelSink) -> None:
+        """Send the metrics of this controller to OpenTelemetry. Call it in the event loop.
 
-            self._metrics = PrometheusSink()
-            self._metrics.subscribe(self.events)
-        return self._metrics
+        Jobs, workers and held polls are counted when a reader of OpenTelemetry asks for them. In
+        the thread of the event loop, a reader gets the last counts.
+        """
+        self._metrics.send_to(sink)
 
     # Chores
 

@@ -132,8 +132,8 @@ METRICS: tuple[Metric, ...] = (
         _gauge(
             "depth",
             "Jobs in the store by state: ready, delayed, blocked, leased, dead, done, cancelled. "
-            "At most 100 kinds are shown; jobs of others, and those beyond about 10,000 that are "
-            "not counted by kind, are in the kind (other).",
+            "At most 100 kinds are shown; jobs of others, and those beyond a million ready jobs "
+            "and 100,000 others that are not counted by kind, are in the kind (other).",
             *("kind", "state"),
         ),
         _gauge(
@@ -229,9 +229,9 @@ METRICS: tuple[Metric, ...] = (
         ),
         _histogram("job_wait_seconds", "Time from due to delivered.", "kind"),
         _histogram("job_duration_seconds", "Time from delivered to reported.", "kind"),
-        _gauge("jobs", "Jobs by state at the time of the scrape.", "state"),
+        _gauge("jobs", "Jobs by state when the gauge is read.", "state"),
         _gauge(
-            "workers", "Registered workers, online and offline, at the time of the scrape.", "state"
+            "workers", "Registered workers, online and offline, when the gauge is read.", "state"
         ),
         _gauge("held_polls", "Polls that are held now."),
         _gauge("push_connections", "WebSockets that are open now."),

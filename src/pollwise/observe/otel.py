@@ -9,7 +9,7 @@ counters can begin at 0, and an age is that of the moment when it is read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pollwise.errors import MissingExtra
 from pollwise.observe.instruments import Family, Instruments
@@ -75,6 +75,8 @@ class _OtelFamily:
         self._lock = threading.Lock()
         self._series: dict[tuple[str, ...], _Value] = {}
         self._histogram: otel.Histogram | None = None
+        #: Called before its series are read.
+        self.before: Callable[[], None] = lambda: None
         name, unit = metric.otel_name, metric.otel_unit
         if metric.type == "histogram":
             self._histogram = meter.create_histogram(
@@ -110,6 +112,7 @@ class _OtelFamily:
                     del self._series[values]
 
     def _read(self, _: otel.CallbackOptions) -> Iterator[otel.Observation]:
+        self.before()
         with self._lock:
             found = [(key, each.number, each.function) for key, each in self._series.items()]
         for values, number, function in found:
@@ -122,10 +125,16 @@ class OtelInstruments(Instruments):
 
     def __init__(self, provider: otel.MeterProvider | None, *, by_target: bool) -> None:
         self._meter = (provider or otel.get_meter_provider()).get_meter("pollwise", __version__)
+        self._own: dict[str, _OtelFamily] = {}
         super().__init__(by_target=by_target)
 
     def _made(self, metric: Metric, labels: tuple[str, ...]) -> Family:
-        return _OtelFamily(self._meter, metric, labels)
+        made = self._own[metric.name] = _OtelFamily(self._meter, metric, labels)
+        return made
+
+    def before_reading(self, names: Iterable[str], call: Callable[[], None]) -> None:
+        for name in names:
+            self._own[name].before = call
 
     def set_alone(self, name: str, value: float | None) -> None:
         if value is None:
@@ -149,5 +158,12 @@ class OtelSink(MetricsSink):
         *,
         by_target: bool = False,
     ) -> None:
-        made = OtelInstruments(provider, by_target=by_target)
+        self._made = made = OtelInstruments(provider, by_target=by_target)
         super().__init__(made, price, by_target=by_target)
+
+    def before_reading(self, names: Iterable[str], call: Callable[[], None]) -> None:
+        """Call a function whenever a reader asks for one of these gauges, before it gets them.
+
+        It is called in the thread of the reader.
+        """
+        self._made.before_reading(names, call)

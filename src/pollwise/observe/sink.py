@@ -95,6 +95,7 @@ class MetricsSink:
             events.RelayResumed: lambda event: self._of(event, "standing_by").dec(),
             events.OutboxMeasured: self._outbox_measured,
             events.QueueMeasured: self._queue_measured,
+            events.QueueGone: self._queue_gone,
             **dict.fromkeys(RECORD_RESULTS, self._record_noted),
             **dict.fromkeys(KEY_RESULTS, self._key_noted),
             **dict.fromkeys(RESULTS, self._job_ended),
@@ -262,6 +263,12 @@ class MetricsSink:
         if event.workers is not None:
             self._queue(event, "workers").set(event.workers)
         self._queue(event, "measured_timestamp_seconds").set(time.time())
+
+    def _queue_gone(self, event: events.QueueGone) -> None:
+        self._measured.pop(event.source, None)
+        for metric in METRICS:
+            if metric.name.startswith(f"{QUEUE}_"):
+                self.instruments[metric.name].remove_by_labels({"queue": event.source})
 
     def _remove(self, queue: str, name: str, kind: str) -> None:
         labels = {"queue": queue, "kind": kind}

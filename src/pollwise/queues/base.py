@@ -23,7 +23,7 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
 from pollwise.queues.viewed import ViewedStore
-from pollwise.queues.views import BulkDone, JobFilter
+from pollwise.queues.views import MEASURED_MAX, BulkDone, JobFilter
 from pollwise.queues.waiting import ENDINGS, EndingWaiters, JobEnding, endings_one_by_one
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import CANCELS
@@ -74,6 +74,8 @@ class Queue(ViewedStore):
     one_loop: ClassVar[bool] = True
     #: How often to poll for results that somebody waits for.
     wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
+    #: How many jobs of a state a measurement for metrics counts; few where requests are billed.
+    measured_max: ClassVar[int] = MEASURED_MAX
 
     def __init__(
         self,

@@ -374,7 +374,9 @@ class MemoryQueue(MemoryNotes, Queue):
     async def stats(self, most: int = COUNTED_MAX) -> Stats:
         return self._stats_of(self._records.values())
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
         kinds: dict[str, list[_MemoryJob]] = {}
         for record in self._records.values():
             kinds.setdefault(record.kind, []).append(record)

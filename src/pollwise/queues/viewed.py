@@ -80,8 +80,17 @@ class ViewedStore(NotedStore):
         """
 
     @abstractmethod
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        """The number of jobs in each state, for each kind that has jobs."""
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
+        """The number of jobs in each state, for each kind that has jobs.
+
+        most: how many jobs that are not ready are read, in all states together. Redis reads at most
+            10,000.
+        ready_most: up to how many ready jobs are counted; by default as many. SQLite and Postgres
+            count them ten times faster than others; Redis always counts all.
+        A state with more jobs is in `Stats.capped`; the numbers of other states are exact.
+        """
 
     @overload
     async def retry(self, which: JobFilter) -> BulkDone: ...

@@ -25,8 +25,6 @@ LISTED_AT_ONCE = 500
 COUNTED_MAX = 10_000
 #: Up to how many jobs or records commands and metrics count.
 MEASURED_MAX = 1_000_000
-#: How many jobs that are not ready, in all states together, are read to count them by kind.
-KINDS_EXAMINED_MAX = 10_000
 #: The maximum number of queue names that `names` returns.
 NAMES_MAX = 1_000
 #: The maximum length of a cursor, and of the text that a filter looks for in errors, in characters.

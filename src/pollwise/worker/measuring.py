@@ -1,13 +1,15 @@
 """Measures queues for metrics: a worker may do it for its own queue, an exporter for a store.
 
-A measurement is cheap, whatever is in the queue: `stats_by_kind` reads a bounded number of jobs.
-If a queue has more of them, the jobs that were not counted by kind are counted without their kind,
-and are in the kind OTHER. The number of kinds is bounded too, because each is many series.
+A measurement reads a bounded number of jobs: `Queue.measured_max` that are ready, from an index,
+and EXAMINED_BY_KIND others. If a state has more jobs, those that were not counted by kind are
+counted without their kind, and are in the kind OTHER. The number of kinds is bounded too, because each is
+many series.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,13 +18,22 @@ from pollwise.errors import ConfigError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import names_no_queue, open_queue, url_of_queue
-from pollwise.queues.views import MEASURED_MAX, Stats, summed
-from pollwise.runtime.events import ChoreFailed, Events, KindTally, QueueMeasured
+from pollwise.queues.views import Stats, summed
+from pollwise.runtime.events import (
+    ChoreFailed,
+    Events,
+    KindTally,
+    QueueGone,
+    QueueMeasured,
+    QueuesLeftOut,
+)
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.jobs import STATES, State
 from pollwise.runtime.loop import POLL_RETRY
 from pollwise.runtime.redact import without_secrets
 
+#: How many jobs that are not ready are read to count them by kind; each read takes microseconds.
+EXAMINED_BY_KIND = 100_000
 #: How many kinds of a queue are measured by themselves.
 KINDS_SHOWN = 100
 #: How many queues of a store are measured.
@@ -33,6 +44,8 @@ OTHER = "(other)"
 MEASURE = "measure"
 #: How often a worker measures its queue, and an exporter its store by default, in seconds.
 MEASURE_EVERY = 15.0
+#: An exporter pauses for at least this many times the time that it measured.
+PAUSE_FACTOR = 10
 
 
 class QueueMeasurer:
@@ -45,11 +58,15 @@ class QueueMeasurer:
     async def measured(self, queue: Queue) -> QueueMeasured:
         """The event for the metrics, from a few calls to the store."""
         can = queue.capabilities
-        kinds = await queue.stats_by_kind() if can.views else {"": await queue.stats()}
+        if can.views:
+            read = min(EXAMINED_BY_KIND, queue.measured_max)
+            kinds = await queue.stats_by_kind(read, queue.measured_max)
+        else:
+            kinds = {"": await queue.stats()}
         tallies = self._tallies(kinds)
         capped = summed(kinds.values()).capped
         if capped:
-            tallies = _completed(tallies, await queue.stats(MEASURED_MAX), capped)
+            tallies = _completed(tallies, await queue.stats(queue.measured_max), capped)
         paused: Sequence[str | None] = list(await queue.paused()) if can.pause else ()
         workers = len(await queue.workers()) if can.presence else None
         names = [kind or "" for kind in paused[: KINDS_SHOWN + 1]]
@@ -93,17 +110,19 @@ class QueueExporter:
     """Measures the queues at some URLs; of a URL that names no queue, all queues of the store.
 
     Raises `ConfigError` for a URL whose queues cannot be measured. Each store is asked once in
-    `every` seconds, one queue after the other.
+    `every` seconds, one queue after the other; less often if that takes long.
     """
 
     urls: Sequence[str]
     events: Events
     every: float = MEASURE_EVERY
     _queues: list[tuple[str, Queue]] = field(default_factory=list, init=False)
-    _measurers: dict[str, QueueMeasurer] = field(default_factory=dict, init=False)
+    _measurers: dict[str, dict[str, QueueMeasurer]] = field(init=False)  # by URL and name
+    _left_out: set[str] = field(default_factory=set, init=False)
     _failing: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
+        self._measurers = {url: {} for url in self.urls}
         for url in self.urls:
             queue = open_queue(url, create=False)
             if isinstance(queue, MemoryQueue):
@@ -134,10 +153,14 @@ class QueueExporter:
         answered = False
         try:
             while not stop.is_set():
+                pause = self.every
                 for url, queue in self._queues:
-                    answered |= await self._ask(url, queue, answered)
+                    began = time.monotonic()
+                    if await self._ask(url, queue, answered):  # a store that is away may be slow
+                        answered = True
+                        pause = max(pause, PAUSE_FACTOR * (time.monotonic() - began))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self.every):
+                    async with asyncio.timeout(pause):
                         await stop.wait()
         finally:
             for _, queue in self._queues:
@@ -148,9 +171,9 @@ class QueueExporter:
         try:
             names = [queue.name]
             if names_no_queue(url):
-                names = (await queue.names())[:QUEUES_SHOWN]
+                names = self._chosen(url, queue.name, await queue.names())
             for name in names:
-                measurer = self._measurers.setdefault(name, QueueMeasurer(name))
+                measurer = self._measurers[url].setdefault(name, QueueMeasurer(name))
                 async with _at(url, queue, name) as found:
                     self.events.emit(await measurer.measured(found))
         except Exception as error:
@@ -162,6 +185,23 @@ class QueueExporter:
             return False
         self._failing.discard(url)
         return True
+
+    def _chosen(self, url: str, own: str, names: Sequence[str]) -> list[str]:
+        """The queues of a store to measure: those that were measured before come first.
+
+        Emits which queues are gone, and once which are left out.
+        """
+        known = self._measurers[url]
+        for name in known.keys() - set(names):
+            del known[name]
+            self.events.emit(QueueGone(name))
+        ordered = sorted(names, key=lambda name: (name not in known, name != own, name))
+        left_out = ordered[QUEUES_SHOWN:]
+        if not self._left_out.issuperset(left_out):
+            shown = tuple(left_out[:QUEUES_SHOWN])
+            self.events.emit(QueuesLeftOut(own, shown, len(left_out)))
+        self._left_out.update(left_out)
+        return ordered[:QUEUES_SHOWN]
 
 
 @asynccontextmanager

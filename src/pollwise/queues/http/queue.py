@@ -230,8 +230,11 @@ class HttpQueue(Queue):
         asked = {} if most == COUNTED_MAX else {"most": str(most)}
         return wire.stats_from(await self._get("/stats", asked))
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        kinds = (await self._get("/stats", {"by": "kind"}))["kinds"]
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
+        asked = {} if most == COUNTED_MAX else {"most": str(most)}
+        kinds = (await self._get("/stats", {"by": "kind", **asked}))["kinds"]
         return {kind: wire.stats_from(counts) for kind, counts in kinds.items()}
 
     async def _find(self, job_id: str) -> JobInfo | None:

@@ -166,6 +166,7 @@ class ObjectQueue(Queue):
     # A record is a PUT, which costs as much as a poll.
     idle_presence: ClassVar[float] = 600.0
     wait_pace: ClassVar[Strategy] = Adaptive("200ms", "5s", backoff_multiplier=1.5)
+    measured_max: ClassVar[int] = COUNTED_MAX
 
     def __init__(
         self,
@@ -304,8 +305,10 @@ class ObjectQueue(Queue):
     async def stats(self, most: int = COUNTED_MAX) -> Stats:
         return await self._whole(self._views.stats(most))
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        return await self._whole(self._views.stats_by_kind())
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
+        return await self._whole(self._views.stats_by_kind(most))
 
     async def _find(self, job_id: str) -> JobInfo | None:
         return await self._whole(self._views.get(job_id))

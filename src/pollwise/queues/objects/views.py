@@ -30,7 +30,7 @@ from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.markers.unique import UniqueMarkers
 from pollwise.queues.objects.names import PutName, kept_for, place_after, read_id, tag_of
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import COUNTED_MAX, LIVE, JobFilter, Stats
+from pollwise.queues.views import LIVE, JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
 
@@ -80,10 +80,10 @@ class Views:
     async def stats(self, most: int) -> Stats:
         return self._counted(*await self._counts(most))
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
+    async def stats_by_kind(self, most: int) -> dict[str, Stats]:
         """One request more for each kind, and for each ended job that was put together with others
         of another kind, priority or due time; the answers are remembered."""
-        counts, capped = await self._counts(COUNTED_MAX)
+        counts, capped = await self._counts(most)
         kinds: dict[str, list[_JobCount]] = {}
         for each, kind in zip(counts, await self._kinds_of(counts), strict=True):
             if kind is not None:

@@ -96,9 +96,10 @@ BEGIN
 END
 $$;
 
--- Counts by kind and state, and whether there may be more. p_ready: how many of each kind that is
--- ready are counted; with more than three kinds fewer of each. p_most: how many jobs that are not ready
--- are read, in all states together; states with few jobs are read wholly.
+-- Counts by kind and state, and whether there may be more. p_ready: up to how many ready jobs are
+-- counted wholly; if there are more, up to that many of each kind, and with more than three kinds fewer
+-- of each. p_most: how many jobs that are not ready are read, in all states together; states with few
+-- jobs are read wholly.
 CREATE FUNCTION {schema}.counts_by_kind(
     p_queue text, p_ready integer, p_most integer, p_now double precision
 ) RETURNS TABLE (kind text, state integer, count bigint, age double precision, more boolean)
@@ -120,7 +121,12 @@ DECLARE
 BEGIN
     SELECT array_agg(f.kind), array_agg(f.since) INTO v_kinds, v_firsts
     FROM {schema}.first_ready(p_queue, 1000) AS f;
-    v_each := greatest(p_ready / greatest(coalesce(cardinality(v_kinds), 0) / 2, 1), 100);
+    SELECT count(*) INTO v_each FROM (
+        SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue AND j.state = 0 LIMIT p_ready + 1
+    ) AS part;
+    IF v_each > p_ready THEN  -- else each kind is counted wholly
+        v_each := greatest(p_ready / greatest(coalesce(cardinality(v_kinds), 0) / 2, 1), 100);
+    END IF;
     RETURN QUERY
         SELECT k.kind, 0, least(c.count, v_each), v_now - k.since, c.count > v_each
         FROM unnest(v_kinds, v_firsts) AS k (kind, since)
@@ -139,7 +145,8 @@ BEGIN
                      v_sizes[7] + v_sizes[8]];
     v_shares := v_sizes;
     FOR v_at IN SELECT s.at FROM unnest(v_sizes) WITH ORDINALITY AS s (size, at) ORDER BY s.size LOOP
-        v_shares[v_at] := least(v_sizes[v_at], v_left / v_parts);
+        -- At least one, because a part without a row could not say that there are more.
+        v_shares[v_at] := least(v_sizes[v_at], greatest(v_left / v_parts, 1));
         v_left := v_left - v_shares[v_at];
         v_parts := v_parts - 1;
     END LOOP;

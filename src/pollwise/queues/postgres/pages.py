@@ -6,9 +6,7 @@ from typing import Any
 
 from pollwise.queues.record import info_from, sources_of, stats_from
 from pollwise.queues.views import (
-    COUNTED_MAX,
     EXAMINED_MAX,
-    KINDS_EXAMINED_MAX,
     NAMES_MAX,
     JobFilter,
     JobPage,
@@ -47,8 +45,8 @@ class PostgresPages:
         oldest = None if age is None else max(age, 0.0)
         return stats_from((row[:3] for row in counts), oldest, most)
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        limits = [number(COUNTED_MAX), number(KINDS_EXAMINED_MAX)]
+    async def stats_by_kind(self, most: int, ready_most: int) -> dict[str, Stats]:
+        limits = [number(ready_most), number(most)]
         params = [text(self._queue), *limits, self._database.now()]
         rows = await self._database.rows("stats_by_kind", params, safe=True)
         capped: set[State] = {STATES[row[1]] for row in rows if row[4]}

@@ -354,8 +354,10 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def stats(self, most: int = COUNTED_MAX) -> Stats:
         return await self._pages.stats(most)
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        return await self._pages.stats_by_kind()
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
+        return await self._pages.stats_by_kind(most, ready_most or most)
 
     async def _page(self, chosen: JobFilter) -> JobPage:
         return await self._pages.page(chosen)

@@ -135,8 +135,10 @@ class RedisQueue(Queue):
     async def stats(self, most: int = COUNTED_MAX) -> Stats:
         return await self._store.stats(self.clock.imposed())
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        return await self._store.stats_by_kind(self.clock.imposed())
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
+        return await self._store.stats_by_kind(self.clock.imposed(), most)
 
     async def _find(self, job_id: str) -> JobInfo | None:
         return await self._store.get(job_id, self.clock.imposed())

@@ -54,7 +54,7 @@ from pollwise.queues.redis.notes import RedisNotes, time_text
 from pollwise.queues.unique import check_twin, first_places
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import (
-    KINDS_EXAMINED_MAX,
+    COUNTED_MAX,
     LISTED_AT_ONCE,
     JobFilter,
     JobPage,
@@ -271,8 +271,8 @@ class RedisStore:
         *counts, age = await self._run("stats", time_text(now))
         return Stats.of(dict(zip(STATES, counts, strict=True)), float(age) if age else None)
 
-    async def stats_by_kind(self, now: float | None) -> dict[str, Stats]:
-        answer = await self._run("stats", time_text(now), KINDS_EXAMINED_MAX)
+    async def stats_by_kind(self, now: float | None, most: int) -> dict[str, Stats]:
+        answer = await self._run("stats", time_text(now), min(most, COUNTED_MAX))
         time, incomplete = float(answer[0]), answer[1].decode()
         capped: set[State] = {STATES[int(code)] for code in incomplete}
         rows = [

@@ -9,9 +9,7 @@ from typing import Any
 
 from pollwise.queues.record import info_from, shares, sources_of, stats_from
 from pollwise.queues.views import (
-    COUNTED_MAX,
     EXAMINED_MAX,
-    KINDS_EXAMINED_MAX,
     NAMES_MAX,
     JobFilter,
     JobPage,
@@ -92,24 +90,26 @@ class SqlitePages:
         oldest = min([first for first in (*firsts, due) if first is not None], default=None)
         return stats_from(counts, None if oldest is None else max(now - oldest, 0.0), most)
 
-    def stats_by_kind(self, now: float) -> dict[str, Stats]:
+    def stats_by_kind(self, now: float, most: int, ready_most: int) -> dict[str, Stats]:
         rows: list[tuple[str, int, int, float | None]] = []
         capped: set[State] = set()
         with snapshot(self._connect()):
+            whole = self._rows(self._sql["stats"], now=now, most=most + 1)
             firsts = self._rows(self._sql["firsts"], most=FIRSTS_MAX)
-            each_most = max(COUNTED_MAX // max(len(firsts) // 2, 1), 100)
+            [(each_most,)] = self._rows(self._sql["count_ready"], most=ready_most + 1)
+            if each_most > ready_most:  # else each kind is counted wholly
+                each_most = max(ready_most // max(len(firsts) // 2, 1), 100)
             for kind, first in firsts:
                 [(count,)] = self._rows(self._sql["count_kind"], kind=kind, most=each_most + 1)
                 rows.append((kind, 0, min(count, each_most), max(now - first, 0.0)))
                 if count > each_most:
                     capped.add("ready")
-            whole = self._rows(self._sql["stats"], now=now, most=KINDS_EXAMINED_MAX + 1)
-            for part in self._counted_parts(now, whole, capped):
+            for part in self._counted_parts(now, whole, most, capped):
                 rows += part
         return stats_of_kinds(rows, capped)
 
     def _counted_parts(
-        self, now: float, whole: list[tuple[Any, ...]], capped: set[State]
+        self, now: float, whole: list[tuple[Any, ...]], most: int, capped: set[State]
     ) -> Iterator[list[tuple[str, int, int, float | None]]]:
         """Counts by kind of what is not ready; adds the states that are not counted to the end."""
         overdue, delayed, leased, blocked, *ended = [row[1] or 0 for row in whole[1:]]
@@ -121,16 +121,14 @@ class SqlitePages:
         ]
         for code, size in enumerate(ended, STATES.index("dead")):
             parts.append(("count_ended", {"state": code}, size, (STATES[code],)))
-        sizes = shares([size for _, _, size, _ in parts], KINDS_EXAMINED_MAX)
-        for (name, values, size, states), most in zip(parts, sizes, strict=True):
-            if most < size:
+        sizes = shares([size for _, _, size, _ in parts], most)
+        for (name, values, size, states), share in zip(parts, sizes, strict=True):
+            if share < size:
                 capped.update(states)
-            if most:
+            if share:
                 source = self._sql["count_kinds"].replace("{source}", self._sql[name])
-                yield [
-                    (kind, code, count, max(now - first, 0.0))
-                    for kind, code, count, first in self._rows(source, now=now, most=most, **values)
-                ]
+                counted = self._rows(source, now=now, most=share, **values)
+                yield [(*row, max(now - first, 0.0)) for *row, first in counted]
         if scanned:
             capped.update(("delayed", "leased") if whole[2][2] else ())
             capped.update(("blocked",) if whole[4][2] else ())

@@ -247,6 +247,12 @@ SELECT min(run_at) FROM (
     WHERE queue = :queue AND state IN (1, 3) AND since <= :now ORDER BY since LIMIT :most
 );
 
+-- name: count_ready
+SELECT count(*) FROM (
+    SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_ready
+    WHERE queue = :queue AND state = 0 LIMIT :most
+);
+
 -- name: count_kind
 SELECT count(*) FROM (
     SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_ready

@@ -271,8 +271,10 @@ class SqliteStore(SqliteFile):
     def stats(self, now: float, most: int = COUNTED_MAX) -> Stats:
         return self._pages.stats(now, most)
 
-    def stats_by_kind(self, now: float) -> dict[str, Stats]:
-        return self._pages.stats_by_kind(now)
+    def stats_by_kind(
+        self, now: float, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
+        return self._pages.stats_by_kind(now, most, ready_most or most)
 
     def page(self, now: float, chosen: JobFilter) -> JobPage:
         return self._pages.page(now, chosen)

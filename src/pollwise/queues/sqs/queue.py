@@ -333,7 +333,9 @@ class SqsQueue(Queue):
         dead = await self._dead.count()
         return Stats(ready, delayed, 0, leased, dead, 0, 0, None)
 
-    async def stats_by_kind(self) -> dict[str, Stats]:
+    async def stats_by_kind(
+        self, most: int = COUNTED_MAX, ready_most: int | None = None
+    ) -> dict[str, Stats]:
         raise self._no_views("count jobs by kind")
 
     async def _find(self, job_id: str) -> JobInfo | None:

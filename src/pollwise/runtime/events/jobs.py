@@ -199,3 +199,21 @@ class QueueMeasured(Event):
     paused: tuple[str, ...]
     pauses_known: bool
     workers: int | None
+
+
+@event
+class QueueGone(Event):
+    """A queue that an exporter measured is not in its store any more."""
+
+
+@event
+class QueuesLeftOut(Event):
+    """A store has more queues than an exporter measures.
+
+    names: those that are not measured, at most as many as are measured. count: how many they are.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+
+    names: tuple[str, ...]
+    count: int

@@ -345,6 +345,17 @@ async def check_counts_agree_with_lists(bench: Bench) -> None:
         count, right = getattr(few, state), states[state]
         fits = count <= right if state in few.capped else count == right
         expect(fits, f"counted up to 2, {count} of {right} jobs are {state}")
+    by_kind = await queue.stats_by_kind(2, 1000)
+    equal(
+        {kind for kind in by_kind if by_kind[kind].ready},
+        {kind for kind, state in kinds if state == "ready"},
+        "the kinds with ready jobs",
+    )
+    for kind, stats in by_kind.items():
+        for state in STATES:
+            count, right = getattr(stats, state), kinds[kind, state]
+            fits = count <= right if state in stats.capped else count == right
+            expect(fits, f"by kind up to 2, {count} of {right} {kind} jobs are {state}")
     expect(queue.name in await queue.names(), f"{queue.name!r} is not among the names")
 
 

@@ -21,11 +21,12 @@ PAGE = wire.FILTER
 
 async def stats(queue: Queue, request: Request, *_: object) -> Any:
     by = request.query_params.get("by")
+    most = _most(request.query_params.get("most"))
     if by is None:
-        return (await queue.stats(_most(request.query_params.get("most")))).to_value()
+        return (await queue.stats(most)).to_value()
     if by != "kind":
         raise ConfigError(f"by = {by[:40]!r} must be 'kind', or left out")
-    kinds = await queue.stats_by_kind()
+    kinds = await queue.stats_by_kind(most)
     return {"kinds": {kind: counts.to_value() for kind, counts in kinds.items()}}
 
 

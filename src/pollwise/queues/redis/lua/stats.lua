@@ -41,9 +41,13 @@ if most then
     end
     left = left - #ids
     if size > #ids then incomplete = incomplete .. STATE[name] end
+    local waits = name == 'delayed' or name == 'leased'
+    if waits and call('ZCOUNT', KEY[name], '-inf', now) > #ids then
+      incomplete = incomplete .. STATE.ready
+    end
     for _, job in ipairs(load(ids)) do
       if job then
-        local over = (name == 'delayed' or name == 'leased') and job.since <= now
+        local over = waits and job.since <= now
         count(names(job).kind, over and STATE.ready or job.state, 1, job.run_at)
       end
     end
