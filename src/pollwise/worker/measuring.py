@@ -2,8 +2,8 @@
 
 A measurement reads a bounded number of jobs: `Queue.measured_max` that are ready, from an index,
 and EXAMINED_BY_KIND others. If a state has more jobs, those that were not counted by kind are
-counted without their kind, and are in the kind OTHER. The number of kinds is bounded too, because each is
-many series.
+counted without their kind, and are in the kind OTHER. The number of kinds is bounded too, because
+each is many series.
 """
 
 from __future__ import annotations
