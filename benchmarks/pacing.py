@@ -28,6 +28,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 
 from benchmarks import common  # noqa: E402 - see there
+from benchmarks.pacing_sections import promises  # noqa: E402
 from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
 from pollwise.lab.replay import limits  # noqa: E402
 from pollwise.lab.replay.base import Replay, Situation, Trace  # noqa: E402
@@ -75,7 +76,10 @@ def load(folder: Path | None, events: int) -> list[Trace]:
     if folder is None:
         found = [synthetic.workload(name, seed=SEED) for name in synthetic.WORKLOADS]
     else:
-        paths = sorted(p for p in folder.iterdir() if p.suffix in {".gz", ".csv", ".ndjson"})
+        kinds = {".gz", ".csv", ".ndjson"}  # a file of durations is no trace
+        paths = sorted(
+            p for p in folder.iterdir() if p.suffix in kinds and "durations" not in p.name
+        )
         found = [traces.read(path, name=path.name.split(".")[0]) for path in paths]
     return [cut(off_the_grid(trace), events) for trace in found]
 
@@ -242,41 +246,6 @@ def show(rows: list[common.Plain]) -> None:
 
 
 EQUAL = "equal polls: mean, p95, max"
-BUDGET_WINDOW = 6 * 3600.0
-
-
-def budget(quick: bool) -> tuple[float, float]:
-    """The largest miss of a budget over 6 hours of steady traffic, and the most in a burst."""
-    hours = 24 if quick else 48
-    steady = synthetic.workload("steady", seed=SEED, hours=hours)
-    crowd = synthetic.workload("flash-crowd", seed=SEED, hours=hours)
-    wanted = steady.rate * 3600 / 3
-    strategy = Worth.budget(polls_per_hour=wanted, max_interval="1h")
-    misses = [abs(share - 1) for share in windows(strategy, steady, wanted)]
-    return max(misses), max(windows(strategy, crowd, wanted))
-
-
-def windows(strategy: Strategy, trace: Trace, wanted: float) -> list[float]:
-    """Polls over budget in each 6 hours of a replay, every quarter of an hour, once settled."""
-    done = replay(trace, strategy, SEEING, keep_polls=True)
-    assert done.poll_times is not None
-    starts = np.arange(3600.0, trace.span - BUDGET_WINDOW, 900.0)
-    ends = np.searchsorted(done.poll_times, starts + BUDGET_WINDOW)
-    counts = ends - np.searchsorted(done.poll_times, starts)
-    return [float(count) / (wanted * BUDGET_WINDOW / 3600) for count in counts]
-
-
-def latency(found: list[Trace]) -> list[tuple[str, float, bool]]:
-    """The p95 that `Worth.latency(p95=2s)` reaches on each trace; False where it cannot matter.
-
-    A poll that finds one item at a time has nothing to gain from waiting for others, and traffic
-    sparser than one item in 2 s costs more polls than items; it is reached there all the same.
-    """
-    rows = []
-    for trace in found:
-        done = replay(trace, Worth.latency(p95="2s"), SEEING)
-        rows.append((trace.name, done.wait(0.95), 1.6 <= done.wait(0.95) <= 2.1))
-    return rows
 
 
 def draw(rows: list[common.Plain], path: Path) -> None:
@@ -310,15 +279,6 @@ def goals(rows: list[common.Plain], quick: bool, found: list[Trace]) -> list[com
     seeing, blind = [r["worth"] for r in rows], [r["worth blind"] for r in rows]
     behind = [r["worth"] / r["best tuned"] for r in rows]
     decisions = [r["microseconds a decision"] for r in rows]
-    miss, burst = budget(quick)
-    common.heading("Worth.budget")
-    print(f"largest miss over any 6 h of steady traffic {miss:.1%}; most in a burst {burst:.2f}")
-    reached = latency(found)
-    common.heading("Worth.latency(p95=2s)")
-    common.table(
-        ("trace", "p95", "in 1.6 to 2.1 s"),
-        [(name, f"{p95:.2f} s", "yes" if ok else "no") for name, p95, ok in reached],
-    )
     return [
         common.Goal("Worth, geomean of best fixed", geomean(seeing), 0.76, "×"),
         common.Goal("Worth, worst case", max(seeing), 1.03, "×"),
@@ -327,9 +287,7 @@ def goals(rows: list[common.Plain], quick: bool, found: list[Trace]) -> list[com
         common.Goal("Worth over best tuned rival, geomean", geomean(behind), 0.95, "×"),
         common.Goal("Worth over best tuned rival, worst", max(behind), 1.05, "×"),
         common.Goal("a decision, mean", sum(decisions) / len(decisions), 20.0, "µs"),
-        common.Goal("budget, largest miss in 6 h", miss, 0.05, "share"),
-        common.Goal("budget, most in a burst", burst, 1.2, "×"),
-        common.Goal("p95 goal, traces in range", sum(r[2] for r in reached), len(found), "", True),
+        *promises.goals(found, quick),
     ]
 
 

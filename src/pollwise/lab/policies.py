@@ -18,7 +18,7 @@ from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.ewma import Ewma
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
-from pollwise.core.strategies.worth import Worth
+from pollwise.core.strategies.worth import GOALS, Worth
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.settings import STRATEGIES
@@ -35,7 +35,7 @@ DIGITS = 2
 _ENDS = ("min_interval", "max_interval")
 _PLAIN = {"fixed": ("interval",), "worth": ()}
 # Goals that Worth can have instead of costs.
-_GOALS = {"polls_per_hour", "dollars_per_month", "price", "mean_wait", "p95_wait"}
+_GOALS = {key for keys in GOALS[1:] for key in keys}
 # Where Ewma's intervals lie between the shortest and the longest, by its defaults.
 _CLASSES = {"low_interval": 14 / 19, "medium_interval": 9 / 19, "high_interval": 4 / 19}
 

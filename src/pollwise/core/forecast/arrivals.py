@@ -104,14 +104,19 @@ class Regimes:
         self._due -= 1
         if self._due <= 0:
             self._settle(JUMPS * LASTING * interval)
-        belief, usual = self._belief, self._usual
-        now = sum(map(mul, belief, self._rates))
-        distance = sum(map(mul, belief, self._far)) + TINY
-        fade = sum(map(mul, belief, self._ways)) / (1.5 * distance)
+        now, usual, leaving = self.ahead()
+        fade = leaving / 1.5
         rate = now
         for _ in range(3):
             rate = usual + (now - usual) / (1.0 + fade * sqrt(2.0 * price / rate))
         return now, rate
+
+    def ahead(self) -> tuple[float, float, float]:
+        """The current rate, the usual one, and how fast the first moves to the second."""
+        belief = self._belief
+        now = sum(map(mul, belief, self._rates))
+        distance = sum(map(mul, belief, self._far)) + TINY
+        return now, self._usual, sum(map(mul, belief, self._ways)) / distance
 
     def _settle(self, prior: float) -> None:
         """Compute what follows from the counts; they change slowly, so not at every poll.
@@ -189,7 +194,7 @@ class Rhythm:
     ) -> float:
         """How long until the expected waiting costs `price`; may stop at `max_interval`."""
         seen, forecast = self._seen, self._forecast
-        held = SHRINK * max(1.0, sqrt(2.0 * price * rate))
+        held = _held(price, rate)
         n = bisect_right(_EDGES, max(least, since))
         start = expected = 0.0
         while True:
@@ -203,7 +208,18 @@ class Rhythm:
             start += length
             n += 1
 
+    def factor(self, since: float, price: float, rate: float, least: float) -> float:
+        """Items seen ÷ items forecast, `since` seconds after the last item."""
+        held = _held(price, rate)
+        n = bisect_right(_EDGES, max(least, since))
+        return (self._seen[n] + held) / (self._forecast[n] + held)
+
     def fade(self, left: float) -> None:
         """Keep only this share of what was learned."""
         self._seen = [left * each for each in self._seen]
         self._forecast = [left * each for each in self._forecast]
+
+
+def _held(price: float, rate: float) -> float:
+    """How many items hold the ratio of a bin at 1: at least those of one pause."""
+    return SHRINK * max(1.0, sqrt(2.0 * price * rate))

@@ -105,6 +105,12 @@ class Cycle:
             start += length
             place = n + 1.0
 
+    def factor(self, at: float, price: float, rate: float) -> float:
+        """Items seen ÷ items forecast at the phase of `at`."""
+        held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
+        phase = math.floor((at - self._tick) * PHASES / self._period + 0.5) % PHASES
+        return (self._seen[phase] + held) / (self._forecast[phase] + held)
+
     def fade(self, left: float) -> None:
         """Keep only this share of what was learned about the phases."""
         self._seen = [left * each for each in self._seen]

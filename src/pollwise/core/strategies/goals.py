@@ -1,58 +1,100 @@
-"""The goals of `Worth`: a price ratio, or a controller that steers it to a budget or a latency.
+"""The goals of `Worth`: a price, a budget of polls, or a latency.
 
-`Worth` needs one number: how many item-seconds of waiting a poll is worth. Prices give it directly.
-For a budget or a latency target it is steered: it starts at the ratio that fits steady traffic,
-goes up when polls exceed the budget (or items wait too little), and down when they do not. Each
-goal counts, in polls or in items, how far it is ahead of its target, and steers by that balance:
-while the balance stays bounded, the target is met in the long run.
+A price says how many item-seconds of waiting a poll is worth. For a budget or a mean wait, the
+price that meets it is computed from what earlier prices gave: with a price c, the mean wait grows
+as √c and the number of polls falls as 1/√c, whatever the traffic. A balance counts how far the goal
+is ahead of its target; the price leans towards what keeps the balance even. A budget of polls is
+also a limit: savings that are used up lengthen the pause. A mean wait never takes more polls than
+the fixed interval with that mean wait.
+
+For a 95th percentile no price is right: an item is late or it is not. So the goal is a budget of
+late items. To put a poll off makes as many more items late as arrive meanwhile, so it pays where
+least arrives. Every item gets a score, the rate that was forecast for the moment it arrived. The
+items with the lowest scores, one in twenty, may be late: the next poll is due as soon as the
+forecast rate, as long ago as the target, reaches the threshold between them and the others.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-#: Steering multiplies the price ratio by at most this power of e, up or down.
-STEER_MAX = 6.0
-#: Budget: how many hours of polls the balance may fall below zero, and how many it may save.
-OVERDRAFT, SAVINGS = 0.1, 0.1
-#: How far an hour's polls move the logarithm of the price ratio: while they are in the balance, and
-#: permanently.
-GAIN, DRIFT = 10.0, 2.0
-#: A smaller budget is steered as if it were this large, so that a single poll matters little.
-HOUR_MIN = 20.0
-#: Latency: how far one item that is late, or early, by as much as the target moves it; and for p95,
-#: how far one that is late at all does.
-MEAN_GAIN = 1.0 / 200.0
-P95_GAIN = 1.0 / 50.0
-#: The p95 goal aims a little below its target, so that the target is met.
-P95_AIM = 0.95
+#: How long a goal remembers, in seconds: some days, because traffic has a daily rhythm.
+MEMORY_SECONDS = 3 * 86400.0
 #: Targets are clamped to these limits.
 SECONDS_MAX = 1e9
 PER_HOUR_MIN, PER_HOUR_MAX = 1e-6, 1e9
+
+#: Mean wait: how many items it remembers; how far a balance of all items moves the logarithm of
+#: the price, and the most.
+ITEMS_REMEMBERED = 5000.0
+MEAN_LEAN, MEAN_LEAN_MAX = 4.0, 4.0
+#: How many more polls than a fixed interval it may make: at the start, and the most.
+CREDIT, CREDIT_MAX = 30.0, 20_000.0
+#: That fixed interval, in mean waits: a little below 2, and no whole number, so that it does not
+#: meet batches at whole seconds at the same place each time.
+FIXED = 1.973
+#: Budget: how many periods it remembers, and how many polls a period counts at least.
+PERIODS = 2.0
+PERIOD_POLLS = 50.0
+#: The fewest polls that may be saved; the share of the savings that is aimed at, and how far full
+#: savings move the logarithm of the price.
+SAVED_MIN = 2.0
+LEVEL = 0.5
+SAVED_LEAN = 2.0
+#: The savings at the start, as a share.
+FIRST = 0.1
+#: The most that a pause made longer counts, in polls that were not made.
+FACTOR_MAX = 5.0
+
+#: Late items: the share that is aimed at, a little below one in twenty.
+LATE = 0.048
+#: The bins of scores: how many for each doubling of the rate, and the exponent of the first.
+BINS, LOWEST = 8, -40
+DOUBLINGS = 64
+#: From this many items on, the threshold is used.
+SCORES_MIN = 20.0
+#: How far the balance, as a share of all late items that were allowed, moves the logarithm of the
+#: share that is late: if it is below the reserve, and if it is above.
+RESERVE = 0.05
+LEAN_BELOW, LEAN_ABOVE = 12.0, 1.0
+LEAN_BELOW_MAX, LEAN_ABOVE_MAX = 3.0, 1.0
+#: How many items may be late because of one pause: this many, and a share of the balance. Below
+#: zero, the number falls to none when the debt is this share of what was allowed.
+RISK, RISK_SHARE = 1.0, 0.1
+DEBT_SHARE, DEBT = 0.05, 3.0
+#: The search for the end of a pause: its first step, as a share of the target, and their growth.
+STEP, GROWTH = 0.1, 1.4
+THRESHOLD_EVERY = 8
 
 
 class Goal(ABC):
     """Decides what a poll is worth, in item-seconds of waiting."""
 
-    steer = 0.0
-
     @abstractmethod
     def price(self, rate: float) -> float:
         """The item-seconds that are worth a poll, if items come at `rate` in the long run."""
 
-    def polled(self, span: float) -> None:  # noqa: B027, optional
-        """Take into account a poll, `span` seconds after the one before."""
+    def polled(self, at: float, span: float, price: float) -> None:  # noqa: B027, optional
+        """Take into account a poll at `at`, `span` seconds after the one before."""
 
-    def waited(self, waits: Sequence[float], weight: float) -> None:  # noqa: B027
-        """Take into account the waits of items, each with this weight."""
+    def waited(self, waits: Sequence[float], found: int, price: float) -> None:  # noqa: B027
+        """Take into account how long items waited, after a pause at this price."""
 
-    def spread(self, found: float, span: float) -> None:  # noqa: B027
+    def spread(self, found: int, span: float, price: float) -> None:  # noqa: B027
         """Take into account items that came in `span` seconds at unknown times: evenly."""
 
-    def soonest(self) -> float:
+    def soonest(self, at: float) -> float:
         """The minimum length of the next pause."""
+        return 0.0
+
+    def delayed(self, factor: float) -> None:  # noqa: B027
+        """Take into account that `soonest` made a pause longer by this factor."""
+
+    @property
+    def lean(self) -> float:
+        """How far the goal leans to fewer polls (above 0) or more (below 0)."""
         return 0.0
 
 
@@ -66,71 +108,173 @@ class PriceGoal(Goal):
         return self._ratio
 
 
-class SteeredGoal(Goal):
-    """A price ratio that is steered around what `interval` would need in steady traffic."""
+class BudgetGoal(Goal):
+    """A number of polls in each period.
 
-    def __init__(self, interval: float) -> None:
-        interval = min(interval, SECONDS_MAX)
-        self._half_square = 0.5 * interval * interval
+    saved: how many of them may be saved for later, as a share. No time has more polls than its
+        budget and the savings.
+    """
+
+    def __init__(self, per_hour: float, period: float, saved: float) -> None:
+        per_hour = max(PER_HOUR_MIN, min(per_hour, PER_HOUR_MAX))
+        self._per_second = per_hour / 3600.0
+        self._memory = PERIODS * max(period, PERIOD_POLLS / self._per_second)
+        self._saved_max = max(saved * period * self._per_second, SAVED_MIN)
+        self._saved = FIRST * self._saved_max
+        # Ten polls are assumed, of a source with one item in each interval.
+        self._time = 10.0 / self._per_second
+        self._roots = 10.0 * math.sqrt(0.5 / self._per_second)  # of the prices of all polls
 
     def price(self, rate: float) -> float:
-        return rate * self._half_square * math.exp(self.steer)
+        root = self._roots / (self._time * self._per_second)
+        return root * root * math.exp(self.lean)
+
+    @property
+    def lean(self) -> float:
+        return SAVED_LEAN * (LEVEL - self._saved / self._saved_max)
+
+    def polled(self, at: float, span: float, price: float) -> None:
+        left = math.exp(-span / self._memory)
+        self._time = left * self._time + span
+        self._roots = left * self._roots + math.sqrt(price)
+        saved = self._saved + span * self._per_second - 1.0
+        self._saved = max(min(saved, self._saved_max), -1.0)
+
+    def soonest(self, at: float) -> float:
+        return max(1.0 - self._saved, 0.0) / self._per_second
+
+    def delayed(self, factor: float) -> None:
+        """Take into account that the budget made a pause longer by this factor."""
+        price = self.price(0.0)
+        self._roots += (min(factor, FACTOR_MAX) - 1.0) * math.sqrt(price)
 
 
-class BudgetGoal(SteeredGoal):
-    """A number of polls an hour."""
-
-    def __init__(self, per_hour: float) -> None:
-        per_hour = max(PER_HOUR_MIN, min(per_hour, PER_HOUR_MAX))
-        super().__init__(3600.0 / per_hour)
-        self._per_second = per_hour / 3600.0
-        self._hour = max(per_hour, HOUR_MIN)
-        self._balance = 0.0  # hours of polls saved; old ones expire
-        self._trend = 0.0  # of the price ratio, over all polls
-
-    def polled(self, span: float) -> None:
-        unspent = (span * self._per_second - 1.0) / self._hour
-        self._trend = _within(self._trend - DRIFT * unspent, STEER_MAX)
-        self._balance = min(self._balance + unspent, SAVINGS)
-        self.steer = _within(self._trend - GAIN * self._balance, STEER_MAX)
-
-    def soonest(self) -> float:
-        return (1.0 - (OVERDRAFT + self._balance) * self._hour) / self._per_second
-
-
-class MeanWaitGoal(SteeredGoal):
+class MeanWaitGoal(Goal):
     """A mean wait of all items, in seconds."""
 
     def __init__(self, mean: float) -> None:
-        super().__init__(2.0 * mean)
-        self._mean = mean
+        self._mean = min(mean, SECONDS_MAX)
+        # One item is assumed, at a rate of one in twice the mean.
+        self._items = 1.0
+        self._scaled = math.sqrt(self._mean)  # waits, over the roots of their prices
+        self._balance = 0.0  # in mean waits
+        self._fixed = FIXED * self._mean
+        self._credit = CREDIT  # polls that a fixed interval would have made, and this goal did not
 
-    def waited(self, waits: Sequence[float], weight: float) -> None:
-        self._count(weight * (len(waits) - sum(waits) / self._mean))
+    def price(self, rate: float) -> float:
+        root = self._mean * self._items / self._scaled
+        return root * root * math.exp(self.lean)
 
-    def spread(self, found: float, span: float) -> None:
-        self._count(found * (1.0 - 0.5 * span / self._mean))
+    @property
+    def lean(self) -> float:
+        return _within(MEAN_LEAN * self._balance / (self._items + 20.0), MEAN_LEAN_MAX)
 
-    def _count(self, ahead: float) -> None:
-        self.steer = _within(self.steer + MEAN_GAIN * ahead, STEER_MAX)
+    def polled(self, at: float, span: float, price: float) -> None:
+        self._credit = min(self._credit + span / self._fixed - 1.0, CREDIT_MAX)
+
+    def soonest(self, at: float) -> float:
+        return self._fixed if self._credit < 0.0 else 0.0
+
+    def waited(self, waits: Sequence[float], found: int, price: float) -> None:
+        self._count(found, sum(waits) * found / len(waits), price)
+
+    def spread(self, found: int, span: float, price: float) -> None:
+        self._count(found, 0.5 * span * found, price)
+
+    def _count(self, found: int, total: float, price: float) -> None:
+        total = max(0.0, min(total, SECONDS_MAX * found))
+        left = math.exp(-found / ITEMS_REMEMBERED)
+        self._items = left * self._items + found
+        self._scaled = left * self._scaled + total / math.sqrt(price)
+        self._balance = left * self._balance + found - total / self._mean
 
 
-class P95WaitGoal(SteeredGoal):
+class P95WaitGoal(Goal):
     """A wait in seconds that all but one item in twenty stay below."""
 
     def __init__(self, p95: float) -> None:
-        super().__init__(p95 / 0.95)
-        self._limit = p95 * P95_AIM
+        self._limit = min(p95, SECONDS_MAX)
+        self._scores = [0.0] * (BINS * DOUBLINGS)  # items by the rate forecast for their moment
+        self._items = 0.0
+        self._balance = 0.0  # late items that are left
+        self._threshold = math.inf
+        self._due = 0
+        self._unfaded = 0.0
 
-    def waited(self, waits: Sequence[float], weight: float) -> None:
-        late = sum(wait > self._limit for wait in waits)
-        self._count(weight * (0.05 * len(waits) - late))
+    def price(self, rate: float) -> float:
+        return 0.5 * rate * self._limit * self._limit
 
-    def spread(self, found: float, span: float) -> None:
-        self._count(found * (0.05 - max(1.0 - self._limit / span, 0.0)))
+    @property
+    def lean(self) -> float:
+        ahead = self._balance / (LATE * self._items + 5.0) - RESERVE
+        if ahead < 0.0:
+            return max(LEAN_BELOW * ahead, -LEAN_BELOW_MAX)
+        return min(LEAN_ABOVE * ahead, LEAN_ABOVE_MAX)
 
-    def _count(self, ahead: float) -> None:
-        self.steer = _within(self.steer + P95_GAIN * ahead, STEER_MAX)
+    def polled(self, at: float, span: float, price: float) -> None:
+        self._unfaded += span
+
+    def waited(self, waits: Sequence[float], found: int, price: float) -> None:
+        late = sum(map(self._limit.__lt__, waits))
+        self._count(found, found * late / len(waits))
+
+    def spread(self, found: int, span: float, price: float) -> None:
+        self._count(found, found * max(1.0 - self._limit / span, 0.0))
+
+    def _count(self, found: int, late: float) -> None:
+        self._items += found
+        self._balance = min(self._balance + LATE * found - late, LATE * self._items + 1.0)
+
+    def score(self, rates: Sequence[float], weight: float) -> None:
+        """Take into account the rates that were forecast for the moments of items."""
+        for rate in rates:
+            place = math.floor(BINS * (math.log2(rate) - LOWEST)) if rate > 0.0 else 0
+            self._scores[max(0, min(place, len(self._scores) - 1))] += weight
+
+    def pause(self, rate_ahead: Callable[[float], float], longest: float) -> float:
+        """How long to pause, if `rate_ahead(s)` is forecast for s seconds from now."""
+        self._due -= 1
+        if self._due <= 0:
+            self._due = THRESHOLD_EVERY
+            self._settle()
+        threshold, risk = self._threshold, self._risk()
+        put_off, step = 0.0, STEP * self._limit
+        longest -= self._limit
+        while put_off < longest:
+            rate = rate_ahead(put_off)
+            if rate >= threshold:
+                break
+            if rate * step >= risk:
+                put_off += risk / rate
+                break
+            risk -= rate * step
+            put_off += step
+            step *= GROWTH
+        return self._limit + min(put_off, max(longest, 0.0))
+
+    def _risk(self) -> float:
+        if self._balance > 0.0:
+            return RISK + RISK_SHARE * self._balance
+        return RISK * max(0.0, 1.0 + self._balance / (DEBT_SHARE * LATE * self._items + DEBT))
+
+    def _settle(self) -> None:
+        """Forget a little, and find the threshold again."""
+        left = math.exp(-self._unfaded / MEMORY_SECONDS)
+        self._unfaded = 0.0
+        self._items *= left
+        self._balance *= left
+        self._scores = scores = [left * each for each in self._scores]
+        total = sum(scores)
+        if total < SCORES_MIN:
+            self._threshold = math.inf
+            return
+        wanted = min(LATE * math.exp(self.lean), 1.0) * total
+        place, last = 0, len(scores) - 1
+        while place < last and scores[place] < wanted:
+            wanted -= scores[place]
+            place += 1
+        share = min(wanted / scores[place], 1.0) if scores[place] else 0.0
+        self._threshold = 2.0 ** ((place + share) / BINS + LOWEST)
 
 
 def _within(value: float, limit: float) -> float:

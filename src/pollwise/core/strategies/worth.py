@@ -14,8 +14,11 @@ min_interval and grow with the silence.
 **Held polls.** While a server holds a poll, for g seconds on average, items do not wait. With T₀
 the pause without a hold, T = √(T₀² + g²) - g is cheapest.
 
+**Doubt.** The cost of the pauses is compared with what the best fixed interval for the long-run
+rate would have cost. Where no forecast helps, as with batches at random, pauses move towards it.
+
 `docs/why/worth.md` derives the rule, and says where it loses. The forecast is in
-`pollwise.core.forecast`; `pollwise.core.strategies.goals` steers c/w to a budget or a latency.
+`pollwise.core.forecast`; `pollwise.core.strategies.goals` finds c/w for a budget or a latency.
 """
 
 from __future__ import annotations
@@ -34,20 +37,30 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 
 MIN_INTERVAL, MAX_INTERVAL = "10ms", "60s"
-HOURS_PER_MONTH = 720.0  # 30 days, as price lists count
+HOUR, DAY, MONTH = 3600.0, 86400.0, 30 * 86400.0  # a month as price lists count
 #: The arguments that make each goal.
 GOALS = (
     ("poll_cost", "wait_cost"),
     ("polls_per_hour",),
+    ("polls_per_day",),
     ("dollars_per_month", "price"),
     ("mean_wait",),
     ("p95_wait",),
 )
+#: How much of a budget may be saved for later: only a little where every hour has its limit.
+SAVED_AN_HOUR, SAVED_A_DAY = 0.02, 0.5
+BUDGETS = ("polls_per_hour", "polls_per_day", "dollars_per_month")
 COUNTED_MAX = 1_000_000_000  # items in a poll; larger numbers count as this
 SPAN_MIN = 1e-6  # seconds; closer polls count as one
 AT_MAX = 1e12  # seconds; later times count as this
 PRICE_MIN, PRICE_MAX = 1e-15, 1e30  # item-seconds
 SAMPLED = 8  # waits per batch that are used
+#: The comparison with a fixed interval: how many polls it remembers, the costs that are assumed at
+#: the start (of the pacer's own pauses, and of fixed ones, in polls), and the excess of its own
+#: cost from which all pauses are fixed.
+COMPARED = 200.0
+OWN_COST, FIXED_COST = 38.8, 40.0
+EXCESS = 0.05
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -56,8 +69,9 @@ class Worth(Strategy):
 
     poll_cost: what one poll costs; give `wait_cost` as well, in the same currency.
     wait_cost: what it costs that one item waits one second.
-    polls_per_hour: a budget of polls; items wait as little as it allows.
-    dollars_per_month: a budget in money; give `price` as well.
+    polls_per_hour: a limit for every hour; items wait as little as it allows.
+    polls_per_day: a budget for every day; spent where it shortens the waiting most.
+    dollars_per_month: a budget in money, spent as `polls_per_day` is; give `price` as well.
     price: what one poll costs, in dollars.
     mean_wait: how long items should wait on average, with as few polls as possible.
     p95_wait: how long 95 of 100 items should wait at most.
@@ -69,6 +83,7 @@ class Worth(Strategy):
     poll_cost: float | None
     wait_cost: float | None
     polls_per_hour: float | None
+    polls_per_day: float | None
     dollars_per_month: float | None
     price: float | None
     mean_wait: float | None
@@ -85,6 +100,7 @@ class Worth(Strategy):
         poll_cost: float | None = None,
         wait_cost: float | None = None,
         polls_per_hour: float | None = None,
+        polls_per_day: float | None = None,
         dollars_per_month: float | None = None,
         price: float | None = None,
         mean_wait: Duration | None = None,
@@ -97,6 +113,7 @@ class Worth(Strategy):
             ("poll_cost", poll_cost, "what one poll costs"),
             ("wait_cost", wait_cost, "what it costs that one item waits one second"),
             ("polls_per_hour", polls_per_hour, "the budget"),
+            ("polls_per_day", polls_per_day, "the budget"),
             ("dollars_per_month", dollars_per_month, "the budget"),
             ("price", price, "what one poll costs, in dollars"),
         )
@@ -125,9 +142,10 @@ class Worth(Strategy):
 
     def _check_reach(self) -> None:
         """Check that min_interval and max_interval allow the goal."""
-        per_hour = self._polls_per_hour()
-        if per_hour is not None and per_hour * self.max_interval < 3600.0:
-            what = "polls_per_hour" if self.polls_per_hour else "dollars_per_month"
+        budget = self._budget()
+        if budget is not None and budget[0] * self.max_interval < HOUR:
+            per_hour = budget[0]
+            what = next(each for each in BUDGETS if getattr(self, each))
             raise ConfigError(
                 f"{what} = {getattr(self, what)!r} is {per_hour:g} polls an hour, but "
                 f"max_interval = {self.max_interval!r} alone makes {3600.0 / self.max_interval:g}; "
@@ -147,6 +165,7 @@ class Worth(Strategy):
         cls,
         *,
         polls_per_hour: float | None = None,
+        polls_per_day: float | None = None,
         dollars_per_month: float | None = None,
         price: float | None = None,
         min_interval: Duration = MIN_INTERVAL,
@@ -155,7 +174,8 @@ class Worth(Strategy):
     ) -> Worth:
         """As little waiting as a budget of polls, or of dollars at a price per poll, allows."""
         return cls(
-            polls_per_hour=polls_per_hour, dollars_per_month=dollars_per_month, price=price,
+            polls_per_hour=polls_per_hour, polls_per_day=polls_per_day,
+            dollars_per_month=dollars_per_month, price=price,
             min_interval=min_interval, max_interval=max_interval, hold=hold,
         )  # fmt: skip
 
@@ -175,18 +195,23 @@ class Worth(Strategy):
             hold=hold,
         )  # fmt: skip
 
-    def _polls_per_hour(self) -> float | None:
+    def _budget(self) -> tuple[float, float, float] | None:
+        """The polls an hour, the period of the budget in seconds, and how much may be saved."""
         if self.dollars_per_month is not None and self.price is not None:
-            return self.dollars_per_month / self.price / HOURS_PER_MONTH
-        return self.polls_per_hour
+            return self.dollars_per_month / self.price * HOUR / MONTH, DAY, SAVED_A_DAY
+        if self.polls_per_day is not None:
+            return self.polls_per_day * HOUR / DAY, DAY, SAVED_A_DAY
+        if self.polls_per_hour is not None:
+            return self.polls_per_hour, HOUR, SAVED_AN_HOUR
+        return None
 
     def goal(self) -> Goal:
         """A fresh goal, for one source."""
         if self.poll_cost is not None and self.wait_cost is not None:
             return PriceGoal(self.poll_cost / self.wait_cost)
-        per_hour = self._polls_per_hour()
-        if per_hour is not None:
-            return BudgetGoal(per_hour)
+        budget = self._budget()
+        if budget is not None:
+            return BudgetGoal(*budget)
         if self.mean_wait is not None:
             return MeanWaitGoal(self.mean_wait)
         return P95WaitGoal(self.p95_wait or 0.0)
@@ -205,7 +230,8 @@ class WorthPacer(Pacer):
         self._busy = False
         self._delay = strategy.min_interval
         self._interval = strategy.min_interval  # the best one for the long-run rate
-        self._price = 0.0  # item-seconds of waiting that are worth a poll
+        self._price = _limited(self._goal.price(1.0))  # item-seconds that are worth a poll
+        self._paid = self._price
         self._now = 0.0  # items per second, now
         self._rate = 0.0  # items per second, forecast
         self._last_at: float | None = None  # the last poll
@@ -213,6 +239,8 @@ class WorthPacer(Pacer):
         self._open = 0  # items since then, in polls that did not end the count
         self._item_at = 0.0  # the last item
         self._polls = 0
+        self._own_cost, self._fixed_cost = OWN_COST, FIXED_COST
+        self._decided = (0.0, 0.0, 0.0, 0.0)  # when, and the forecast from there
 
     def first(self) -> Pause:
         return Pause(self._delay, self._strategy.hold)
@@ -220,20 +248,24 @@ class WorthPacer(Pacer):
     def after(self, outcome: Outcome) -> Pause:
         if outcome.failed:
             return Pause(self._delay, self._strategy.hold)
-        at = max(-AT_MAX, min(outcome.at, AT_MAX))
+        at = max(-AT_MAX, min(float(outcome.at), AT_MAX))
         if self._last_at is None:  # it is unknown in what time these items came
             self._last_at = self._from = self._item_at = at
             return Pause(self._delay, self._strategy.hold)
-        self._goal.polled(at - self._last_at)
+        self._goal.polled(at, at - self._last_at, self._price)
         self._last_at = at
         before = self._delay
         self._open = min(self._open + outcome.found, COUNTED_MAX)
         if outcome.full or at - self._from < SPAN_MIN:
             delay = 0.5 * before
         else:
-            delay = self._before_a_hold(self._decide(at, outcome.waits))
-        delay = max(delay, self._goal.soonest())
-        self._delay = max(self._strategy.min_interval, min(delay, self._strategy.max_interval))
+            delay = self._before_a_hold(self._decide(at, _plain(outcome.waits)))
+        longer = max(delay, self._goal.soonest(at))
+        if longer > delay:
+            self._goal.delayed(longer / delay)
+        self._delay = max(self._strategy.min_interval, min(longer, self._strategy.max_interval))
+        # The price at which the pause would have been as long as it is.
+        self._paid = _limited(self._price * (self._delay / delay) ** 2)
         turn = _turn(before, self._delay)
         return Pause(self._delay, self._strategy.hold, turn, forecast=self._rate)
 
@@ -241,19 +273,50 @@ class WorthPacer(Pacer):
         """Learn from all items since the last decision, and decide how long to pause."""
         found, start = self._open, self._from
         self._from, self._open = at, 0
+        if self._rate:
+            self._compare(found, at - start, waits)
         self._learn(found, start, at, waits)
         self._regimes.observe(found, at - start)
         long_run = self._regimes.long_run
-        price = max(PRICE_MIN, min(self._goal.price(long_run), PRICE_MAX))
+        price = _limited(self._goal.price(long_run))
         self._price = price
         self._interval = math.sqrt(2.0 * price / long_run)
         self._now, self._rate = self._regimes.forecast(price, self._interval)
-        self._busy = self._rate >= long_run
+        self._busy = bool(self._rate >= long_run)
         self._fade()
+        if isinstance(self._goal, P95WaitGoal):
+            self._decided = (at, *self._regimes.ahead())
+            return self._goal.pause(self._rate_ahead, self._strategy.max_interval)
         if self._cycle.period:
-            return self._cycle.interval(price, self._rate, at)
-        return self._rhythms[self._busy].interval(
-            price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
+            own = self._cycle.interval(price, self._rate, at)
+        else:
+            own = self._rhythms[self._busy].interval(
+                price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
+            )
+        doubt = (self._own_cost / self._fixed_cost - 1.0) / EXCESS
+        return own if doubt <= 0.0 else own * (self._interval / own) ** min(doubt, 1.0)
+
+    def _compare(self, found: int, span: float, waits: Sequence[float]) -> None:
+        """Compare the cost of a pause with that of fixed intervals, in the price of a poll.
+
+        At random batches no forecast is better than none. Then pauses that follow it cost more
+        than fixed ones, and the pacer moves towards these.
+        """
+        waited = sum(waits) * found / len(waits) if waits and found else 0.5 * span * found
+        fixed = span / self._interval + 0.5 * found * self._interval / self._price
+        left = 1.0 - 1.0 / COMPARED
+        self._own_cost = left * self._own_cost + 1.0 + max(waited, 0.0) / self._price
+        self._fixed_cost = left * self._fixed_cost + fixed
+
+    def _rate_ahead(self, later: float) -> float:
+        """The rate that is forecast for the moment `later` seconds after the last decision."""
+        at, now, usual, leaving = self._decided
+        rate = usual + (now - usual) / (1.0 + leaving * later)
+        if self._cycle.period:
+            return rate * self._cycle.factor(at + later, self._price, self._rate)
+        since = at - self._item_at + later
+        return rate * self._rhythms[self._busy].factor(
+            since, self._price, self._rate, 0.5 * self._interval
         )
 
     def _before_a_hold(self, pause: float) -> float:
@@ -270,18 +333,20 @@ class WorthPacer(Pacer):
         times: Sequence[float] = ()
         weight = oldest = 0.0
         if waits and found:
+            self._goal.waited(waits, found, self._paid)
             waits, weight, newest, oldest = _sampled(waits, found)
-            self._goal.waited(waits, weight)
             times = [at - wait if wait < span else start for wait in waits]
             self._item_at = at - newest if newest < span else start
         elif found:
-            self._goal.spread(found, span)
+            self._goal.spread(found, span, self._paid)
             count = min(found, SAMPLED)
             times = [start + span * (n + 0.5) / count for n in range(count)]
             weight, newest = found / count, 0.5 * span / found
             self._item_at, oldest = at - newest, span - newest
         if not self._rate:
             return
+        if isinstance(self._goal, P95WaitGoal):
+            self._goal.score([self._rate_ahead(time - start) for time in times], weight)
         if self._cycle.period:
             self._cycle.learn(times, weight, self._rate, start, at)
         else:
@@ -310,8 +375,17 @@ class WorthPacer(Pacer):
             "usual_interval": self._interval,
             "period": self._cycle.period,
             "price_ratio": self._price,
-            "steer": self._goal.steer,
+            "lean": self._goal.lean,
         }
+
+
+def _limited(price: float) -> float:
+    return max(PRICE_MIN, min(price, PRICE_MAX))
+
+
+def _plain(waits: Sequence[float]) -> Sequence[float]:
+    """The waits as Python's floats: those of numpy are slow, and so are their comparisons."""
+    return waits if not waits or type(waits[0]) is float else [*map(float, waits)]
 
 
 def _sampled(waits: Sequence[float], found: int) -> tuple[Sequence[float], float, float, float]:
