@@ -88,6 +88,7 @@ class LabPage(LabAddress, View):
             "queue_hours": lab_form.QUEUE_HOURS,
             "files": files,
             "units": lab_form.UNITS,
+            "values": lab_form.VALUES,
             "prices": PRICES.values(),
             "own_price": form.price not in PRICES,
             "dated": DATED,
