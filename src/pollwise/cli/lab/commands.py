@@ -41,6 +41,7 @@ from pollwise.cli.queue.opening import with_queue
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.lab.prices import PRICES, price_named, wait_price
+from pollwise.lab.texts import amount, rate
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.queues.base import Queue
 from pollwise.runtime.redact import without_secrets
@@ -90,10 +91,10 @@ def stats(
     share = "cost if the rate were known, as a share of the best fixed interval's"
     rows = (
         ("arrivals", f"{facts['n']:,} in {short(facts['span'])}"),
-        ("rate", f"{facts['rate']:.4g} a second"),
-        ("gaps", f"longest {short(facts['longest_gap'])}, cv {facts['cv']:.3g}"),
+        ("rate", rate(facts["rate"])),
+        ("gaps", f"longest {short(facts['longest_gap'])}, cv {amount(facts['cv'])}"),
         ("burstiness", f"{facts['burstiness']:.2f}  (-1 regular, 0 random, 1 in bursts)"),
-        ("dispersion", f"{facts['dispersion']:.3g}  (1 random, more in bursts)"),
+        ("dispersion", f"{amount(facts['dispersion'])}  (1 random, more in bursts)"),
         ("headroom", f"{facts['headroom']:.2f}  ({share})"),
     )
     for name, text in rows:
