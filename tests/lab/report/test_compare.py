@@ -173,6 +173,10 @@ def test_a_capacity_is_heeded(trace: Trace) -> None:
     wide = compare(trace, [Fixed("10s")], PRICE, TERMS)
     narrow = compare(trace, [Fixed("10s")], PRICE, TERMS, capacity=1)
     assert narrow.lines[0].done.polls > wide.lines[0].done.polls
+    # The best fixed interval has the same capacity, so it is shorter, and never the dearer one.
+    assert narrow.limits[0].polls_an_hour > wide.limits[0].polls_an_hour
+    assert narrow.limits[0].dollars > wide.limits[0].dollars
+    assert narrow.limits[0].dollars <= min(line.dollars for line in narrow.swept) * 1.02
 
 
 def test_the_frontier_falls(made: Comparison) -> None:

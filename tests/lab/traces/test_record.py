@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 
 from pollwise import Adaptive, NewJob
@@ -13,14 +15,18 @@ from pollwise.errors import ConfigError, StoreUnavailable
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.traces.reading import read
 from pollwise.lab.traces.record import record
+from pollwise.outbox import Outbox
 from pollwise.outbox.records import KeySettlement, NewRecord
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.memory import MemoryOutboxStore
+from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import VirtualClock
+from tests.outbox.stores.benches import migrated
 from tests.support.kit import make_queue, virtually
+from tests.support.servers import Postgres
 
 
 async def put_at(queue: MemoryQueue | SqliteQueue, moments: list[float]) -> None:
@@ -229,6 +235,35 @@ def test_a_record_that_becomes_visible_late_is_not_missed(tmp_path: Path) -> Non
     virtually(main)
     ids = [line.split(",")[1] for line in (tmp_path / "t.csv").read_text().splitlines()[2:]]
     assert sorted(ids) == ["1", "2", "3", "4"]
+
+
+def test_a_transaction_of_postgres_that_ends_late(postgres: Postgres, tmp_path: Path) -> None:
+    dsn, path = migrated(postgres.dsn()), tmp_path / "t.csv"
+    name = f"late-{uuid.uuid4().hex}"
+
+    def recorded() -> int:
+        return len(path.read_text().splitlines()) - 2 if path.exists() else 0
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(60):
+            while recorded() < count:
+                await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        outbox = Outbox(dsn, name=name)
+        connect = psycopg.AsyncConnection.connect
+        async with PostgresOutboxStore(dsn, name) as store, await connect(dsn) as late:
+            await outbox.put(late, "order.placed", 1)  # it has the lower number
+            async with await connect(dsn) as soon:
+                await outbox.put(soon, "order.placed", 2)
+            recording = asyncio.ensure_future(record(store, path, every="10ms"))
+            await until(1)
+            await late.commit()
+            await until(2)
+            recording.cancel()
+
+    asyncio.run(main())
+    assert recorded() == 2
 
 
 def test_the_records_of_an_outbox_come_page_by_page(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ SWEPT_POLLS = 300_000
 #: Worth is tried at these multiples of the price of waiting, with at most this many polls.
 WORTH_FACTORS = (0.01, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
 WORTH_POLLS = 50_000
+#: With a capacity, the best fixed interval is the best of this many, up to the one without.
+NARROWED = 40
 #: Policies are near each other if their polls differ by no more than this factor.
 NEAR = 1.7
 FORMATS = (".html", ".png", ".svg")
@@ -261,7 +263,7 @@ def compare(
         trace, others, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
     )
     swept = [_line(each, done, terms) for each, done in zip(others, done_others, strict=True)]
-    return Comparison(trace, price, terms, lines, swept, _limits(trace, terms), situation)
+    return Comparison(trace, price, terms, lines, swept, _limits(trace, terms, capacity), situation)
 
 
 def _line(strategy: Strategy, done: Replay, terms: CostTerms) -> PolicyResult:
@@ -307,13 +309,26 @@ def _other_worths(polls: int, terms: CostTerms) -> list[Strategy]:
     ]
 
 
-def _limits(trace: Trace, terms: CostTerms) -> list[CostLimit]:
+def _best_fixed(trace: Trace, terms: CostTerms, capacity: int | None) -> tuple[Replay, float]:
+    """The replay of the cheapest fixed interval, and the interval."""
+    interval, _ = limits.best_fixed(trace.arrivals, terms.ratio, trace.span)
+    situation = Situation(capacity=capacity)
+    best = replay(trace, Fixed(interval), situation)
+    # A poll that finds only some of the items leaves the others to the next: shorter is better.
+    factors = [] if capacity is None else np.geomspace(1 / REACH, 1.0, NARROWED).tolist()
+    for shorter in [max(interval * factor, trace.span / SWEPT_POLLS) for factor in factors]:
+        done = replay(trace, Fixed(shorter), situation)
+        if done.cost(terms.poll, terms.wait) < best.cost(terms.poll, terms.wait):
+            best, interval = done, shorter
+    return best, interval
+
+
+def _limits(trace: Trace, terms: CostTerms, capacity: int | None) -> list[CostLimit]:
     """The costs of the best fixed interval, a rule that sees arrivals, and a clairvoyant."""
     arrivals, ratio = trace.arrivals, terms.ratio
     if ratio == 0:  # polls are free: a shorter interval is always better
         return []
-    interval, cost = limits.best_fixed(arrivals, ratio, trace.span)
-    fixed = replay(trace, Fixed(interval), Situation())
+    fixed, interval = _best_fixed(trace, terms, capacity)
     sees = limits.sees_arrivals(arrivals, ratio)
     best = limits.optimum(arrivals, ratio)
     month = MONTH / trace.span * terms.wait
@@ -328,7 +343,7 @@ def _limits(trace: Trace, terms: CostTerms) -> list[CostLimit]:
     hindsight = f"{policy}, the best interval in hindsight"
     seeing = "sees arrivals without polling, and polls when their waiting is worth a poll"
     return [
-        limit("best fixed", hindsight, cost, fixed.polls, policy),
+        limit("best fixed", hindsight, fixed.cost(ratio, 1.0), fixed.polls, policy),
         limit("sees arrivals", seeing, sees.cost, sees.polls),
         limit("clairvoyant", "knows all arrivals in advance", best.cost, best.polls),
     ]

@@ -50,27 +50,21 @@ def read_column(
 ) -> Column:
     """Read the column with this name or number (from 1); None picks one of `names`, or the only."""
     with opened(path, size_max) as text:
-        lines = text.cells()
-        first = next(lines, None)
-        if first is None:
-            raise BadFile("holds no arrivals; give a file with one arrival a line")
-        found = _recognised(text, first, lines, column, tuple(names))
+        found = _recognised(text, column, tuple(names))
         found.span = text.span
         return found
 
 
-def _recognised(
-    text: TraceText,
-    first: Cell,
-    lines: Iterator[Cell],
-    column: str | int | None,
-    names: tuple[str, ...],
-) -> Column:
+def _recognised(text: TraceText, column: str | int | None, names: tuple[str, ...]) -> Column:
+    lines = text.cells()
+    first = next(lines, None)
+    if first is None:
+        raise BadFile("holds no arrivals; give a file with one arrival a line")
     pattern = None if column is not None else logs.pattern_of(first.value)
     if pattern is not None and names != COUNT_NAMES:
         return Column(list(logs.times(chain([first], lines), pattern)), log=True)
     if first.value.lstrip().startswith(("{", "[")):
-        return _from_json(text, first, lines, column, names)
+        return _from_json(documents.values(text, first, lines), column, names)
     try:
         cells = list(_from_table(chain([first], lines), column, names))
     except csv.Error as error:
@@ -78,16 +72,9 @@ def _recognised(
     return Column(cells, log=bool(cells) and is_web_stamp(cells[0].value))
 
 
-def _from_json(
-    text: TraceText,
-    first: Cell,
-    lines: Iterator[Cell],
-    column: str | int | None,
-    names: tuple[str, ...],
-) -> Column:
+def _from_json(values: Iterator[Cell], column: str | int | None, names: tuple[str, ...]) -> Column:
     if isinstance(column, int) or (column is not None and column.isdecimal()):
         raise BadFile(f"holds JSON; name the column, not its number {column}")
-    values = documents.values(text, first, lines)
     document = next(values)
     metric = metrics.series_of(document.value)
     if metric is not None:
