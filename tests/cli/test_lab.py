@@ -147,7 +147,9 @@ def test_the_history_of_a_queue_or_an_outbox_is_a_trace(folder: Path, url: str) 
     assert 49 * 60 <= told["span"] <= 51 * 60
     assert good("lab", "stats", url, "--since", "10m30s", "--json").json()["n"] < told["n"] / 3
     words = ("--strategies", "fixed 5s", "--out", "r.html")
-    assert "Take fixed 5s" in good("lab", "compare", url, *words).out
+    shown = good("lab", "compare", url, *words)
+    assert "Take fixed 5s" in shown.out
+    assert "Rebuilt from the counts and waits that workers or relays kept" in shown.err
 
 
 def test_a_report_hides_the_password_of_a_store() -> None:

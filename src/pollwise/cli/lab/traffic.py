@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qsl, urlsplit
 
 import typer
+from rich.text import Text
 
 from pollwise.cli.outbox.records import with_store
+from pollwise.cli.output import err
 from pollwise.cli.queue.opening import with_queue
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, did_you_mean
+from pollwise.lab.traces.claimed import HOW_REBUILT, claimed_in
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.queues.base import Queue
 from pollwise.runtime.rollups.keeping import HISTORY_MINUTES_KEPT
@@ -111,7 +114,6 @@ def names_outbox(url: str) -> bool:
 
 def _history(url: str, since: str, seed: int) -> Trace:
     """The arrivals in a queue or an outbox, rebuilt from what its workers or relays noted."""
-    from pollwise.lab.traces.claimed import claimed_in
     from pollwise.lab.traces.history import rebuilt
 
     span = seconds(since, "--since", positive=True)
@@ -127,4 +129,6 @@ def _history(url: str, since: str, seed: int) -> Trace:
         begin, claimed = claimed_in(points, store.url, span, now)
         return rebuilt(store.name, claimed, begin, now, seed)
 
-    return with_store(url, work) if names_outbox(url) else with_queue(url, work)
+    trace = with_store(url, work) if names_outbox(url) else with_queue(url, work)
+    err.print(Text(HOW_REBUILT), soft_wrap=True)
+    return trace

@@ -9,6 +9,13 @@ from dataclasses import dataclass
 from pollwise.errors import ConfigError
 from pollwise.runtime.rollups import HistoryPoint, merged
 
+#: How exact a trace from a queue's history is.
+HOW_REBUILT = (
+    "Rebuilt from the counts and waits that workers or relays kept for each minute: an arrival "
+    "is placed at random in its minute, less the wait that was measured. Bursts within a minute "
+    "are smoothed, and a retry counts as another arrival."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJobs:

@@ -13,7 +13,16 @@ from pathlib import Path
 
 from pollwise.errors import ConfigError
 from pollwise.lab.traces import documents, logs, metrics
-from pollwise.lab.traces.lines import SIZE_MAX, BadFile, BadLine, Cell, TraceText, meant, opened
+from pollwise.lab.traces.lines import (
+    SIZE_MAX,
+    BadFile,
+    BadLine,
+    Cell,
+    TraceText,
+    listed,
+    meant,
+    opened,
+)
 from pollwise.lab.traces.metrics import ExportedSeries, Values
 from pollwise.lab.traces.stamps import is_web_stamp, moment_of, number_of
 
@@ -130,7 +139,7 @@ def _place(head: list[str], column: str | int | None, names: tuple[str, ...]) ->
         return head.index(str(column)), True
     if any(map(_is_value, head)):
         raise ConfigError(f"there is no header to find {column!r} in; give the column's number")
-    known = ", ".join(head)
+    known = listed(head)
     raise ConfigError(f"no column is named {column!r}{meant(str(column), head)}; known: {known}")
 
 
@@ -143,7 +152,7 @@ def _guessed(head: list[str], names: tuple[str, ...]) -> tuple[int, bool]:
         if _is_value(cell):
             return index, False
     if len(head) > 1:
-        raise ConfigError(f"which column? name one of: {', '.join(head)}")
+        raise ConfigError(f"which column? name one of: {listed(head)}")
     return 0, _is_title(head[0])
 
 

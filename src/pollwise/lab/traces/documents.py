@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pollwise.durations import shown
-from pollwise.lab.traces.lines import BadLine, Cell, TraceText, meant, place_of
+from pollwise.lab.traces.lines import BadLine, Cell, TraceText, listed, meant, place_of
 
 #: Keys of times that only logs have. A log may be out of order: it is written when work ends.
 LOG_KEYS = ("__realtime_timestamp", "time_iso8601", "time_local", "@timestamp", "requesttime")
@@ -62,11 +62,9 @@ def _decoded(whole: str, number: int) -> Iterator[Cell]:
             value, end = _DECODER.raw_decode(whole, at)
         except json.JSONDecodeError as error:
             line = number + whole.count("\n", at, error.pos)
-            raise BadLine(
-                line, f"not JSON: {error.msg}; give JSON, or one arrival a line"
-            ) from None
+            raise BadLine(line, f"not JSON: {error.msg}; {_EXPECTED}") from None
         except (ValueError, RecursionError) as error:
-            raise BadLine(number, f"not JSON: {error}; give JSON, or one arrival a line") from None
+            raise BadLine(number, f"not JSON: {error}; {_EXPECTED}") from None
         yield Cell(number, value)
         number += whole.count("\n", at, end)
         at = end
@@ -143,7 +141,7 @@ def _chosen_key(record: dict[str, Any], names: tuple[str, ...], at: Cell) -> str
             return by_name[name]
     if len(record) == 1:
         return next(iter(record))
-    raise BadLine(at.where, f"which column? name one of: {_listed(record)}")
+    raise BadLine(at.where, f"which column? name one of: {listed(record)}")
 
 
 def _inside(record: dict[str, Any], column: str, at: Cell) -> Any:
@@ -154,13 +152,7 @@ def _inside(record: dict[str, Any], column: str, at: Cell) -> Any:
         if not isinstance(inner, dict) or key not in inner:
             raise BadLine(
                 at.where,
-                f"it has no {column!r}{meant(column, record)}; it has: {_listed(record)}",
+                f"it has no {column!r}{meant(column, record)}; it has: {listed(record)}",
             )
         inner = inner[key]
     return inner
-
-
-def _listed(record: dict[str, Any]) -> str:
-    """The keys of a record, at most twenty, each cut to a length that suits an error."""
-    some = [key[:40] for key in list(record)[:20]]
-    return ", ".join([*some, "…"] if len(record) > len(some) else some) or "nothing"

@@ -151,3 +151,10 @@ def meant(name: str, known: Iterable[str]) -> str:
     """A guess for a name that is unknown, to follow it in an error; else an empty text."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for an error: at most twenty, each cut to a length that suits it."""
+    every = list(names)
+    some = [name[:40] for name in every[:20]]
+    return ", ".join([*some, "…"] if len(every) > len(some) else some) or "nothing"

@@ -22,7 +22,7 @@ from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.lab.numeric import np
 from pollwise.lab.replay.base import Seconds
-from pollwise.lab.traces.lines import BadLine
+from pollwise.lab.traces.lines import BadLine, listed
 from pollwise.lab.traces.stamps import moment_of, number_of
 
 Values = Literal["auto", "rate", "count", "counter"]
@@ -169,7 +169,7 @@ def _datapoints(points: list[Any]) -> ExportedSeries:
         if not known or (known == ["Sum"] and not counted):
             raise BadLine(
                 where,
-                f"it does not count: it has {', '.join(map(str, point))}, and its unit is "
+                f"it does not count: it has {listed(point)}, and its unit is "
                 f"{shown(point.get('Unit'))}; ask for --statistics SampleCount",
             )
         at.append(_time(point.get("Timestamp"), where))

@@ -16,7 +16,7 @@ from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.lab.policies import USUAL, CostTerms, label, parse
 from pollwise.lab.prices import MONTH, price_named, store_price, wait_price
-from pollwise.lab.traces.claimed import claimed_in
+from pollwise.lab.traces.claimed import HOW_REBUILT, claimed_in
 from pollwise.runtime.rollups import HistoryPoint, merged
 from pollwise.web.comparisons import ComparisonRequest
 from pollwise.web.sources import QueueSource
@@ -40,12 +40,6 @@ HOURS_MAX = 31 * 24.0
 #: The files in the folder of traces that are offered, by the ends of their names, and how many.
 TRACE_ENDS = (".csv", ".tsv", ".txt", ".log", ".json", ".ndjson", ".jsonl", ".gz")
 TRACES_MAX = 200
-#: How exact a trace from a queue's history is.
-HOW_REBUILT = (
-    "Rebuilt from the counts and waits that the queue's workers kept for each minute: an arrival "
-    "is placed at random in its minute, less the wait that was measured. Bursts within a minute "
-    "are smoothed, and a retry counts as another arrival."
-)
 HOW_REPLAYED = (
     "The replay has one poller and no hints. Workers that poll side by side poll more often and "
     "find jobs sooner together, and hints wake them at once."
