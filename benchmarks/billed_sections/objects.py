@@ -23,7 +23,7 @@ from benchmarks.billed_sections.kit import (
 from benchmarks.common import Child, each, heading, median, number
 from pollwise.lab import cost
 from pollwise.lab.prices import PRICES
-from pollwise.lab.report.compare import money
+from pollwise.lab.texts import money
 from tests.support.clouds import Cloud as S3Server
 from tests.support.servers import Servers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import re
@@ -13,10 +14,14 @@ from pathlib import Path
 import pytest
 
 from pollwise.cli.lab import commands as lab
+from pollwise.cli.lab import traffic
 from pollwise.lab.policies import known
 from pollwise.lab.report import compare as report
 from pollwise.lab.traces.synthetic import WORKLOADS
+from pollwise.outbox import open_store
+from pollwise.outbox.records import NewRecord
 from tests.cli.console import PATIENCE, Command, files, good, pollwise
+from tests.cli.test_history import OUTBOX, QUEUE, write
 
 URL = "sqlite:///jobs.db"
 #: An hour is enough to look at.
@@ -38,7 +43,7 @@ def test_help_needs_no_lab() -> None:
 
 
 def test_the_help_names_the_workloads_and_strategies() -> None:
-    assert ", ".join(WORKLOADS) == lab.WORKLOADS
+    assert ", ".join(WORKLOADS) == traffic.WORKLOADS
     assert report.WAIT_PRICE == lab.WAIT_PRICE
     shown = good("lab", "tune", "--help").out
     assert all(name in shown for name in known())
@@ -115,6 +120,45 @@ def test_a_recording_ends_on_a_signal(folder: Path, number: signal.Signals) -> N
     assert re.fullmatch(r"recorded [01] arrivals in a\.csv", recording.out.all[-1])
 
 
+def test_an_outbox_is_recorded_too(folder: Path) -> None:
+    url = "sqlite:///shop.db?outbox=default"
+
+    async def put() -> None:
+        async with open_store("sqlite:///shop.db") as store:
+            await store.migrate()
+            await store.put([NewRecord("order.placed", number) for number in range(3)])
+
+    asyncio.run(put())
+    done = good("lab", "record", url, "a.csv", "--until", "10ms", "--json").json()
+    assert done == {"file": "a.csv", "recorded": 3}
+    assert good("lab", "stats", "a.csv", "--json").json()["n"] == 3
+    refused = pollwise("lab", "stats", url)
+    assert refused.code == 2
+    assert "nobody has noted an arrival in sqlite:///" in refused.err
+
+
+@pytest.mark.parametrize("url", [QUEUE, f"{OUTBOX}?outbox=default"])
+def test_the_history_of_a_queue_or_an_outbox_is_a_trace(folder: Path, url: str) -> None:
+    """The web interface compares on it; so do the commands."""
+    write(url.partition("?")[0])
+    told = good("lab", "stats", url, "--since", "1h", "--json").json()
+    assert told["trace"] == "default"
+    assert told["n"] == 50 * (31 + 1)
+    assert 49 * 60 <= told["span"] <= 51 * 60
+    assert good("lab", "stats", url, "--since", "10m30s", "--json").json()["n"] < told["n"] / 3
+    words = ("--strategies", "fixed 5s", "--out", "r.html")
+    shown = good("lab", "compare", url, *words)
+    assert "Take fixed 5s" in shown.out
+    assert "Rebuilt from the counts and waits that workers or relays kept" in shown.err
+
+
+def test_a_report_hides_the_password_of_a_store() -> None:
+    words = ["lab", "compare", "postgresql://app:hunter2@db/shop", "--price", "sqs"]
+    assert lab.command_line(words) == (
+        "pollwise lab compare 'postgresql://app:***@db/shop' --price sqs"
+    )
+
+
 # Comparisons
 
 
@@ -122,7 +166,9 @@ def test_a_comparison_with_no_arguments_to_speak_of(folder: Path) -> None:
     shown = good("lab", "compare", "bursty", *SHORT)
     page = (folder / "report.html").read_text("utf-8")
     first = shown.out.splitlines()[0]
-    assert re.fullmatch(r"Take .*: \$[0-9.]+ a month .* less than fixed 500ms .*", first)
+    assert re.fullmatch(
+        r"Take .*: \$[0-9.]+ a month .* the best fixed interval in hindsight .*", first
+    )
     assert f"<h1>{first}</h1>" in page
     assert "pollwise lab compare bursty --hours 1" in page
     assert "→ " in shown.out
@@ -218,7 +264,7 @@ def test_cost() -> None:
 # Bad input
 
 BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
-    "no such trace": (["stats", "burstyy"], ("neither a file nor a workload", "mean 'bursty'?")),
+    "no such trace": (["stats", "burstyy"], ("not a file, a URL or a workload", "mean 'bursty'?")),
     "nothing like it": (["stats", "zzz"], ("workloads: steady, diurnal",)),
     "an empty file": (["stats", "empty.csv"], ("empty.csv", "no arrivals")),
     "not in order": (["compare", "turned.csv"], ("turned.csv", "line 2")),
@@ -230,6 +276,14 @@ BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no such unit": (["stats", "good.csv", "--unit", "weeks"], ("weeks", "auto")),
     "bins of nothing": (["stats", "good.csv", "--bins", "0s"], ("bins", "above 0")),
     "hours of a file": (["stats", "good.csv", "--hours", "3"], ("--hours is for workloads",)),
+    "history of a file": (["stats", "good.csv", "--since", "1h"], ("--since is for queues",)),
+    "a column of a queue": (["stats", URL, "--column", "2"], ("--column is for files",)),
+    "metrics of a workload": (["stats", "bursty", "--values", "rate"], ("--values is for files",)),
+    "no such values": (["stats", "good.csv", "--values", "level"], ("'level'",)),
+    "no history": (["compare", URL], ("nobody has noted an arrival", "choose a longer time")),
+    "a long history": (["compare", URL, "--since", "8d"], ("--since 8d is too long", "7 days")),
+    "no store": (["compare", "sqlite:///none.db"], ("none.db",)),
+    "an outbox that is none": (["record", "redis://x?outbox=a", "x.csv"], ("redis",)),
     "a column of a workload": (["stats", "bursty", "--column", "2"], ("--column is for files",)),
     "a unit of a workload": (["stats", "bursty", "--unit", "ms"], ("--unit is for files",)),
     "no hours": (["stats", "bursty", "--hours", "0"], ("hours", "above 0")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,19 @@ def test_a_target_that_does_not_hold_is_said_to_be_missed() -> None:
     assert "is missed by" in found.conclusion
     assert found.facts()["holds"] is False
     assert found.facts()["tested"]["meets_goal"] is False
+
+
+def test_what_is_a_little_above_the_goal_does_not_meet_it(bursty: Trace) -> None:
+    """2.07 s are not 2 s."""
+    goal = parse_goal("p95=2s", PRICE)
+    waits = {2.07: False, 2.01: False, 2.0: True, 2.004: True, 1.5: True}  # 2.004 is printed as 2s
+    for seconds, meets in waits.items():
+        done = replace(replay(bursty, Fixed("2s")), waits=np.full(10, seconds))
+        found = TuningResult(goal, Fixed("2s"), PRICE, 0.6, 1, done, done)
+        assert found.holds == found.facts()["tested"]["meets_goal"] == meets
+    close = replace(replay(bursty, Fixed("2s")), waits=np.full(10, 2.07))
+    text = TuningResult(goal, Fixed("2s"), PRICE, 0.6, 1, close, close).conclusion
+    assert "the goal is missed by 3%: p95 = 2.07s. Choose a goal that is a little stricter" in text
 
 
 def test_the_table_makes_the_same_strategy(bursty: Trace, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import httpx
 import pytest
 
-from pollwise.lab.traces import reading, synthetic
+from pollwise.lab.traces import metrics, stamps, synthetic
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.rollups import Histogram, HistoryPoint
 from pollwise.web import comparisons
@@ -264,4 +264,5 @@ def test_the_form_is_filled_for_a_queue_and_lists_the_traces_of_a_folder(tmp_pat
 
 def test_the_form_offers_what_the_lab_has() -> None:
     assert tuple(synthetic.WORKLOADS) == lab_form.WORKLOADS
-    assert get_args(reading.Unit) == lab_form.UNITS
+    assert get_args(stamps.Unit) == lab_form.UNITS
+    assert get_args(metrics.Values) == lab_form.VALUES

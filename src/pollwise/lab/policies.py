@@ -21,6 +21,7 @@ from pollwise.core.strategies.freshness import Freshness
 from pollwise.core.strategies.worth import GOALS, Worth
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, did_you_mean
+from pollwise.lab.texts import plain
 from pollwise.settings import STRATEGIES
 from pollwise.settings.strategies import parameters
 from pollwise.settings.values import DurationReader
@@ -182,7 +183,9 @@ def label(strategy: Strategy, terms: CostTerms | None = None) -> str:
     for each in parameters(kind):
         value = getattr(strategy, each.key)
         if value != usual_values[each.key]:
-            words.append(f"{each.key}={each.reader.text(value)}")
+            written = each.reader.text(value)
+            is_number = isinstance(value, float) and written == str(value)
+            words.append(f"{each.key}={plain(value) if is_number else written}")
     return " ".join(words)
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, did_you_mean
+from pollwise.lab.texts import plain
 from pollwise.queues.urls import is_sqs
 
 #: When the table below was last compared with its sources, and for which region.
@@ -138,7 +139,7 @@ def price_named(text: str) -> Price:
             f"0.005/1000; {did_you_mean(name, PRICES)}"
         )
     dollars, polls = given
-    return Price(text.strip(), dollars / polls, f"${dollars:g} per {polls:,.0f} polls")
+    return Price(text.strip(), dollars / polls, f"${plain(dollars)} per {polls:,.0f} polls")
 
 
 def wait_price(text: str) -> float:

@@ -6,12 +6,10 @@ The parent writes a JSON object to stdin and reads JSON lines from stdout: any n
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import os
 import sys
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,10 +22,9 @@ if TYPE_CHECKING:
 
 #: The largest request, in bytes.
 REQUEST_MAX = 16 * 1024 * 1024
-#: The most bytes of a trace file when it is decompressed, and the most arrivals of a trace.
+#: The most characters of a trace file when it is decompressed, and the most arrivals of a trace.
 FILE_MAX = 32 * 1024 * 1024
 ARRIVALS_MAX = 300_000
-_PIECE = 256 * 1024
 
 
 def main() -> None:
@@ -82,7 +79,8 @@ def trace_of(asked: Mapping[str, Any]) -> Trace:
 
         return workload(asked["workload"], asked["seed"], asked["hours"])
     if "claimed" in asked:
-        from pollwise.lab.traces.history import ClaimedJobs, rebuilt
+        from pollwise.lab.traces.claimed import ClaimedJobs
+        from pollwise.lab.traces.history import rebuilt
 
         claimed = [ClaimedJobs(*each) for each in asked["claimed"]]
         if sum(each.found for each in claimed) > ARRIVALS_MAX:
@@ -94,35 +92,19 @@ def trace_of(asked: Mapping[str, Any]) -> Trace:
     from pollwise.lab.traces.reading import read
 
     path = Path(asked["file"])
-    _check_size(path, asked["name"])
     try:
         return read(
             path,
             column=asked.get("column"),
             unit=asked.get("unit", "auto"),
             bins=asked.get("bins"),
+            values=asked.get("values", "auto"),
             sort=asked.get("sort", False),
             name=asked["name"],
+            size_max=FILE_MAX,
         )
     except ConfigError as error:  # the name that the reader knows, not where the file is here
         raise ConfigError(str(error).replace(str(path), asked["name"])) from None
-
-
-def _check_size(path: Path, name: str) -> None:
-    """Refuse a file that is too large when it is decompressed, before it is read."""
-    size = 0
-    with path.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        source = gzip.GzipFile(fileobj=raw) if packed else raw
-        # A damaged file is reported by the reader.
-        with suppress(EOFError, gzip.BadGzipFile, zlib.error):
-            while piece := source.read(_PIECE):
-                size += len(piece)
-                if size > FILE_MAX:
-                    raise ConfigError(
-                        f"{name} has more than {FILE_MAX // 1024**2} MiB of text; use a part of it"
-                    )
 
 
 def _limit(memory: int, seconds: int) -> None:

@@ -23,7 +23,7 @@ from pollwise.lab.prices import MONTH, Price, dollars_a_month
 from pollwise.lab.replay.base import Replay, Situation, Trace, figures
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.limits import ROUND
-from pollwise.lab.report.compare import brief
+from pollwise.lab.texts import amount, brief, percent
 from pollwise.lab.traces.reading import split
 from pollwise.settings import polling_table
 
@@ -43,7 +43,7 @@ MOVES = 4
 #: How many of the best points of the grid are searched around.
 STARTS = 3
 HALVINGS = 8
-#: The share by which the test may miss a goal before it counts as missed.
+#: A goal that is missed by a smaller share is missed by chance.
 SLACK = 0.05
 
 MEASURES = {"mean": None, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
@@ -84,6 +84,10 @@ class TuningGoal:
         """The share by which a replay misses the goal; 0 if it meets it."""
         return max(self.measured(done) / self.value - 1, 0.0)
 
+    def is_met(self, done: Replay) -> bool:
+        """True if the measure, as it is printed, is not above the goal."""
+        return float(f"{self.measured(done):.3g}") <= self.value
+
     def score(self, done: Replay) -> tuple[float, float, float]:
         """A rank, lower is better: first the goal, then polls or, for a budget, the wait."""
         if self.is_budget:
@@ -93,7 +97,7 @@ class TuningGoal:
     def says(self, value: float) -> str:
         """A value of the measure, as text."""
         if self.is_budget:
-            return f"{value:,.3g} polls an hour"
+            return f"{amount(value)} polls an hour"
         return f"{self.measure} = {brief(value)}"
 
 
@@ -153,7 +157,7 @@ class TuningResult:
     @property
     def holds(self) -> bool:
         """True if the goal is met on the part that the settings were not chosen on."""
-        return self.goal.excess(self.tested) <= SLACK
+        return self.goal.is_met(self.tested)
 
     @property
     def conclusion(self) -> str:
@@ -161,11 +165,13 @@ class TuningResult:
         got = self.goal.says(self.goal.measured(self.tested))
         missed = self.goal.excess(self.tested)
         if self.holds:
-            how = "met" if not missed else "nearly met"
-            return f"On the rest of the trace the goal is {how}: {got}."
+            return f"On the rest of the trace the goal is met: {got}."
+        text = f"On the rest of the trace the goal is missed by {percent(missed)}: {got}."
+        if missed <= SLACK:
+            return f"{text} Choose a goal that is a little stricter, to leave some room."
         return (
-            f"On the rest of the trace the goal is missed by {missed:.0%}: {got}. Its traffic "
-            "differs from the first part; choose a stricter goal, or tune on a longer trace."
+            f"{text} Its traffic differs from the first part; choose a stricter goal, or tune on a "
+            "longer trace."
         )
 
     def table(self) -> str | None:
@@ -201,7 +207,7 @@ class TuningResult:
             "polls": done.polls,
             **done.measures(),
             "dollars_a_month": figures(dollars_a_month(done.polls, done.span, self.price)),
-            "meets_goal": self.goal.excess(done) <= SLACK,
+            "meets_goal": self.goal.is_met(done),
         }
 
 

@@ -29,10 +29,11 @@ from pollwise.lab.replay.engine import replay
 from pollwise.lab.report import charts
 from pollwise.lab.report import compare as report
 from pollwise.lab.report.charts import Mark, Scale, cost_key, log_range, placed, rate_unit
-from pollwise.lab.report.compare import Comparison, brief, compare, frontier, money
+from pollwise.lab.report.compare import Comparison, compare, frontier
 from pollwise.lab.report.drawing import LIGHT, Drawing, Stroke, clipped
 from pollwise.lab.report.page import page
 from pollwise.lab.report.picture import picture
+from pollwise.lab.texts import money
 from pollwise.lab.traces.synthetic import workload
 
 PRICE = PRICES["s3-list"]
@@ -99,7 +100,28 @@ def test_the_cheapest_is_the_one_to_take(made: Comparison, facts: dict[str, Any]
     assert facts["take"] == cheapest["name"] == made.chosen.name
     assert [policy["take"] for policy in facts["policies"]].count(True) == 1
     assert facts["headline"].startswith(f"Take {cheapest['name']}: ")
-    assert "less than fixed 500ms ($" in facts["headline"]
+
+
+def test_the_best_fixed_interval_comes_first(made: Comparison, facts: dict[str, Any]) -> None:
+    """A policy that costs more than it does not boast of what it saves beside another."""
+    fixed = next(each for each in facts["limits"] if each["name"] == "best fixed")
+    ratio = made.chosen.dollars / fixed["dollars_a_month"]
+    beside = "the best fixed interval in hindsight (fixed "
+    how = "more than" if ratio > 1.005 else "less than" if ratio < 0.995 else "the same as"
+    assert f"{how} {beside}" in facts["headline"]
+    assert money(fixed["dollars_a_month"]) in facts["headline"]
+    assert "fixed 500ms" not in facts["headline"]
+    assert any(
+        re.fullmatch(r"It costs [0-9.]+% less than fixed 500ms \(\$[0-9.]+\)\.", note)
+        for note in facts["notes"]
+    )
+
+
+def test_a_figure_is_the_same_wherever_it_stands(made: Comparison, facts: dict[str, Any]) -> None:
+    for line, policy in zip(made.lines, facts["policies"], strict=True):
+        assert money(line.dollars) == money(policy["dollars_a_month"])
+    texts = [facts["headline"], *facts["notes"], page(facts, "1", "pollwise")]
+    assert not any(re.search(r"[0-9]e[+-][0-9]", Parsed(text).text) for text in texts)
 
 
 def test_the_price_of_waiting_decides(trace: Trace) -> None:
@@ -110,16 +132,21 @@ def test_the_price_of_waiting_decides(trace: Trace) -> None:
     assert hurried.chosen.name == "fixed 100ms"
 
 
-def test_one_policy_alone_has_nothing_to_be_compared_with(trace: Trace) -> None:
+def test_one_policy_alone_is_compared_with_the_best_fixed_interval(trace: Trace) -> None:
     alone = compare(trace, [Adaptive()], PRICE, TERMS)
-    assert re.fullmatch(r"Take adaptive 100ms to 5s: \$[0-9.]+ a month for polls and waiting\.",
-                        alone.headline)  # fmt: skip
+    cost = r"\$[0-9.]+ a month for polls and waiting"
+    assert re.fullmatch(
+        rf"Take adaptive 100ms to 5s: {cost}, [0-9]+% more than the best fixed .*\.", alone.headline
+    )
+    assert not any(note.startswith("It costs") for note in alone.notes())
+    free = compare(trace, [Adaptive()], price_named("0/1"), CostTerms(0.0, TERMS.wait))
+    assert re.fullmatch(rf"Take adaptive 100ms to 5s: {cost}\.", free.headline)
 
 
 def test_a_fixed_interval_that_wins_is_compared_with_the_next(trace: Trace) -> None:
     won = compare(trace, [Fixed("5s"), Adaptive("50ms", "100ms")], PRICE, TERMS)
     assert won.headline.startswith("Take fixed 5s: ")
-    assert "less than adaptive 50ms to 100ms" in won.headline
+    assert any("less than adaptive 50ms to 100ms" in note for note in won.notes())
 
 
 def test_free_polls(trace: Trace) -> None:
@@ -127,6 +154,7 @@ def test_free_polls(trace: Trace) -> None:
     facts = compare(trace, [Fixed("1s"), Adaptive()], free, CostTerms(0.0, TERMS.wait)).facts()
     assert facts["limits"] == []
     assert any("cost nothing" in note for note in facts["notes"])
+    assert "less than adaptive 100ms to 5s ($" in facts["headline"]
     assert cost_key(facts) == "polls_an_hour"
     assert "polls an hour" in page(facts, "1", "pollwise")
     assert picture(facts, "svg")
@@ -145,6 +173,10 @@ def test_a_capacity_is_heeded(trace: Trace) -> None:
     wide = compare(trace, [Fixed("10s")], PRICE, TERMS)
     narrow = compare(trace, [Fixed("10s")], PRICE, TERMS, capacity=1)
     assert narrow.lines[0].done.polls > wide.lines[0].done.polls
+    # The best fixed interval has the same capacity, so it is shorter, and never the dearer one.
+    assert narrow.limits[0].polls_an_hour > wide.limits[0].polls_an_hour
+    assert narrow.limits[0].dollars > wide.limits[0].dollars
+    assert narrow.limits[0].dollars <= min(line.dollars for line in narrow.swept) * 1.02
 
 
 def test_the_frontier_falls(made: Comparison) -> None:
@@ -188,23 +220,6 @@ def test_progress_is_told(trace: Trace) -> None:
 def test_a_trace_without_a_stretch_of_time(arrivals: list[float]) -> None:
     with pytest.raises(ConfigError, match="needs several arrivals over a period of time"):
         compare(Trace("short", np.array(arrivals), 0.0), [Fixed("1s")], PRICE, TERMS)
-
-
-@pytest.mark.parametrize(
-    ("dollars", "text"),
-    [
-        (0, "$0.00"), (1234.5, "$1,234.50"), (0.1, "$0.10"), (0.0123, "$0.012"),
-        (5e-6, "$0.000005"), (2.8e-6, "$0.0000028"),
-    ],
-)  # fmt: skip
-def test_money(dollars: float, text: str) -> None:
-    assert money(dollars) == text
-
-
-def test_brief() -> None:
-    assert [brief(each) for each in (0.00123, 0.4567, 12.345, 90)] == [
-        "1.23ms", "457ms", "12.3s", "1m30s",
-    ]  # fmt: skip
 
 
 # The page
@@ -251,6 +266,14 @@ def test_the_page_loads_nothing(html: str) -> None:
     assert "@import" not in style
     assert "default-src 'none'" in html
     assert len(html) < 500_000
+
+
+def test_a_page_with_as_many_policies_as_the_web_compares_is_small(trace: Trace) -> None:
+    names = "worth,adaptive,fixed 500ms,batch_fill,ewma,fixed 1s,fixed 5s,fixed 10s,adaptive 1s 9s"
+    chosen = parse(f"{names},adaptive 1s 30s,batch_fill 2s 9s,ewma 2s 30s", TERMS)
+    made = compare(trace, chosen, PRICE, TERMS)
+    assert len(made.lines) == 12
+    assert len(page(made.facts(), "1", "pollwise")) < 500_000
 
 
 def test_the_page_holds_the_facts(html: str, facts: dict[str, Any]) -> None:

@@ -63,6 +63,9 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
         {"column": "req.sent"},
     ),
     "unsorted, said so": ("14\n10\n11.5\n", {"sort": True}),
+    "a JSON array of values": ("[10,\n 11.5,\n 14]\n", {}),
+    "a JSON array of objects": ('[{"ts": 10}, {"ts": 11.5},\n {"ts": 14}]', {}),
+    "JSON over several lines": ('{\n "ts": 10\n}\n{\n "ts": 11.5\n}\n{"ts": 14}\n', {}),
 }
 
 
@@ -118,7 +121,11 @@ BAD: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "null": ('{"ts": 1}\n{"ts": null}\n', {}, "line 2: there is no value"),
     "true": ('{"ts": 1}\n{"ts": true}\n', {}, "line 2: True is not a time"),
     "JSON's NaN": ('{"ts": 1}\n{"ts": NaN}\n', {}, "line 2: nan is not a time"),
-    "a JSON array": ("[1, 2]\n", {}, "line 1: this is one JSON array"),
+    "half a JSON array": ("[1, 2\n", {}, "line 2: not JSON"),
+    "a list in a JSON array": ("[[1]]\n", {}, r"item 1: \[1\] is not a JSON object, nor a time"),
+    "values, then an object": ('[1, {"ts": 2}]', {}, "item 2: .* is an object"),
+    "a column of numbers": ("[1, 2]\n", {"column": 1}, "holds JSON; name the column"),
+    "values without metrics": ("1\n", {"values": "rate"}, "holds no metrics, so values = 'rate'"),
     "not text": (b"1\n\xff\xfe\n", {}, "not text in UTF-8"),
     "half a gzip": (gzip.compress(b"1\n" * 9999)[:30], {}, "damaged gzip"),
     "an unknown unit": ("1\n", {"unit": "days"}, "unit = 'days' is not one of"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from pathlib import Path
 
 import numpy as np
+import psycopg
 import pytest
 
 from pollwise import Adaptive, NewJob
@@ -13,10 +15,18 @@ from pollwise.errors import ConfigError, StoreUnavailable
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.traces.reading import read
 from pollwise.lab.traces.record import record
+from pollwise.outbox import Outbox
+from pollwise.outbox.records import KeySettlement, NewRecord
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.outbox.stores.memory import MemoryOutboxStore
+from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
+from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import VirtualClock
+from tests.outbox.stores.benches import migrated
 from tests.support.kit import make_queue, virtually
+from tests.support.servers import Postgres
 
 
 async def put_at(queue: MemoryQueue | SqliteQueue, moments: list[float]) -> None:
@@ -165,6 +175,105 @@ def test_clocks_that_went_back_do_not_unsort_the_trace(tmp_path: Path) -> None:
 
     clock.run(main())
     assert read(tmp_path / "t.csv").arrivals.tolist() == [0, 0]
+
+
+# Outboxes
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_records_of_an_outbox_are_recorded_while_a_relay_runs(store: str, tmp_path: Path) -> None:
+    moments = [1.0, 1.0, 2.5, 30.0, 31.0]
+    path = tmp_path / "t.csv"
+
+    async def main(clock: VirtualClock) -> None:
+        kept: OutboxStore = MemoryOutboxStore(clock=clock, keep="1m")
+        if store == "sqlite":
+            kept = SqliteOutboxStore(tmp_path / "shop.db", clock=clock, keep="1m")
+        await kept.migrate()
+
+        async def put() -> None:
+            for moment in moments:
+                await asyncio.sleep(max(moment - clock.now(), 0))
+                await kept.put([NewRecord("k", moment)])
+
+        async def relay() -> None:
+            for _ in range(40):
+                claims = await kept.claim("relay", 10, 10, "10s")
+                await kept.settle(KeySettlement(claim, len(claim.records)) for claim in claims)
+                await asyncio.sleep(1)
+
+        others = [asyncio.ensure_future(each()) for each in (put, relay)]
+        assert await record(kept, path, every="100ms", until="60s") == 5
+        await asyncio.gather(*others)
+        assert await record(kept, path, until="1s") == 0  # it goes on after the last
+        await kept.put([NewRecord("k")])
+        assert await record(kept, path, until="1s") == 1
+        await kept.close()
+
+    virtually(main)
+    assert read(path).arrivals[:5].tolist() == pytest.approx([m - 1 for m in moments], abs=1e-5)
+
+
+def test_a_record_that_becomes_visible_late_is_not_missed(tmp_path: Path) -> None:
+    """Its transaction ended after that of a record that was put later."""
+    hidden: set[str] = set()
+
+    class Late(MemoryOutboxStore):
+        async def _records(self, *given):  # type: ignore[no-untyped-def]
+            page = await super()._records(*given)
+            return [info for info in page if info.record.id not in hidden]
+
+    async def main(clock: VirtualClock) -> None:
+        store = Late(clock=clock)
+        hidden.update(await store.put([NewRecord("late")]))
+        await store.put([NewRecord("k") for _ in range(3)])
+        recording = asyncio.ensure_future(record(store, tmp_path / "t.csv", until="20s"))
+        await clock.advance(3)
+        hidden.clear()
+        assert await recording == 4
+
+    virtually(main)
+    ids = [line.split(",")[1] for line in (tmp_path / "t.csv").read_text().splitlines()[2:]]
+    assert sorted(ids) == ["1", "2", "3", "4"]
+
+
+def test_a_transaction_of_postgres_that_ends_late(postgres: Postgres, tmp_path: Path) -> None:
+    dsn, path = migrated(postgres.dsn()), tmp_path / "t.csv"
+    name = f"late-{uuid.uuid4().hex}"
+
+    def recorded() -> int:
+        return len(path.read_text().splitlines()) - 2 if path.exists() else 0
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(60):
+            while recorded() < count:
+                await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        outbox = Outbox(dsn, name=name)
+        connect = psycopg.AsyncConnection.connect
+        async with PostgresOutboxStore(dsn, name) as store, await connect(dsn) as late:
+            await outbox.put(late, "order.placed", 1)  # it has the lower number
+            async with await connect(dsn) as soon:
+                await outbox.put(soon, "order.placed", 2)
+            recording = asyncio.ensure_future(record(store, path, every="10ms"))
+            await until(1)
+            await late.commit()
+            await until(2)
+            recording.cancel()
+
+    asyncio.run(main())
+    assert recorded() == 2
+
+
+def test_the_records_of_an_outbox_come_page_by_page(tmp_path: Path) -> None:
+    async def main(clock: VirtualClock) -> None:
+        store = MemoryOutboxStore(clock=clock)
+        for _ in range(3):  # more in the last seconds than a page holds
+            await store.put([NewRecord("k") for _ in range(900)])
+        assert await record(store, tmp_path / "t.csv", every="10s", until="1s") == 2700
+
+    virtually(main)
 
 
 @pytest.mark.parametrize(

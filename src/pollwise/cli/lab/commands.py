@@ -8,29 +8,44 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from pollwise import __version__
+from pollwise.cli.lab.traffic import (
+    WORKLOADS,
+    Bins,
+    Column,
+    Hours,
+    Seed,
+    Since,
+    Sort,
+    TraceName,
+    TraceOptions,
+    Unit,
+    Values,
+    load,
+    names_outbox,
+)
 from pollwise.cli.options import Json
+from pollwise.cli.outbox.records import with_store
 from pollwise.cli.output import err, print_json, say, visible
 from pollwise.cli.queue.opening import with_queue
 from pollwise.durations import seconds, short
-from pollwise.errors import ConfigError, did_you_mean
+from pollwise.errors import ConfigError
 from pollwise.lab.prices import PRICES, price_named, wait_price
+from pollwise.lab.texts import amount, rate
+from pollwise.outbox.stores.base import OutboxStore
 from pollwise.queues.base import Queue
 from pollwise.runtime.redact import without_secrets
 from pollwise.runtime.signals import stopping_on_signals
-
-if TYPE_CHECKING:
-    from pollwise.lab.replay.base import Trace
 
 app = typer.Typer(
     help="Try polling on traces: replay, compare, tune and price it.\n\n"
@@ -38,24 +53,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-WORKLOADS = "steady, diurnal, bursty, on-off, flash-crowd, cron, self-exciting"
 WAIT_PRICE = "0.01/3600"
-SEEDS = 2**32 - 1
 
-TraceName = Annotated[
-    str, typer.Argument(metavar="TRACE", help=f"A trace file, or a workload: {WORKLOADS}.")
-]
-Column = Annotated[
-    str | None, typer.Option(help="The file's column: its name, or its number from 1.")
-]
-Unit = Annotated[str, typer.Option(help="Unit of the file's times: auto, s, ms, us, ns or iso.")]
-Bins = Annotated[
-    str | None,
-    typer.Option(help="The column counts arrivals in bins of this length: 60s."),
-]
-Seed = Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of all random numbers.")]
-Hours = Annotated[float | None, typer.Option(help="Length of a workload (24).")]
-Sort = Annotated[bool, typer.Option("--sort", help="Sort the file's arrivals first.")]
 PollPrice = Annotated[
     str, typer.Option("--price", help=f"Price of a poll: {', '.join(PRICES)}, or 0.005/1000.")
 ]
@@ -71,7 +70,9 @@ def stats(
     column: Column = None,
     unit: Unit = "auto",
     bins: Bins = None,
+    values: Values = "auto",
     sort: Sort = False,
+    since: Since = None,
     seed: Seed = 0,
     hours: Hours = None,
     as_json: Json = False,
@@ -82,7 +83,7 @@ def stats(
     """
     from pollwise.lab.traces.reading import summary
 
-    found = load(trace, column, unit, bins, sort, seed, hours)
+    found = load(trace, TraceOptions(column, unit, bins, values, sort, since, hours), seed)
     facts = {"trace": found.name, **asdict(summary(found))}
     if as_json:
         print_json(facts)
@@ -90,10 +91,10 @@ def stats(
     share = "cost if the rate were known, as a share of the best fixed interval's"
     rows = (
         ("arrivals", f"{facts['n']:,} in {short(facts['span'])}"),
-        ("rate", f"{facts['rate']:.4g} a second"),
-        ("gaps", f"longest {short(facts['longest_gap'])}, cv {facts['cv']:.3g}"),
+        ("rate", rate(facts["rate"])),
+        ("gaps", f"longest {short(facts['longest_gap'])}, cv {amount(facts['cv'])}"),
         ("burstiness", f"{facts['burstiness']:.2f}  (-1 regular, 0 random, 1 in bursts)"),
-        ("dispersion", f"{facts['dispersion']:.3g}  (1 random, more in bursts)"),
+        ("dispersion", f"{amount(facts['dispersion'])}  (1 random, more in bursts)"),
         ("headroom", f"{facts['headroom']:.2f}  ({share})"),
     )
     for name, text in rows:
@@ -130,7 +131,13 @@ def synth(
 
 @app.command("record")
 def record(
-    url: Annotated[str, typer.Argument(help="The queue, such as sqlite:///jobs.db?queue=mail")],
+    url: Annotated[
+        str,
+        typer.Argument(
+            help="The queue, as in sqlite:///jobs.db?queue=mail, or the outbox, as in "
+            "sqlite:///shop.db?outbox=default."
+        ),
+    ],
     file: Annotated[Path, typer.Argument(help="The trace file; an existing one is continued.")],
     every: Annotated[str, typer.Option(help="How often to poll while jobs arrive.")] = "1s",
     until: Annotated[
@@ -138,7 +145,9 @@ def record(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Record when jobs arrive in a queue, without changing them, until Ctrl-C.
+    """Record when jobs arrive in a queue, or records in an outbox, until Ctrl-C.
+
+    It changes nothing in them, and runs beside the workers and relays.
 
     Example: pollwise lab record sqlite:///jobs.db arrivals.csv --until 1h
     """
@@ -150,9 +159,11 @@ def record(
         nonlocal seen
         seen = count
 
-    async def work(queue: Queue) -> None:
-        await queue.stats()  # a queue that cannot be read leaves no file behind
-        task = asyncio.ensure_future(recorded(queue, file, every=every, until=until, progress=note))
+    async def work(source: Queue | OutboxStore) -> None:
+        await source.stats()  # what cannot be read leaves no file behind
+        task = asyncio.ensure_future(
+            recorded(source, file, every=every, until=until, progress=note)
+        )
 
         def stop() -> None:
             task.cancel()
@@ -165,7 +176,10 @@ def record(
         if not task.cancelled():
             task.result()
 
-    with_queue(url, work)
+    if names_outbox(url):
+        with_store(url, work)
+    else:
+        with_queue(url, work)
     if as_json:
         print_json({"file": str(file), "recorded": seen})
         return
@@ -190,7 +204,9 @@ def compare(
     column: Column = None,
     unit: Unit = "auto",
     bins: Bins = None,
+    values: Values = "auto",
     sort: Sort = False,
+    since: Since = None,
     seed: Seed = 0,
     hours: Hours = None,
     as_json: Json = False,
@@ -212,7 +228,7 @@ def compare(
     cost = price_named(price)
     terms = CostTerms(cost.dollars, wait_price(wait_price_))
     chosen = parse(strategies if strategies is not None else USUAL, terms)
-    found = load(trace, column, unit, bins, sort, seed, hours)
+    found = load(trace, TraceOptions(column, unit, bins, values, sort, since, hours), seed)
     with progress_bar("replaying", hidden=as_json) as progress:
         made = report.compare(
             found, chosen, cost, terms, capacity=capacity, seed=seed, progress=progress
@@ -250,7 +266,9 @@ def tune(
     column: Column = None,
     unit: Unit = "auto",
     bins: Bins = None,
+    values: Values = "auto",
     sort: Sort = False,
+    since: Since = None,
     seed: Seed = 0,
     hours: Hours = None,
     as_json: Json = False,
@@ -269,7 +287,7 @@ def tune(
     wanted = tuning.parse_goal(goal, cost)
     low = seconds(min_interval, "--min-interval", positive=True)
     high = None if max_interval is None else seconds(max_interval, "--max-interval", positive=True)
-    found = load(trace, column, unit, bins, sort, seed, hours)
+    found = load(trace, TraceOptions(column, unit, bins, values, sort, since, hours), seed)
     with progress_bar("trying settings", hidden=as_json) as progress:
         tuned = tuning.tune(
             found, kind.name, wanted, cost, terms,
@@ -310,37 +328,6 @@ def cost(
 # What commands share
 
 
-def load(
-    name: str,
-    column: str | None,
-    unit: str,
-    bins: str | None,
-    sort: bool,
-    seed: int,
-    hours: float | None,
-) -> Trace:
-    """The trace in the file of this name, else the workload of this name."""
-    from pollwise.lab.traces import reading as traces
-    from pollwise.lab.traces import synthetic
-
-    path = Path(name)
-    if path.exists():
-        if hours is not None:
-            raise ConfigError(f"--hours is for workloads, but {name!r} is a file; leave it out")
-        known_unit: Any = unit
-        return traces.read(path, column=column, unit=known_unit, bins=bins, seed=seed, sort=sort)
-    wanted = name.strip().lower().replace("_", "-")
-    if wanted not in synthetic.WORKLOADS:
-        advice = did_you_mean(wanted, synthetic.WORKLOADS, f"workloads: {WORKLOADS}")
-        raise ConfigError(f"{name!r} is neither a file nor a workload; {advice}")
-    given = {"--column": column, "--bins": bins, "--sort": sort or None}
-    given["--unit"] = None if unit == "auto" else unit
-    for option, value in given.items():
-        if value is not None:
-            raise ConfigError(f"{option} is for files, but {name!r} is a workload; leave it out")
-    return synthetic.workload(wanted, seed, synthetic.HOURS if hours is None else hours)
-
-
 @contextmanager
 def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on the terminal; yields the function that moves it."""
@@ -356,12 +343,18 @@ def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], No
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def command_line(words: Sequence[str]) -> str:
+    """The command with these words, without the passwords in its URLs."""
+    shown = (without_secrets(word) if "://" in word else word for word in words)
+    return shlex.join(["pollwise", *shown])
+
+
 def _rendered(facts: dict[str, Any], path: Path) -> bytes:
     form = path.suffix.lower().removeprefix(".")
     if form == "html":
         from pollwise.lab.report.page import page
 
-        return page(facts, __version__, shlex.join(["pollwise", *sys.argv[1:]])).encode()
+        return page(facts, __version__, command_line(sys.argv[1:])).encode()
     from pollwise.lab.report.picture import picture
 
     return picture(facts, form)

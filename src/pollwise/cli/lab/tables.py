@@ -10,7 +10,9 @@ from pollwise.durations import short
 from pollwise.lab.cost import CostRow
 from pollwise.lab.policies import label
 from pollwise.lab.prices import DATED, REGION
-from pollwise.lab.report.compare import Comparison, brief, money, table
+from pollwise.lab.report.compare import Comparison, table
+from pollwise.lab.report.page import WITHOUT_JITTER
+from pollwise.lab.texts import amount, brief, money, plain
 from pollwise.lab.tune import TuningGoal, TuningResult
 
 #: Columns that a narrow screen leaves out, in this order.
@@ -34,6 +36,7 @@ def show_comparison(made: Comparison) -> None:
     _print_fitting((*heads, *ratios), rows, DISPENSABLE)
     text = "$ a month; in all: polls and waiting. ×: the cost divided by that of a limit."
     say((text, "dim"))
+    say((WITHOUT_JITTER, "dim"))
     say(("Change the prices with --price and --wait-price.", "dim"))
 
 
@@ -67,7 +70,7 @@ def show_tuned(tuned: TuningResult) -> None:
     rows = [
         (
             name,
-            f"{facts[part]['polls_an_hour']:,.0f}",
+            amount(facts[part]["polls_an_hour"]),
             money(facts[part]["dollars_a_month"]),
             *(brief(facts[part][f"wait_{each}_s"]) for each in ("mean", "p95", "p99", "max")),
             "yes" if facts[part]["meets_goal"] else "no",
@@ -94,7 +97,7 @@ def show_tuned(tuned: TuningResult) -> None:
 def _worth_goal(goal: TuningGoal) -> str | None:
     """The goal as a setting of Worth, or None."""
     if goal.is_budget:
-        return f"polls_per_hour = {goal.value:.6g}"
+        return f"polls_per_hour = {plain(float(f'{goal.value:.6g}'))}"
     if goal.measure in ("mean", "p95"):
         return f'{goal.measure}_wait = "{short(goal.value)}"'
     return None
@@ -134,7 +137,7 @@ def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
                 money(row["idle_dollars_one_shard"]),
                 money(row["idle_dollars_all_shards"]),
                 row["page_wait"],
-                short(float(f"{row['longest_wait_s']:.3g}")),
+                short(float(f"{row['longest_wait_s']:.2g}")),
             )
             for row in facts["tradeoffs"]
         ],

@@ -22,6 +22,7 @@ from pollwise.lab.report.drawing import (
     Stroke,
     clipped,
 )
+from pollwise.lab.texts import amount, brief, money
 
 Facts = Mapping[str, Any]
 #: Left, top, right and bottom, in pixels.
@@ -246,11 +247,11 @@ def equal_cost(facts: Facts, x_range: tuple[float, float]) -> list[Point]:
 
 def about(point: Facts) -> str:
     """What to read when the pointer is on a point, in lines."""
-    polls = f"{point['polls_an_hour']:,.4g} polls an hour"
-    paid = f"${point['poll_dollars_a_month']:,.4g} a month for polls"
-    late = f", 95 % within {short(point['wait_p95_s'])}" if "wait_p95_s" in point else ""
-    wait = f"{short(point['wait_mean_s'])} mean wait{late}"
-    total = f"${point['dollars_a_month']:,.4g} a month with the waiting"
+    polls = f"{amount(point['polls_an_hour'])} polls an hour"
+    paid = f"{money(point['poll_dollars_a_month'])} a month for polls"
+    late = f", 95 % within {brief(point['wait_p95_s'])}" if "wait_p95_s" in point else ""
+    wait = f"{brief(point['wait_mean_s'])} mean wait{late}"
+    total = f"{money(point['dollars_a_month'])} a month with the waiting"
     return f"{point['name']}\n{polls}, {paid}\n{wait}\n{total}"
 
 

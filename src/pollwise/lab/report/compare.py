@@ -25,6 +25,7 @@ from pollwise.lab.replay import limits
 from pollwise.lab.replay.base import Replay, Situation, Trace, figures
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.fast import sweep
+from pollwise.lab.texts import amount, brief, compared, money, percent
 
 HOUR = 3600.0
 #: The default price of a second that one item waits: a cent an hour.
@@ -39,6 +40,8 @@ SWEPT_POLLS = 300_000
 #: Worth is tried at these multiples of the price of waiting, with at most this many polls.
 WORTH_FACTORS = (0.01, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
 WORTH_POLLS = 50_000
+#: With a capacity, the best fixed interval is the best of this many, up to the one without.
+NARROWED = 40
 #: Policies are near each other if their polls differ by no more than this factor.
 NEAR = 1.7
 FORMATS = (".html", ".png", ".svg")
@@ -58,26 +61,27 @@ class PolicyResult:
 
     @property
     def dollars(self) -> float:
-        """Polls and waiting together."""
-        return self.poll_dollars + self.wait_dollars
+        """Polls and waiting together, rounded as reports keep it."""
+        return figures(self.poll_dollars + self.wait_dollars)
 
     def costs(self) -> dict[str, float]:
         return {
-            "poll_dollars_a_month": figures(self.poll_dollars),
-            "wait_dollars_a_month": figures(self.wait_dollars),
-            "dollars_a_month": figures(self.dollars),
+            "poll_dollars_a_month": self.poll_dollars,
+            "wait_dollars_a_month": self.wait_dollars,
+            "dollars_a_month": self.dollars,
         }
 
 
 @dataclass(frozen=True)
 class CostLimit:
-    """A cost that policies can be compared with."""
+    """A cost that policies can be compared with. policy: what has that cost, if it has a name."""
 
     name: str
     what: str
     dollars: float
     polls_an_hour: float
     mean_wait: float
+    policy: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,27 +103,35 @@ class Comparison:
 
     @property
     def baseline(self) -> PolicyResult | None:
-        """What most people would write: the first fixed interval of the comparison."""
-        others = (line for line in self.lines if line is not self.chosen)
-        return next((line for line in others if line.family == "fixed"), None)
+        """What most people would write: the first fixed interval, else the next best policy."""
+        others = sorted(
+            (line for line in self.lines if line is not self.chosen), key=lambda line: line.dollars
+        )
+        named = (line for line in self.lines if line in others and line.family == "fixed")
+        return next(named, others[0] if others else None)
 
     @property
     def headline(self) -> str:
-        """Which policy to take, and what it saves."""
+        """Which policy to take, and what it costs beside the best fixed interval."""
         best = self.chosen
         text = f"Take {best.name}: {money(best.dollars)} a month for polls and waiting"
-        others = [line for line in self.lines if line is not best]
-        other = self.baseline or min(others, key=lambda line: line.dollars, default=None)
-        if other is None:
-            return f"{text}."
-        return (
-            f"{text}, {_less(best.dollars, other.dollars)} {other.name} ({money(other.dollars)})."
-        )
+        if self.limits:
+            fixed = self.limits[0]
+            beside = (
+                f"the best fixed interval in hindsight ({fixed.policy}, {money(fixed.dollars)})"
+            )
+            return f"{text}, {compared(best.dollars, fixed.dollars)} {beside}."
+        other = self.baseline
+        return f"{text}." if other is None else f"{text}, {self._beside(other)}."
+
+    def _beside(self, other: PolicyResult) -> str:
+        cost = compared(self.chosen.dollars, other.dollars)
+        return f"{cost} {other.name} ({money(other.dollars)})"
 
     def notes(self) -> list[str]:
         """Further facts, one sentence each."""
         best, done = self.chosen, self.chosen.done
-        paid = f"{done.polls_an_hour:,.0f} times an hour ({money(best.poll_dollars)} a month)"
+        paid = f"{amount(done.polls_an_hour)} times an hour ({money(best.poll_dollars)} a month)"
         got = (
             f"{brief(done.mean_wait)} on average, 95 of 100 at most {brief(done.wait(0.95))}, "
             f"the longest {brief(done.wait(1.0))}"
@@ -128,17 +140,19 @@ class Comparison:
             f"Price of a poll: {self.price.what}. Price of an hour that an item waits: "
             f"{money(self.terms.wait * HOUR)}."
         )
-        notes = [f"It polls {paid}; an item waits {got}.", terms]
+        notes = [f"It polls {paid}; an item waits {got}."]
+        if self.limits and self.baseline is not None:
+            notes.append(f"It costs {self._beside(self.baseline)}.")
+        notes.append(terms)
         if not self.terms.poll:
             notes.append("Polls cost nothing here, so the shortest interval wins.")
             return notes
         tuned = min(self.swept, key=lambda line: line.dollars, default=None)
         if tuned is not None and tuned.dollars < 0.98 * best.dollars:
-            saved = 1 - tuned.dollars / best.dollars
             notes.append(
                 f"In hindsight, {tuned.name} would have cost {money(tuned.dollars)}, "
-                f"{saved:.0%} less. Use pollwise lab tune to find such settings and test them on "
-                "other traffic."
+                f"{percent(1 - tuned.dollars / best.dollars)} less. Use pollwise lab tune to find "
+                "such settings and test them on other traffic."
             )
         return notes
 
@@ -198,7 +212,7 @@ class Comparison:
             "polls_an_hour": figures(limit.polls_an_hour),
             "wait_mean_s": figures(limit.mean_wait),
             "poll_dollars_a_month": figures(limit.polls_an_hour / HOUR * MONTH * self.terms.poll),
-            "dollars_a_month": figures(limit.dollars),
+            "dollars_a_month": limit.dollars,
             "ratios": {each.name: _ratio(limit.dollars, each.dollars) for each in self.limits},
         }
 
@@ -249,7 +263,7 @@ def compare(
         trace, others, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
     )
     swept = [_line(each, done, terms) for each, done in zip(others, done_others, strict=True)]
-    return Comparison(trace, price, terms, lines, swept, _limits(trace, terms), situation)
+    return Comparison(trace, price, terms, lines, swept, _limits(trace, terms, capacity), situation)
 
 
 def _line(strategy: Strategy, done: Replay, terms: CostTerms) -> PolicyResult:
@@ -259,8 +273,8 @@ def _line(strategy: Strategy, done: Replay, terms: CostTerms) -> PolicyResult:
         label(strategy, terms),
         strategy.name,
         done,
-        done.polls * terms.poll * month,
-        waited * terms.wait * month,
+        figures(done.polls * terms.poll * month),
+        figures(waited * terms.wait * month),
     )
 
 
@@ -295,26 +309,41 @@ def _other_worths(polls: int, terms: CostTerms) -> list[Strategy]:
     ]
 
 
-def _limits(trace: Trace, terms: CostTerms) -> list[CostLimit]:
+def _best_fixed(trace: Trace, terms: CostTerms, capacity: int | None) -> tuple[Replay, float]:
+    """The replay of the cheapest fixed interval, and the interval."""
+    interval, _ = limits.best_fixed(trace.arrivals, terms.ratio, trace.span)
+    situation = Situation(capacity=capacity)
+    best = replay(trace, Fixed(interval), situation)
+    # A poll that finds only some of the items leaves the others to the next: shorter is better.
+    factors = [] if capacity is None else np.geomspace(1 / REACH, 1.0, NARROWED).tolist()
+    for shorter in [max(interval * factor, trace.span / SWEPT_POLLS) for factor in factors]:
+        done = replay(trace, Fixed(shorter), situation)
+        if done.cost(terms.poll, terms.wait) < best.cost(terms.poll, terms.wait):
+            best, interval = done, shorter
+    return best, interval
+
+
+def _limits(trace: Trace, terms: CostTerms, capacity: int | None) -> list[CostLimit]:
     """The costs of the best fixed interval, a rule that sees arrivals, and a clairvoyant."""
     arrivals, ratio = trace.arrivals, terms.ratio
     if ratio == 0:  # polls are free: a shorter interval is always better
         return []
-    interval, cost = limits.best_fixed(arrivals, ratio, trace.span)
-    fixed = replay(trace, Fixed(interval), Situation())
+    fixed, interval = _best_fixed(trace, terms, capacity)
     sees = limits.sees_arrivals(arrivals, ratio)
     best = limits.optimum(arrivals, ratio)
     month = MONTH / trace.span * terms.wait
     hour = HOUR / trace.span
     items = len(arrivals)
 
-    def limit(name: str, what: str, cost: float, polls: int) -> CostLimit:
-        return CostLimit(name, what, cost * month, polls * hour, (cost - polls * ratio) / items)
+    def limit(name: str, what: str, cost: float, polls: int, policy: str = "") -> CostLimit:
+        wait = (cost - polls * ratio) / items
+        return CostLimit(name, what, figures(cost * month), polls * hour, wait, policy)
 
-    hindsight = f"fixed {brief(interval)}, the best interval in hindsight"
+    policy = f"fixed {brief(interval)}"
+    hindsight = f"{policy}, the best interval in hindsight"
     seeing = "sees arrivals without polling, and polls when their waiting is worth a poll"
     return [
-        limit("best fixed", hindsight, cost, fixed.polls),
+        limit("best fixed", hindsight, fixed.cost(ratio, 1.0), fixed.polls, policy),
         limit("sees arrivals", seeing, sees.cost, sees.polls),
         limit("clairvoyant", "knows all arrivals in advance", best.cost, best.polls),
     ]
@@ -373,23 +402,10 @@ def _ratio(cost: float, limit: float) -> float | None:
     return figures(cost / limit) if limit > 0 else None
 
 
-def _less(cost: float, other: float) -> str:
-    if other <= 0 or abs(1 - cost / other) < 0.005:
-        return "the same as"
-    return f"{1 - cost / other:.0%} less than"
-
-
-def money(dollars: float) -> str:
-    """Dollars as text, with cents, or with two digits if it is less than a cent."""
-    if dollars == 0 or dollars >= 0.095:
-        return f"${dollars:,.2f}"
-    text = f"{dollars:.2g}"
-    return f"${float(text):.10f}".rstrip("0") if "e" in text else f"${text}"
-
-
-def brief(seconds: float) -> str:
-    """Seconds in two or three digits."""
-    return short(float(f"{seconds:.3g}"))
+def _ratio_text(ratio: float | None) -> str:
+    if ratio is None:
+        return "–"
+    return amount(ratio) if ratio >= 100 or 0 < ratio < 0.005 else f"{ratio:.2f}"
 
 
 def table(facts: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[str]]]:
@@ -400,11 +416,11 @@ def table(facts: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[str]]]
             each,
             [
                 each["name"],
-                f"{each['polls_an_hour']:,.0f}",
+                amount(each["polls_an_hour"]),
                 money(each["poll_dollars_a_month"]),
                 *(brief(each[key]) if key in each else "" for key in keys),
                 money(each["dollars_a_month"]),
-                *("–" if ratio is None else f"{ratio:.2f}" for ratio in each["ratios"].values()),
+                *(_ratio_text(ratio) for ratio in each["ratios"].values()),
             ],
         )
         for each in (*facts["policies"], *facts["limits"])

@@ -16,9 +16,15 @@ from typing import Any
 from pollwise.durations import short
 from pollwise.lab.report import charts
 from pollwise.lab.report.charts import Box, Facts
-from pollwise.lab.report.compare import brief, money, table
+from pollwise.lab.report.compare import table
 from pollwise.lab.report.drawing import DARK, DASHES, FONT, LIGHT, Drawing, svg_rules
+from pollwise.lab.texts import amount, brief, money
 
+#: Why the figures differ a little from those of a loop that runs.
+WITHOUT_JITTER = (
+    "Replays have no jitter. In a running loop, jitter makes a poller that idles at its longest "
+    "interval poll about 5 % more often."
+)
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 HEADS = (
     "policy", "polls an hour", "polls, $ a month", "mean wait", "p50", "p95", "p99", "longest",
@@ -103,7 +109,7 @@ def _head(facts: Facts) -> str:
     cards = (
         (money(best["dollars_a_month"]), "a month, polls and waiting"),
         (money(best["poll_dollars_a_month"]), "a month for polls"),
-        (f"{best['polls_an_hour']:,.0f}", "polls an hour"),
+        (amount(best["polls_an_hour"]), "polls an hour"),
         (brief(best["wait_mean_s"]), "mean wait"),
         (brief(best["wait_p95_s"]), "95 % wait at most"),
     )
@@ -215,5 +221,5 @@ def _foot(facts: Facts, version: str) -> str:
     return (
         f"{facts['arrivals']:,} arrivals in {short(facts['span_s'])} ({facts['trace']}), replayed "
         f"with the real strategies by pollwise {version}. A month is 30 days at the trace's own "
-        f"pace."
+        f"pace. {WITHOUT_JITTER}"
     )

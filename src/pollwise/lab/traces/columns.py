@@ -1,179 +1,115 @@
-"""Reads one column of a file: CSV, NDJSON or plain lines, gzipped or not, with line numbers."""
+"""Reads the times or the counts of a file, whose form is recognised by its content.
+
+CSV and plain lines are read here; `logs`, `documents` and `metrics` have the other forms.
+"""
 
 from __future__ import annotations
 
 import csv
-import difflib
-import gzip
-import io
-import json
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
 
-from pollwise.durations import shown
 from pollwise.errors import ConfigError
+from pollwise.lab.traces import documents, logs, metrics
+from pollwise.lab.traces.lines import (
+    SIZE_MAX,
+    BadFile,
+    BadLine,
+    Cell,
+    TraceText,
+    listed,
+    meant,
+    opened,
+)
+from pollwise.lab.traces.metrics import ExportedSeries, Values
+from pollwise.lab.traces.stamps import is_web_stamp, moment_of, number_of
 
 #: Usual names of columns with times, most specific first.
 TIME_NAMES = (
+    *documents.LOG_KEYS,
     *("arrival", "arrivals", "arrived_at", "timestamp", "timestamps", "time", "ts", "at"),
-    *("created_at", "created", "sent_at", "event_time", "datetime", "date"),
+    *("created_at", "created", "sent_at", "event_time", "datetime", "date", "msec"),
 )
 #: Usual names of columns with counts.
 COUNT_NAMES = ("count", "counts", "n", "arrivals", "requests", "invocations", "value", "total")
 
-_GZIP = b"\x1f\x8b"
 _DELIMITERS = ",;\t|"
-#: First line of a file from `reading.write`: the span, which may end after the last arrival.
-SPAN_MARK = "# span:"
-
-
-class BadLine(Exception):
-    """A line of a file that cannot be used; `reading.read` adds the name of the file."""
-
-    def __init__(self, line: int, problem: str) -> None:
-        super().__init__(f"line {line}: {problem}")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A value and its line number."""
-
-    line: int
-    value: Any
-
-    def wrong(self, problem: str) -> BadLine:
-        """The error for this value."""
-        return BadLine(self.line, f"{shown(self.value)} {problem}")
 
 
 @dataclass(slots=True)
 class Column:
-    """The cells of one column; `span` is set if the file states it."""
+    """What was found in a file: cells with times or counts, or series of metrics.
 
-    cells: list[Cell]
+    span: set if the file states it.
+    log: it is a log, which may be out of order.
+    series, values: the series of metrics, and what their values are if the file says it.
+    """
+
+    cells: list[Cell] = field(default_factory=list)
     span: float | None = None
+    log: bool = False
+    series: list[ExportedSeries] | None = None
+    values: Values = "auto"
 
 
-def read_column(path: Path, column: str | int | None, names: Iterable[str]) -> Column:
+def read_column(
+    path: Path, column: str | int | None, names: Iterable[str], size_max: int = SIZE_MAX
+) -> Column:
     """Read the column with this name or number (from 1); None picks one of `names`, or the only."""
-    result = Column([])
-    with _opened(path) as lines:
-        numbered = _content(lines, result)
-        try:
-            first = next(numbered, None)
-            if first is None:
-                raise ConfigError(f"{path} holds no arrivals; give a file with one arrival a line")
-            rest = chain([first], numbered)
-            text = first.value.lstrip()
-            if text.startswith("["):
-                raise BadLine(
-                    first.line,
-                    "this is one JSON array; give one value a line (convert it with jq -c '.[]')",
-                )
-            cells = _from_objects if text.startswith("{") else _from_table
-            result.cells.extend(cells(rest, path, column, tuple(names)))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"{path} is not text in UTF-8 with one value a line: {error}; convert it first"
-            ) from None
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ConfigError(
-                f"{path} is a damaged gzip file: {error}; download it again"
-            ) from None
-    return result
+    with opened(path, size_max) as text:
+        found = _recognised(text, column, tuple(names))
+        found.span = text.span
+        return found
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[TextIO]:
+def _recognised(text: TraceText, column: str | int | None, names: tuple[str, ...]) -> Column:
+    lines = text.cells()
+    first = next(lines, None)
+    if first is None:
+        raise BadFile("holds no arrivals; give a file with one arrival a line")
+    pattern = None if column is not None else logs.pattern_of(first.value)
+    if pattern is not None and names != COUNT_NAMES:
+        return Column(list(logs.times(chain([first], lines), pattern)), log=True)
+    if first.value.lstrip().startswith(("{", "[")):
+        return _from_json(documents.values(text, first, lines), column, names)
     try:
-        raw = path.open("rb")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}; check the path") from None
-    with raw:
-        packed = raw.read(2) == _GZIP
-        raw.seek(0)
-        stream = gzip.GzipFile(fileobj=raw) if packed else raw
-        with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
-            yield text
+        cells = list(_from_table(chain([first], lines), column, names))
+    except csv.Error as error:
+        raise BadFile(f"is not CSV: {error}; convert it first") from None
+    return Column(cells, log=bool(cells) and is_web_stamp(cells[0].value))
 
 
-def _content(lines: Iterable[str], column: Column) -> Iterator[Cell]:
-    """Lines that are not empty and not comments; the span is noted in `column`."""
-    for number, line in enumerate(lines, 1):
-        stripped = line.strip()
-        if stripped.startswith(SPAN_MARK):
-            try:
-                column.span = float(stripped.removeprefix(SPAN_MARK))
-            except ValueError:
-                raise BadLine(
-                    number, f"{shown(stripped)} does not give a span in seconds"
-                ) from None
-        elif stripped and not stripped.startswith("#"):
-            yield Cell(number, line)
-
-
-# NDJSON
-
-
-def _from_objects(
-    lines: Iterator[Cell], path: Path, column: str | int | None, names: tuple[str, ...]
-) -> Iterator[Cell]:
-    if isinstance(column, int):
-        raise ConfigError(f"{path} holds JSON objects; name the column, not its number {column}")
-    for line in lines:
-        try:
-            record = json.loads(line.value)
-        except (ValueError, RecursionError) as error:
-            problem = f"not JSON: {error}; give one object a line"
-            raise BadLine(line.line, problem) from None
-        if not isinstance(record, dict):
-            raise BadLine(line.line, f"{shown(record)} is not a JSON object like the lines before")
-        if column is None:
-            column = _chosen_key(record, names, line.line)
-        yield Cell(line.line, _inside(record, column, line.line))
-
-
-def _chosen_key(record: dict[str, Any], names: tuple[str, ...], line: int) -> str:
-    by_name = {key.lower(): key for key in record}
-    for name in names:
-        if name in by_name:
-            return by_name[name]
-    if len(record) == 1:
-        return next(iter(record))
-    raise BadLine(line, f"which column? name one of: {', '.join(map(str, record))}")
-
-
-def _inside(record: dict[str, Any], column: str, line: int) -> Any:
-    if column in record:
-        return record[column]
-    inner: Any = record
-    for key in column.split("."):  # `request.sent_at` is a key inside `request`
-        if not isinstance(inner, dict) or key not in inner:
-            known = ", ".join(map(str, record))
-            raise BadLine(line, f"it has no {column!r}{_meant(column, record)}; it has: {known}")
-        inner = inner[key]
-    return inner
+def _from_json(values: Iterator[Cell], column: str | int | None, names: tuple[str, ...]) -> Column:
+    if isinstance(column, int) or (column is not None and column.isdecimal()):
+        raise BadFile(f"holds JSON; name the column, not its number {column}")
+    document = next(values)
+    metric = metrics.series_of(document.value)
+    if metric is not None:
+        more = next(values, None)
+        if more is not None:
+            raise BadLine(more.where, "a second document follows; put each into a file of its own")
+        return Column(series=metric[0], values=metric[1])
+    found = documents.records(chain([document], values), names)
+    cells = list(documents.times(found, column, names))
+    log = documents.is_log(document.value, names) or (bool(cells) and is_web_stamp(cells[0].value))
+    return Column(cells, log=log)
 
 
 # CSV and plain lines
 
 
 def _from_table(
-    lines: Iterator[Cell], path: Path, column: str | int | None, names: tuple[str, ...]
+    lines: Iterator[Cell], column: str | int | None, names: tuple[str, ...]
 ) -> Iterator[Cell]:
     first = next(lines)
     delimiter = max(_DELIMITERS, key=first.value.count)
-    at = [first.line]
+    at = [first.where]
 
     def texts() -> Iterator[str]:
         for line in chain([first], lines):
-            at[0] = line.line
+            at[0] = line.where
             yield line.value
 
     rows = csv.reader(texts(), delimiter=delimiter, skipinitialspace=True)
@@ -181,9 +117,9 @@ def _from_table(
     try:
         index, titled = _place(head, column, names)
     except ConfigError as error:
-        raise BadLine(first.line, str(error)) from None
+        raise BadLine(first.where, str(error)) from None
     if not titled:
-        yield Cell(first.line, head[index])
+        yield Cell(first.where, head[index])
     for row in rows:
         if len(row) <= index:
             raise BadLine(at[0], f"it has no column {index + 1}, only {len(row)}")
@@ -203,8 +139,8 @@ def _place(head: list[str], column: str | int | None, names: tuple[str, ...]) ->
         return head.index(str(column)), True
     if any(map(_is_value, head)):
         raise ConfigError(f"there is no header to find {column!r} in; give the column's number")
-    known = ", ".join(head)
-    raise ConfigError(f"no column is named {column!r}{_meant(str(column), head)}; known: {known}")
+    known = listed(head)
+    raise ConfigError(f"no column is named {column!r}{meant(str(column), head)}; known: {known}")
 
 
 def _guessed(head: list[str], names: tuple[str, ...]) -> tuple[int, bool]:
@@ -216,7 +152,7 @@ def _guessed(head: list[str], names: tuple[str, ...]) -> tuple[int, bool]:
         if _is_value(cell):
             return index, False
     if len(head) > 1:
-        raise ConfigError(f"which column? name one of: {', '.join(head)}")
+        raise ConfigError(f"which column? name one of: {listed(head)}")
     return 0, _is_title(head[0])
 
 
@@ -225,19 +161,5 @@ def _is_title(cell: str) -> bool:
 
 
 def _is_value(cell: str) -> bool:
-    """True for a number (nan included) or a date."""
-    try:
-        float(cell)
-        return True
-    except ValueError:
-        pass
-    try:
-        datetime.fromisoformat(cell)
-        return True
-    except ValueError:
-        return False
-
-
-def _meant(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    """True for a number (nan included) or a time."""
+    return number_of(cell) is not None or moment_of(cell) is not None

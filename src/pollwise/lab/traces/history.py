@@ -10,24 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pollwise.errors import ConfigError
 from pollwise.lab.numeric import np
 from pollwise.lab.replay.base import Seconds, Trace
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedJobs:
-    """Jobs that were claimed in an interval of `seconds` from `at` on.
-
-    waits: how many of them had waited from the first up to the second number of seconds.
-    """
-
-    at: float
-    seconds: float
-    found: int
-    waits: Sequence[tuple[float, float, int]]
+from pollwise.lab.traces.claimed import ClaimedJobs
 
 
 def rebuilt(

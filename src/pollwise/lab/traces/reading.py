@@ -2,7 +2,8 @@
 
 A trace file has one arrival a line: seconds or milliseconds (since 1970 or any other time), or ISO
 8601; as a plain column, CSV or NDJSON, gzipped or not. Or it has one bin a line, with the number of
-arrivals in it.
+arrivals in it. Logs of web servers, of journald and of CloudWatch are read as they are, and so are
+metrics of Prometheus and CloudWatch; `documents` and `metrics` list the forms.
 """
 
 from __future__ import annotations
@@ -10,31 +11,19 @@ from __future__ import annotations
 import gzip
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import get_args
 
 from pollwise.durations import Duration, seconds, short, shown
 from pollwise.errors import ConfigError
 from pollwise.lab import files
 from pollwise.lab.numeric import np
 from pollwise.lab.replay.base import Seconds, Trace
-from pollwise.lab.traces.columns import (
-    COUNT_NAMES,
-    SPAN_MARK,
-    TIME_NAMES,
-    BadLine,
-    Cell,
-    read_column,
-)
+from pollwise.lab.traces.columns import COUNT_NAMES, TIME_NAMES, Column, read_column
+from pollwise.lab.traces.lines import SIZE_MAX, SPAN_MARK, BadFile, BadLine, Cell
+from pollwise.lab.traces.metrics import Values, counts_of, whole
+from pollwise.lab.traces.stamps import Unit, in_seconds, number_of
 
-Unit = Literal["auto", "s", "ms", "us", "ns", "iso"]
-
-#: How many of a unit make a second.
-_A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-_CALLED = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-#: A number this large is since 1970 in this unit: 1e11 ms are in 1973, 1e11 s in 5138.
-_FROM = (("ns", 1e17), ("us", 1e14), ("ms", 1e11))
 #: A longer gap, in seconds (20 years), means that a stamp is missing or in another unit.
 GAP_MAX = 20 * 365 * 86400.0
 #: The maximum number of arrivals in a file of counts.
@@ -49,47 +38,74 @@ def read(
     column: str | int | None = None,
     unit: Unit = "auto",
     bins: Duration | None = None,
+    values: Values = "auto",
     seed: int = 0,
     name: str | None = None,
     sort: bool = False,
+    size_max: int = SIZE_MAX,
 ) -> Trace:
-    """Read a trace from a file.
+    """Read a trace from a file, whose form is recognised by its content.
 
     column: its name, or its number from 1; by default found by its header, else the first.
     unit: "s", "ms", "us", "ns", "iso"; "auto" reads small numbers as seconds and recognises times
-        since 1970 by their size. ISO 8601 without a time zone is UTC.
+        since 1970 by their size. Dates without a time zone are in UTC.
     bins: the column counts arrivals in bins of this length, one bin a line, without gaps. Arrivals
         are placed at random inside their bin, by `seed`; the trace begins with the first bin.
+        For metrics, the length of a step; by default it is found.
+    values: what metrics count: "rate" (arrivals a second), "count" (in each step), or "counter"
+        (since the counter began). "auto" knows counters of Prometheus by their names, and that
+        CloudWatch counts in each step.
     name: the name of the trace in reports; by default the file's name.
-    sort: sort the arrivals instead of refusing a file that is not in order.
+    sort: sort the arrivals instead of refusing a file that is not in order. Logs are sorted anyway,
+        because they are written when work ends.
+    size_max: the most characters of the unpacked text.
 
-    Arrivals are shifted to start at 0, except in a file from `write`, which states its span.
+    Arrivals are shifted to start at 0, except in a file from `write`, which states its span. If all
+    stamps of a log have whole seconds, arrivals are placed at random in their second, by `seed`.
     """
     path = Path(path)
     if unit not in get_args(Unit):
         raise ConfigError(f"unit = {unit!r} is not one of {', '.join(get_args(Unit))}")
     called = name or path.name.removesuffix(".gz").rsplit(".", 1)[0] or path.name
+    length = None if bins is None else seconds(bins, "bins", positive=True)
     try:
-        found = read_column(path, column, TIME_NAMES if bins is None else COUNT_NAMES)
+        found = read_column(path, column, TIME_NAMES if bins is None else COUNT_NAMES, size_max)
+        if found.series is not None:
+            chosen = found.values if values == "auto" else values
+            counts, length = counts_of(found.series, chosen, length)
+            return _spread(whole(counts, _draws(seed).random_sample()), length, seed, called)
+        if values != "auto":
+            raise BadFile(f"holds no metrics, so values = {values!r} means nothing; leave it out")
         if not found.cells:
-            raise ConfigError(f"{path} holds no arrivals under its header; give one a line")
-        if bins is not None:
-            return _spread(found.cells, seconds(bins, "bins", positive=True), seed, path, called)
-        stamps = _stamps(found.cells, unit)
-        if sort:
-            stamps = np.sort(stamps)
-        _check_order(stamps, found.cells, path)
+            raise BadFile("holds no arrivals under its header; give one a line")
+        if length is not None:
+            return _spread(_counts_in(found.cells), length, seed, called)
+        return _placed(found, unit, sort, seed, called)
     except BadLine as error:
         raise ConfigError(f"{path}, {error}") from None
+    except BadFile as error:
+        raise ConfigError(f"{path} {error}") from None
+
+
+def _placed(found: Column, unit: Unit, sort: bool, seed: int, called: str) -> Trace:
+    """The trace of stamps."""
+    stamps = in_seconds(found.cells, unit)
+    if sort or found.log:
+        stamps = np.sort(stamps)
+    _check_order(stamps, found.cells)
     if found.span is not None:
         if not stamps[-1] <= found.span < math.inf:
-            raise ConfigError(
-                f"{path} says its span is {found.span:g} s and has an arrival at {stamps[-1]:g} s; "
+            raise BadFile(
+                f"says its span is {found.span:g} s and has an arrival at {stamps[-1]:g} s; "
                 f"correct or delete the line `{SPAN_MARK} …`"
             )
         return Trace(called, stamps, found.span)
     stamps = stamps - stamps[0]
-    return Trace(called, stamps, float(stamps[-1]))
+    span = float(stamps[-1])
+    if found.log and not (stamps % 1).any():
+        within = _draws(seed).random_sample(len(stamps))
+        return Trace(called, np.sort(stamps + within), span + 1.0)
+    return Trace(called, stamps, span)
 
 
 def write(trace: Trace, path: str | Path) -> None:
@@ -179,123 +195,50 @@ def _counts(trace: Trace, window: float) -> Seconds:
     return counts.astype(np.float64)
 
 
-# Stamps
+# Stamps and counts
 
 
-def _stamps(cells: list[Cell], unit: Unit) -> Seconds:
-    """The cells in seconds; checks that all are valid and in the same unit."""
-    first = cells[0]
-    if unit == "iso" or (unit == "auto" and _number(first.value) is None):
-        return np.array([_moment(cell, first, unit) for cell in cells])
-    numbers = np.array([_checked_number(cell, first) for cell in cells])
-    sizes = np.searchsorted([least for _, least in reversed(_FROM)], numbers, side="right")
-    units = ("s", *(name for name, _ in reversed(_FROM)))
-    looks = units[int(sizes[0])]
-    strange = np.flatnonzero(sizes != sizes[0])
-    if len(strange):
-        cell = cells[int(strange[0])]
-        other = units[int(sizes[strange[0]])]
-        raise cell.wrong(
-            f"looks like {_CALLED[other]}, and {shown(first.value)} in line "
-            f"{first.line} like {_CALLED[looks]}; use one unit for all"
-        )
-    if unit == "auto":
-        unit = looks  # type: ignore[assignment]
-    elif sizes[0] and unit != looks:
-        raise first.wrong(
-            f"looks like {_CALLED[looks]}, not {_CALLED[unit]}; "
-            f"leave the unit out, or give {looks!r}"
-        )
-    return numbers / _A_SECOND[unit]
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _checked_number(cell: Cell, first: Cell) -> float:
-    number = _number(cell.value)
-    if number is None:
-        if cell.value in ("", None):
-            raise BadLine(cell.line, "there is no value; remove the line, or give one")
-        if isinstance(cell.value, str) and _parsed(cell.value) is not None:
-            raise cell.wrong(
-                f"is a date, and {shown(first.value)} in line {first.line} a "
-                "number; use one unit for all"
-            )
-        raise cell.wrong("is not a time; give seconds, milliseconds or ISO 8601")
-    if not math.isfinite(number):
-        raise cell.wrong("is not a time; remove the line")
-    if number < 0:
-        raise cell.wrong("is negative; count from the first arrival or 1970")
-    return number
-
-
-def _moment(cell: Cell, first: Cell, unit: Unit) -> float:
-    parsed = _parsed(cell.value) if isinstance(cell.value, str) else None
-    if parsed is not None:
-        return parsed
-    if cell.value in ("", None):
-        raise BadLine(cell.line, "there is no value; remove the line, or give one")
-    if unit == "auto" and cell is not first and _number(cell.value) is not None:
-        raise cell.wrong(
-            f"is a number, and {shown(first.value)} in line {first.line} a "
-            "date; use one unit for all"
-        )
-    wanted = "ISO 8601" if unit == "iso" else "seconds, milliseconds or ISO 8601"
-    raise cell.wrong(f"is not a time; give {wanted}")
-
-
-def _parsed(text: str) -> float | None:
-    """An ISO 8601 time in seconds since 1970; without a time zone it is UTC."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
-def _check_order(stamps: Seconds, cells: list[Cell], path: Path) -> None:
+def _check_order(stamps: Seconds, cells: list[Cell]) -> None:
     gaps = np.diff(stamps)
     if (gaps < 0).any():
         at = int(np.argmax(gaps < 0)) + 1
         raise cells[at].wrong(
-            f"is earlier than {shown(cells[at - 1].value)} in line "
-            f"{cells[at - 1].line}; sort the file, or read it with sort=True (--sort)"
+            f"is earlier than {shown(cells[at - 1].value)} in {cells[at - 1].place}; sort the "
+            "file, or read it with sort=True (--sort)"
         )
     if (gaps > GAP_MAX).any():
         at = int(np.argmax(gaps > GAP_MAX)) + 1
         years = gaps[at - 1] / (365 * 86400)
-        raise ConfigError(
-            f"{path}: {years:.0f} years without arrivals before {stamps[at]:.15g} s; "
+        raise BadFile(
+            f"has {years:.0f} years without arrivals before {stamps[at]:.15g} s; "
             "a stamp is missing or in another unit"
         )
 
 
-# Counts
-
-
-def _spread(cells: list[Cell], length: float, seed: int, path: Path, name: str) -> Trace:
-    counts = np.array([_count(cell) for cell in cells], dtype=np.int64)
+def _spread(counts: Seconds, length: float, seed: int, name: str) -> Trace:
+    """Arrivals at random inside their bins; counts: whole numbers."""
     total = int(counts.sum())
     if not total:
-        raise ConfigError(f"{path} holds no arrivals: all {len(cells)} bins are empty")
+        raise BadFile(f"holds no arrivals: all {len(counts)} bins are empty")
     if total > ARRIVALS_MAX:
-        raise ConfigError(
-            f"{path} counts {total:,} arrivals; the maximum is {ARRIVALS_MAX:,}. Use a part of it."
+        raise BadFile(
+            f"counts {total:,} arrivals; the maximum is {ARRIVALS_MAX:,}. Use a part of it."
         )
-    draws = np.random.RandomState(seed % 2**32).random_sample(total)
-    begins = np.repeat(np.arange(len(counts)) * length, counts)
+    draws = _draws(seed).random_sample(total)
+    begins = np.repeat(np.arange(len(counts)) * length, counts.astype(np.int64))
     return Trace(name, np.sort(begins + draws * length), len(counts) * length)
 
 
+def _draws(seed: int) -> np.random.RandomState:
+    return np.random.RandomState(seed % 2**32)
+
+
+def _counts_in(cells: list[Cell]) -> Seconds:
+    return np.array([_count(cell) for cell in cells], dtype=np.float64)
+
+
 def _count(cell: Cell) -> int:
-    number = _number(cell.value)
+    number = number_of(cell.value)
     if number is None or not number.is_integer() or not 0 <= number <= ARRIVALS_MAX:
         raise cell.wrong(
             "is not a number of arrivals in a bin; give whole numbers from 0, and name their column"

@@ -16,7 +16,8 @@ from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.lab.policies import USUAL, CostTerms, label, parse
 from pollwise.lab.prices import MONTH, price_named, store_price, wait_price
-from pollwise.runtime.rollups import HistoryPoint, merged, series
+from pollwise.lab.traces.claimed import HOW_REBUILT, claimed_in
+from pollwise.runtime.rollups import HistoryPoint, merged
 from pollwise.web.comparisons import ComparisonRequest
 from pollwise.web.sources import QueueSource
 
@@ -29,20 +30,16 @@ WORKLOADS = ("steady", "diurnal", "bursty", "on-off", "flash-crowd", "cron", "se
 #: How far back the history of a queue is taken, in hours.
 QUEUE_HOURS = (1, 6, 24)
 UNITS = ("auto", "s", "ms", "us", "ns", "iso")
+#: What the values of metrics are.
+VALUES = ("auto", "rate", "count", "counter")
 #: The most strategies of a comparison, and the longest value of a field, in characters.
 STRATEGIES_MAX = 12
 TEXT_MAX = 2000
 #: The longest workload, in hours.
 HOURS_MAX = 31 * 24.0
 #: The files in the folder of traces that are offered, by the ends of their names, and how many.
-TRACE_ENDS = (".csv", ".tsv", ".txt", ".log", ".ndjson", ".jsonl", ".gz")
+TRACE_ENDS = (".csv", ".tsv", ".txt", ".log", ".json", ".ndjson", ".jsonl", ".gz")
 TRACES_MAX = 200
-#: How exact a trace from a queue's history is.
-HOW_REBUILT = (
-    "Rebuilt from the counts and waits that the queue's workers kept for each minute: an arrival "
-    "is placed at random in its minute, less the wait that was measured. Bursts within a minute "
-    "are smoothed, and a retry counts as another arrival."
-)
 HOW_REPLAYED = (
     "The replay has one poller and no hints. Workers that poll side by side poll more often and "
     "find jobs sooner together, and hints wake them at once."
@@ -63,6 +60,7 @@ class LabForm:
     column: str = ""
     unit: str = "auto"
     bins: str = ""
+    values: str = "auto"
     sort: str = ""
     strategies: str = USUAL
     price: str = "s3-list"
@@ -138,22 +136,13 @@ async def queue_request(
     hours = _number(form.queue_hours, "the hours of the queue's history", 24.0)
     now = source.queue.clock.epoch()
     points = await source.queue.history(f"{hours:g}h")
-    some = [each for each in points if each.found]
-    if not some:
-        raise ConfigError(
-            f"no worker has noted a job of {source.title} in the last {short(hours * 3600)}; "
-            "choose a longer time, or come back when workers have run for some minutes"
-        )
-    # A queue that is younger than this began with its first job.
-    since = max(min(each.at for each in some), now - hours * 3600)
-    minutes = series(points, 60.0, since, now)
+    since, claimed = claimed_in(points, source.title, hours * 3600, now)
     trace = {
         "name": source.title,
+        "words": (source.queue.url, "--since", f"{hours:g}h"),
         "since": since,
         "until": now,
-        "claimed": [
-            (each.at, each.seconds, each.found, _finite(each)) for each in minutes if each.found
-        ],
+        "claimed": [(each.at, each.seconds, each.found, each.waits) for each in claimed],
     }
     title = f"{source.title}, the last {short(round(now - since, -1))}"
     return title, trace, (HOW_REBUILT, HOW_REPLAYED), measured(merged(points), now - since, terms)
@@ -181,6 +170,8 @@ def file_request(form: LabForm, path: Path, name: str) -> tuple[str, dict[str, A
     """The title and the trace of a file."""
     if form.unit not in UNITS:
         raise ConfigError(f"the unit {form.unit[:20]!r} is not one of {', '.join(UNITS)}")
+    if form.values not in VALUES:
+        raise ConfigError(f"the values {form.values[:20]!r} are not one of {', '.join(VALUES)}")
     if form.bins:
         seconds(form.bins, "the length of a bin", positive=True)
     trace = {
@@ -189,6 +180,7 @@ def file_request(form: LabForm, path: Path, name: str) -> tuple[str, dict[str, A
         "column": form.column.strip() or None,
         "unit": form.unit,
         "bins": form.bins.strip() or None,
+        "values": form.values,
         "sort": bool(form.sort),
     }
     return name, trace
@@ -223,13 +215,6 @@ def asked(
     return ComparisonRequest(
         title, trace, line, form.price.strip(), form.wait_price.strip(), back=back, **more
     )
-
-
-def _finite(point: HistoryPoint) -> list[tuple[float, float, int]]:
-    """The histogram of waits without an infinite bound, which JSON does not have."""
-    return [
-        (low, low if math.isinf(high) else high, hits) for low, high, hits in point.waits.bounds()
-    ]
 
 
 def _number(text: str, what: str, most: float, least: float = 0.01) -> float:

@@ -88,6 +88,7 @@ class LabPage(LabAddress, View):
             "queue_hours": lab_form.QUEUE_HOURS,
             "files": files,
             "units": lab_form.UNITS,
+            "values": lab_form.VALUES,
             "prices": PRICES.values(),
             "own_price": form.price not in PRICES,
             "dated": DATED,
@@ -227,7 +228,8 @@ def _page(run: ComparisonRun, facts: Mapping[str, Any]) -> str:
 
 def _report(run: ComparisonRun, facts: Mapping[str, Any]) -> dict[str, Any]:
     """The values for the report. The lab is imported now, because it needs numpy."""
-    from pollwise.lab.report.compare import brief, money, table
+    from pollwise.lab.report.compare import table
+    from pollwise.lab.texts import brief, money
     from pollwise.web.pages.lab import report
 
     return {

@@ -61,14 +61,16 @@ def waits_chart(facts: Mapping[str, Any], since: float) -> Markup:
 def command_of(asked: ComparisonRequest) -> str:
     """The command that makes the same comparison."""
     trace = asked.trace
-    words = ["pollwise", "lab", "compare", str(trace.get("workload") or trace["name"])]
+    words = ["pollwise", "lab", "compare"]
+    words += trace.get("words") or [str(trace.get("workload") or trace["name"])]
     if "workload" in trace:
         words += ["--hours", f"{trace['hours']:g}", "--seed", str(trace["seed"])]
     for option in ("column", "bins"):
         if trace.get(option):
             words += [f"--{option}", str(trace[option])]
-    if trace.get("unit", "auto") != "auto":
-        words += ["--unit", trace["unit"]]
+    for option in ("unit", "values"):
+        if trace.get(option, "auto") != "auto":
+            words += [f"--{option}", trace[option]]
     if trace.get("sort"):
         words.append("--sort")
     words += ["--strategies", asked.strategies, "--price", asked.price]
