@@ -138,7 +138,7 @@ def test_a_p95_knows_the_period_of_batches() -> None:
 
 @pytest.mark.parametrize("goal", [{"p95": "2s"}, {"mean": "1s"}])
 def test_silence_is_polled_at_the_max_interval(goal: dict[str, str]) -> None:
-    strategy = Worth.latency(**goal)  # type: ignore[arg-type]
+    strategy = Worth.latency(**goal)
     run = replay(strategy, [], until=8 * HOUR)
     assert run.delays[-1] == strategy.max_interval
     assert run.polls < 1.2 * 8 * HOUR / strategy.max_interval
