@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ class Blocked(NamedTuple):
     by: str = ""
 
 
-class KnownHealth:
+class KnownHealth(ABC):
     """What can be asked about the health of one process, or of several.
 
     stopping: it finishes what runs, and is not ready any more.
@@ -68,12 +69,13 @@ class KnownHealth:
         self._told: list[str] | None = None
         self._on_change: list[Callable[[KnownHealth], None]] = []
 
+    @abstractmethod
     def blocked(self) -> Blocked | None:
         """None if the event loop gives a sign of life now. Waits a moment for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _reasons(self) -> list[str]:
-        raise NotImplementedError
+        """Why it cannot work now, unless it stops."""
 
     def reasons(self) -> list[str]:
         """As `not_ready`, as far as events say: without a question to the event loop."""
