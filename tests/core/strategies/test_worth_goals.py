@@ -132,7 +132,7 @@ def test_a_p95_knows_the_period_of_batches() -> None:
     strategy = Worth.latency(p95="2s", max_interval="5m")
     run = replay(strategy, sorted(batches))
     assert run.state["period"] == pytest.approx(300.0, rel=0.01)
-    assert sorted(run.waits[1200:])[int(0.95 * 1180)] <= 2.1
+    assert run.p95() <= 2.2  # 5 % are six batches
     assert run.polls < 0.9 * run.span / (2.0 / 0.95)
 
 
