@@ -8,19 +8,23 @@ a batch.
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from pollwise.core.budget import Allowance
 from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.retry import Retry
+from pollwise.core.retry import RETRY_AFTER_MAX, Retry, asked_wait
 from pollwise.core.strategies.base import Strategy
+from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, PaceChanged, PollFailed, PollFinished, PollRecovered
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.limits.budget import SharedBudget
 
 T = TypeVar("T")
 
@@ -30,11 +34,29 @@ POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What a source returns: the items found, out of a capacity, and how long each had waited."""
+    """What a source returns: the items found, out of a capacity, and how long each had waited.
+
+    not_before: how long the server asked not to be polled again, counted from the end of this poll:
+        seconds, or text such as "30s". No hint, full batch or strategy ends it sooner.
+    allowance: what the server said about its rate limit; once nothing remains, the next poll is
+        not before it resets.
+
+    The loop respects both up to its `max_retry_after`.
+    """
 
     items: Sequence[T]
     capacity: int | None = None
     waits: tuple[float, ...] = ()
+    not_before: Duration | None = None
+    allowance: Allowance | None = None
+
+    @property
+    def wait(self) -> float:
+        """How long the server asked not to be polled again, in seconds; 0 if it did not ask."""
+        asked = 0.0 if self.not_before is None else seconds(self.not_before, "not_before")
+        if self.allowance is not None and self.allowance.remaining <= 0:
+            asked = max(asked, self.allowance.resets_in)
+        return asked
 
 
 @dataclass(slots=True)
@@ -65,6 +87,9 @@ class LoopOptions:
         decides.
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
+    max_retry_after: maximum of the seconds that the server may ask to wait, with
+        `Batch.not_before` or an error's `retry_after`.
+    budget: asked before each poll, and shared with other loops.
     drain: poll again at once after a full batch; None leaves it to the strategy: all do except
         `Fixed`.
     empty: deliver empty batches too, for a consumer that has something to do after every poll.
@@ -79,6 +104,8 @@ class LoopOptions:
     long_interval: float = LONG_INTERVAL
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
+    max_retry_after: float = RETRY_AFTER_MAX
+    budget: SharedBudget | None = None
     drain: bool | None = None
     empty: bool = False
     spread: bool = True
@@ -104,6 +131,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self.interval = self._pause.delay
         self._next_at: float | None = None
         self._poll_by: float | None = None
+        self._not_before = -math.inf
         self._failures = 0
         self._stopped = False
         if self._options.hints is not None:
@@ -116,6 +144,8 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
     async def __anext__(self) -> Sequence[T]:
         while True:
             hinted = await self._rest()
+            if self._options.budget is not None:
+                await self._wait_for_turn(self._options.budget)
             if self._stopped:
                 raise StopAsyncIteration
             items = await self._poll(hinted)
@@ -163,7 +193,13 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             self._next_at = now + self._pause.delay * share
         left = max(self._next_at - now, 0.0)
         if self._failures:
-            return await self._rest_after_failure(left)
+            await self._rest_until(self._next_at)  # a hint does not repair a source that fails
+            return False
+        if self._not_before > now:
+            if await self._rest_until(self._not_before):
+                return True
+            now = self._options.clock.now()
+            left = max(self._next_at - now, 0.0)
         if self._poll_by is not None:
             left = min(left, max(self._poll_by - now, 0.0))
         hints = self._options.hints
@@ -175,13 +211,25 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         finally:
             hints.awake(self._hint)
 
-    async def _rest_after_failure(self, left: float) -> bool:
-        """Sleep out the retry's delay: a hint does not repair a source that fails."""
-        until = self._options.clock.now() + left
-        while left > 0 and not self._stopped:
-            await self._options.clock.sleep(left, self._hint)
-            left = until - self._options.clock.now()
-        return False
+    async def _rest_until(self, when: float) -> bool:
+        """Sleep until then, also if a hint comes; return True if one came."""
+        clock, hinted = self._options.clock, False
+        while not self._stopped and (left := when - clock.now()) > 0:
+            hinted = await clock.sleep(left, self._hint) or hinted
+        return hinted
+
+    async def _wait_for_turn(self, budget: SharedBudget) -> None:
+        """Wait until the budget allows a poll, which it then counts."""
+        clock = self._options.clock
+        try:
+            while not self._stopped:
+                now = clock.now()
+                at = budget.ask(self, now)
+                if at <= now:
+                    return
+                await clock.sleep(at - now, self._hint)
+        finally:
+            budget.leave(self)
 
     async def _poll(self, hinted: bool) -> Sequence[T] | None:
         """What a poll found; None if it failed."""
@@ -192,16 +240,20 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         began = clock.now()
         try:
             batch = await self._source(self._pause.hold)
+            wait = batch.wait
         except Exception as error:
-            self._note_failure(error, clock.now())
+            self._note_failure(error, began, clock.now())
             return None
         finally:
             self._hint.polling = False
-        self._note_success(batch, began, clock.now(), hinted)
+        self._note_success(batch, wait, began, clock.now(), hinted)
         return batch.items
 
-    def _note_failure(self, error: Exception, now: float) -> None:
+    def _note_failure(self, error: Exception, began: float, now: float) -> None:
         retry = self._options.retry
+        wait = asked_wait(error, self._options.max_retry_after)
+        if self._options.budget is not None and getattr(error, "retry_after", None) is not None:
+            self._options.budget.refused(began, now, wait)
         self._failures += 1
         self.counts.polls += 1
         self.counts.failed += 1
@@ -209,14 +261,18 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             self.stop()
             raise error
         self._pause = self._pacer.after(Outcome(now, 0, None, failed=True))
-        delay = retry.delay(self._failures, self._options.random.random())
+        delay = max(retry.delay(self._failures, self._options.random.random()), wait)
         self._next_at = now + delay
         self._options.events.emit(
             PollFailed(self.name, f"{type(error).__name__}: {error}", self._failures, delay)
         )
 
-    def _note_success(self, batch: Batch[T], began: float, now: float, hinted: bool) -> None:
+    def _note_success(
+        self, batch: Batch[T], wait: float, began: float, now: float, hinted: bool
+    ) -> None:
         options, counts = self._options, self.counts
+        if options.budget is not None:
+            options.budget.answered(now, batch.allowance)
         if self._failures:
             options.events.emit(PollRecovered(self.name, self._failures))
             self._failures = 0
@@ -229,7 +285,9 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._pause = pause = self._pacer.after(outcome)
         interval = self._interval_of(pause, outcome, began)
         self.interval = interval
-        delay = self._delay_of(interval, outcome)
+        wait = min(wait, options.max_retry_after)
+        self._not_before = now + wait
+        delay = max(self._delay_of(interval, outcome), wait)
         self._next_at = now + delay
         if options.events.wants(PollFinished):
             options.events.emit(
@@ -283,6 +341,8 @@ def poll(
     name: str | None = None,
     hints: Hints | None = None,
     retry: Retry = POLL_RETRY,
+    max_retry_after: Duration = RETRY_AFTER_MAX,
+    budget: SharedBudget | None = None,
     drain: bool | None = None,
     spread: bool = True,
     clock: Clock | None = None,
@@ -299,6 +359,9 @@ def poll(
         which polls at its interval exactly.
     hints: a `Hints` whose `send()` ends the pause early.
     retry: how a fetch that raised is retried; a permanent error is raised to you.
+    max_retry_after: how long the server may silence this poller, with `Batch(not_before=…)` or an
+        error that has an attribute `retry_after`; one hour by default.
+    budget: a `SharedBudget` that is asked before each poll.
     spread: begin at a random point of the first interval, not at once.
     seed: makes the jitter repeatable.
 
@@ -320,6 +383,10 @@ def poll(
         )
     if not isinstance(retry, Retry):
         raise ConfigError(f"retry = {retry!r} is not a Retry; give e.g. Retry.exponential('1s')")
+    if budget is not None and not isinstance(budget, SharedBudget):
+        raise ConfigError(
+            f"budget = {budget!r} is not a SharedBudget; give e.g. SharedBudget(60, per='1m')"
+        )
     strategy = strategy.for_source(_takes_hold(fetch))
     if strategy.longest_hold and not _takes_hold(fetch):
         raise ConfigError(
@@ -332,6 +399,8 @@ def poll(
         events=events or Events(),
         hints=hints,
         retry=retry,
+        max_retry_after=seconds(max_retry_after, "max_retry_after"),
+        budget=budget,
         drain=drain,
         spread=spread,
     )
