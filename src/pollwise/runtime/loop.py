@@ -365,6 +365,9 @@ def poll(
     spread: begin at a random point of the first interval, not at once.
     seed: makes the jitter repeatable.
 
+    A source of `pollwise.sources` brings its own hints, budget and name; a new loop begins where it
+    was committed last.
+
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
     elsewhere with `.stop()`.
     """
@@ -393,19 +396,28 @@ def poll(
             f"{strategy!r} holds its polls, but fetch has no argument named `hold`; "
             "add one and pass it on to the server, or use a strategy without a hold"
         )
+    if begin := getattr(fetch, "begin_polling", None):
+        begin()
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
         events=events or Events(),
-        hints=hints,
+        hints=hints or _own(fetch, "hints", Hints),
         retry=retry,
         max_retry_after=seconds(max_retry_after, "max_retry_after"),
-        budget=budget,
+        budget=budget or _own(fetch, "budget", SharedBudget),
         drain=drain,
         spread=spread,
     )
-    label = name or str(getattr(fetch, "__name__", type(fetch).__name__))
+    label = name or _own(fetch, "name", str)
+    label = label or str(getattr(fetch, "__name__", type(fetch).__name__))
     return PollLoop(_source_from(fetch, capacity), strategy, label, options)
+
+
+def _own(fetch: object, name: str, kind: type[T]) -> T | None:
+    """What a source brings with it, if it does."""
+    found = getattr(fetch, name, None)
+    return found if isinstance(found, kind) else None
 
 
 def _takes_hold(fetch: Callable[..., Any]) -> bool:

@@ -1,0 +1,185 @@
+"""The benches on which the sources stand: real servers, and a cursor in SQLite."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from pollwise.sources import Feed, Folder, HttpJson, Source
+from pollwise.testing.sources import SourceBench
+from tests.fleet.probes.kit import Request, Web, page, web
+
+
+class CursorBench(SourceBench):
+    """Cursors in a file of the test's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cursor = f"sqlite:///{folder}/cursors.db"
+
+    @abstractmethod
+    def opened(self) -> Source[Any]: ...
+
+    async def source(self) -> Source[Any]:
+        return self.keep(self.opened())
+
+
+class FolderBench(CursorBench):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.inbox = folder / "inbox"
+        self.inbox.mkdir()
+
+    def opened(self) -> Source[Any]:
+        return Folder(
+            self.inbox, "*.txt", cursor=self.cursor, limit=self.batch or 1, quiet=0, watch=False
+        )
+
+    async def add(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            (self.inbox / f"{key}.txt").write_text(key)
+
+    def key(self, item: Any) -> str:
+        return str(item.path.stem)
+
+    @asynccontextmanager
+    async def broken(self) -> AsyncIterator[None]:
+        away = self.inbox.with_name("away")
+        self.inbox.rename(away)
+        try:
+            yield
+        finally:
+            away.rename(self.inbox)
+
+
+class WebBench(CursorBench):
+    """A server of the test's own; `items` in the order in which they came."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.items: list[dict[str, Any]] = []
+        self.down = False
+        self.server: Web | None = None
+        self._stack = AsyncExitStack()
+
+    async def source(self) -> Source[Any]:
+        if self.server is None:
+            self.server = await self._stack.enter_async_context(web(self._answer))
+        return await super().source()
+
+    def url(self, path: str) -> str:
+        assert self.server is not None
+        return self.server.url(path)
+
+    async def add(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            n = len(self.items)
+            self.items.append({"id": key, "changed": f"2026-01-01T00:{n // 2:02d}:00Z"})
+
+    def key(self, item: Any) -> str:
+        return str(item["id"])
+
+    def _answer(self, request: Request) -> bytes:
+        if self.down:
+            return page("sorry", "503 Service Unavailable")
+        query = {key: values[0] for key, values in parse_qs(urlsplit(request.path).query).items()}
+        return self.answer(query, request.headers)
+
+    @abstractmethod
+    def answer(self, query: dict[str, str], headers: dict[str, str]) -> bytes: ...
+
+    @asynccontextmanager
+    async def broken(self) -> AsyncIterator[None]:
+        self.down = True
+        try:
+            yield
+        finally:
+            self.down = False
+
+    async def close(self) -> None:
+        await super().close()
+        await self._stack.aclose()
+
+
+class LinkedBench(WebBench):
+    """An API with the newest first, pages in the Link header, and ETags."""
+
+    def opened(self) -> Source[Any]:
+        return HttpJson(self.url("/items"), link=True, cursor=self.cursor)
+
+    def answer(self, query: dict[str, str], headers: dict[str, str]) -> bytes:
+        start = int(query.get("from", 0))
+        newest = self.items[::-1]
+        more: dict[str, Any] = {}
+        if start + 4 < len(newest):
+            more["link"] = f'</items?from={start + 4}>; rel="next", </items>; rel="first"'
+        body = json.dumps(newest[start : start + 4])
+        etag = f'"{hash(body)}"'
+        if headers.get("if-none-match") == etag:
+            return page(b"", "304 Not Modified", 0, etag=etag)
+        return page(body, etag=etag, **more)
+
+
+class SinceBench(WebBench):
+    """An API that selects by time, with numbered pages, the oldest first."""
+
+    def opened(self) -> Source[Any]:
+        return HttpJson(
+            self.url("/items?kind=all"), items="data.items", field="changed", since="since",
+            page="page", cursor=self.cursor,
+        )  # fmt: skip
+
+    def answer(self, query: dict[str, str], headers: dict[str, str]) -> bytes:
+        assert query["kind"] == "all"
+        found = [each for each in self.items if each["changed"] >= query.get("since", "")]
+        start = 4 * (int(query["page"]) - 1)
+        return page(json.dumps({"data": {"items": found[start : start + 4]}}))
+
+    async def drained(self, source: Source[Any]) -> list[str]:
+        # The page after the last one is empty, and so is one on which all is known.
+        found: list[str] = []
+        while True:
+            batch = await source()
+            found += [self.key(item) for item in batch.items]
+            if batch.capacity is None:
+                return found
+
+
+class TokenBench(WebBench):
+    """An API with a token for the next page in its answer, the newest first."""
+
+    def opened(self) -> Source[Any]:
+        return HttpJson(
+            self.url("/items"), items="items", next="paging.next", next_param="after",
+            cursor=self.cursor,
+        )  # fmt: skip
+
+    def answer(self, query: dict[str, str], headers: dict[str, str]) -> bytes:
+        start = int(query.get("after", 0))
+        newest = self.items[::-1]
+        following = start + 4 if start + 4 < len(newest) else None
+        body = {"items": newest[start : start + 4], "paging": {"next": following}}
+        return page(json.dumps(body))
+
+
+class FeedBench(WebBench):
+    def opened(self) -> Source[Any]:
+        return Feed(self.url("/feed"), cursor=self.cursor, limit=self.batch or 1)
+
+    def key(self, item: Any) -> str:
+        return str(item.id)
+
+    def answer(self, query: dict[str, str], headers: dict[str, str]) -> bytes:
+        entries = "".join(
+            f"<entry><id>{each['id']}</id><updated>{each['changed']}</updated></entry>"
+            for each in self.items[::-1]
+        )
+        etag = f'"{len(self.items)}"'
+        if headers.get("if-none-match") == etag:
+            return page(b"", "304 Not Modified", 0, etag=etag)
+        return page(f"<feed>{entries}</feed>", etag=etag)

@@ -1,0 +1,44 @@
+"""Every source keeps the contract."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pollwise.testing.sources import (
+    SOURCE_CHECKS,
+    NotCapable,
+    SourceBench,
+    SourceCheck,
+    name_of,
+    run,
+)
+from tests.sources.benches import FeedBench, FolderBench, LinkedBench, SinceBench, TokenBench
+
+#: Seconds that a check may take on a busy machine.
+PATIENCE = 240.0
+BENCHES: dict[str, Callable[[pytest.FixtureRequest, Path], SourceBench]] = {
+    "folder": lambda _, folder: FolderBench(folder),
+    "feed": lambda _, folder: FeedBench(folder),
+    "linked": lambda _, folder: LinkedBench(folder),
+    "since": lambda _, folder: SinceBench(folder),
+    "token": lambda _, folder: TokenBench(folder),
+}
+
+
+@pytest.mark.parametrize("check", SOURCE_CHECKS, ids=name_of)
+@pytest.mark.parametrize("kind", BENCHES)
+def test_contract(
+    kind: str, check: SourceCheck, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await run(check, BENCHES[kind](request, tmp_path))
+
+    try:
+        asyncio.run(main())
+    except NotCapable as reason:
+        pytest.skip(str(reason))
