@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import secrets
+import sqlite3
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from pollwise.sources import Feed, Folder, HttpJson, Source
+import pytest
+
+from pollwise.sources import Feed, Folder, HttpJson, Source, SqlRows
 from pollwise.testing.sources import SourceBench
 from tests.fleet.probes.kit import Request, Web, page, web
+from tests.support.servers import Postgres
 
 
 class CursorBench(SourceBench):
@@ -55,6 +60,94 @@ class FolderBench(CursorBench):
             yield
         finally:
             away.rename(self.inbox)
+
+
+class SqliteRowsBench(CursorBench):
+    """Two rows have one watermark each time."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = folder / "shop.db"
+        self.execute("CREATE TABLE orders (id TEXT, at INTEGER)")
+
+    def execute(self, text: str, *values: Any) -> None:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute(text, values)
+
+    def opened(self) -> Source[Any]:
+        return SqlRows(
+            f"sqlite:///{self.path}", "SELECT * FROM orders;", watermark="at",
+            cursor=self.cursor, limit=self.batch or 1,
+        )  # fmt: skip
+
+    async def add(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.execute("INSERT INTO orders VALUES (?, (SELECT count(*) / 2 FROM orders))", key)
+
+    def key(self, item: Any) -> str:
+        return str(item["id"])
+
+    @asynccontextmanager
+    async def broken(self) -> AsyncIterator[None]:
+        with closing(sqlite3.connect(self.path)) as connection, fast_to_fail():
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            yield
+
+
+@contextmanager
+def fast_to_fail() -> Iterator[None]:
+    """A locked file is an error at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pollwise.fleet.probes.sql.BUSY", 0.0)
+        yield
+
+
+class PostgresRowsBench(CursorBench):
+    """By time, with an overlap."""
+
+    def __init__(self, folder: Path, server: Postgres) -> None:
+        super().__init__(folder)
+        self.server = server
+        self.database = f"rows_{secrets.token_hex(6)}"
+        self.url = server.create_database(self.database)
+        self.execute("CREATE TABLE orders (id text, at timestamptz)")
+
+    def execute(self, text: str, *values: Any) -> Any:
+        return self.server.execute(text, list(values), dbname=self.database)
+
+    def opened(self) -> Source[Any]:
+        return SqlRows(
+            self.url, "SELECT *, '100%' AS share FROM orders", watermark="at", overlap="1m",
+            cursor=self.cursor, limit=self.batch or 1,
+        )  # fmt: skip
+
+    async def add(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.execute(
+                "INSERT INTO orders SELECT %s, '2026-01-01T00:00Z'::timestamptz"
+                " + count(*) * interval '7 seconds' FROM orders",
+                key,
+            )
+
+    def key(self, item: Any) -> str:
+        assert item["share"] == "100%"
+        return str(item["id"])
+
+    @asynccontextmanager
+    async def broken(self) -> AsyncIterator[None]:
+        self.accept("false")
+        self.server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            [self.database],
+        )
+        try:
+            yield
+        finally:
+            self.accept("true")
+
+    def accept(self, whether: str) -> None:
+        self.server.execute(f"ALTER DATABASE {self.database} ALLOW_CONNECTIONS {whether}")
 
 
 class WebBench(CursorBench):

@@ -16,7 +16,15 @@ from pollwise.testing.sources import (
     name_of,
     run,
 )
-from tests.sources.benches import FeedBench, FolderBench, LinkedBench, SinceBench, TokenBench
+from tests.sources.benches import (
+    FeedBench,
+    FolderBench,
+    LinkedBench,
+    PostgresRowsBench,
+    SinceBench,
+    SqliteRowsBench,
+    TokenBench,
+)
 
 #: Seconds that a check may take on a busy machine.
 PATIENCE = 240.0
@@ -26,6 +34,10 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest, Path], SourceBench]] = {
     "linked": lambda _, folder: LinkedBench(folder),
     "since": lambda _, folder: SinceBench(folder),
     "token": lambda _, folder: TokenBench(folder),
+    "sqlite": lambda _, folder: SqliteRowsBench(folder),
+    "postgres": lambda request, folder: PostgresRowsBench(
+        folder, request.getfixturevalue("postgres")
+    ),
 }
 
 

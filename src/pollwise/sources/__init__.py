@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pollwise.sources.feed import Feed
     from pollwise.sources.folder import Folder, FolderFile
     from pollwise.sources.http_json import HttpJson
+    from pollwise.sources.sql import SqlRows
 
 __all__ = [
     "CursorStore",
@@ -26,6 +27,7 @@ __all__ = [
     "HttpJson",
     "MemoryCursors",
     "Source",
+    "SqlRows",
     "SqliteCursors",
 ]
 
@@ -42,6 +44,7 @@ if not TYPE_CHECKING:
         "HttpJson": "http_json",
         "MemoryCursors": "cursors",
         "Source": "base",
+        "SqlRows": "sql",
         "SqliteCursors": "cursors",
     }
 
