@@ -14,10 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pollwise.sources import Feed, Folder, HttpJson, Source, SqlRows
+from pollwise.sources import Bucket, Feed, Folder, HttpJson, RedisStream, Source, SqlRows
 from pollwise.testing.sources import SourceBench
 from tests.fleet.probes.kit import Request, Web, page, web
-from tests.support.servers import Postgres
+from tests.support.clouds import BUCKET, CREDENTIALS, MiniStack
+from tests.support.proxy import Proxy
+from tests.support.servers import Postgres, Redis
 
 
 class CursorBench(SourceBench):
@@ -148,6 +150,93 @@ class PostgresRowsBench(CursorBench):
 
     def accept(self, whether: str) -> None:
         self.server.execute(f"ALTER DATABASE {self.database} ALLOW_CONNECTIONS {whether}")
+
+
+class ProxiedBench(CursorBench):
+    """A shared server behind a proxy of the test's own, which can refuse connections."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        super().__init__(folder)
+        self.proxy = Proxy(port)
+        self.name = f"source-{secrets.token_hex(6)}"
+
+    @asynccontextmanager
+    async def broken(self) -> AsyncIterator[None]:
+        self.proxy.refuse()
+        self.proxy.cut()
+        try:
+            yield
+        finally:
+            self.proxy.accept()
+
+    async def close(self) -> None:
+        await super().close()
+        self.proxy.close()
+
+
+class RedisBench(ProxiedBench):
+    def __init__(self, folder: Path, server: Redis) -> None:
+        super().__init__(folder, server.port)
+        self.server = server
+
+    def opened(self) -> Source[Any]:
+        url = self.proxy.through(self.server.url())
+        return RedisStream(url, self.name, cursor=self.cursor, limit=self.batch or 1)
+
+    async def add(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.server.execute("XADD", self.name, "*", "key", key)
+
+    def key(self, item: Any) -> str:
+        return str(item.fields["key"])
+
+    async def close(self) -> None:
+        await super().close()
+        self.server.execute("DEL", self.name)
+
+
+class BucketBench(ProxiedBench):
+    ordered = False
+
+    def __init__(self, folder: Path, server: MiniStack, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder, server.port)
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        self.store = server.store()
+        self.url = f"s3://{BUCKET}/{self.name}?endpoint={self.proxy.through(server.endpoint)}"
+
+    def opened(self) -> Source[Any]:
+        return Bucket(self.url, ordered=self.ordered, cursor=self.cursor, limit=self.batch or 1)
+
+    async def add(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.store.put(f"{self.name}/in/{key}", b"x")
+
+    def key(self, item: Any) -> str:
+        assert item.name.startswith(f"{self.name}/in/")
+        return str(item.name.rpartition("/")[2])
+
+
+class OrderedBucketBench(BucketBench):
+    ordered = True
+
+
+class LocalBucketBench(CursorBench):
+    """A folder as a bucket, which has no prefix."""
+
+    def opened(self) -> Source[Any]:
+        return Bucket(
+            f"file://{self.folder}/bucket", ordered=True, cursor=self.cursor,
+            limit=self.batch or 1,
+        )  # fmt: skip
+
+    async def add(self, keys: Sequence[str]) -> None:
+        (self.folder / "bucket").mkdir(exist_ok=True)
+        for key in keys:
+            (self.folder / "bucket" / key).write_text("x")
+
+    def key(self, item: Any) -> str:
+        return str(item.name)
 
 
 class WebBench(CursorBench):

@@ -17,10 +17,14 @@ from pollwise.testing.sources import (
     run,
 )
 from tests.sources.benches import (
+    BucketBench,
     FeedBench,
     FolderBench,
     LinkedBench,
+    LocalBucketBench,
+    OrderedBucketBench,
     PostgresRowsBench,
+    RedisBench,
     SinceBench,
     SqliteRowsBench,
     TokenBench,
@@ -38,6 +42,14 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest, Path], SourceBench]] = {
     "postgres": lambda request, folder: PostgresRowsBench(
         folder, request.getfixturevalue("postgres")
     ),
+    "redis": lambda request, folder: RedisBench(folder, request.getfixturevalue("redis")),
+    "bucket": lambda request, folder: BucketBench(
+        folder, request.getfixturevalue("ministack"), request.getfixturevalue("monkeypatch")
+    ),
+    "ordered-bucket": lambda request, folder: OrderedBucketBench(
+        folder, request.getfixturevalue("ministack"), request.getfixturevalue("monkeypatch")
+    ),
+    "local-bucket": lambda _, folder: LocalBucketBench(folder),
 }
 
 

@@ -12,13 +12,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pollwise.sources.base import Found, Source
+    from pollwise.sources.bucket import Bucket, BucketObject
     from pollwise.sources.cursors import CursorStore, MemoryCursors, SqliteCursors
     from pollwise.sources.feed import Feed
     from pollwise.sources.folder import Folder, FolderFile
     from pollwise.sources.http_json import HttpJson
+    from pollwise.sources.redis_stream import RedisStream, StreamEntry
     from pollwise.sources.sql import SqlRows
 
 __all__ = [
+    "Bucket",
+    "BucketObject",
     "CursorStore",
     "Feed",
     "Folder",
@@ -26,9 +30,11 @@ __all__ = [
     "Found",
     "HttpJson",
     "MemoryCursors",
+    "RedisStream",
     "Source",
     "SqlRows",
     "SqliteCursors",
+    "StreamEntry",
 ]
 
 if not TYPE_CHECKING:
@@ -36,6 +42,8 @@ if not TYPE_CHECKING:
 
     #: The module that defines each name, which is imported, with the extra it needs, at first use.
     _HOMES = {
+        "Bucket": "bucket",
+        "BucketObject": "bucket",
         "CursorStore": "cursors",
         "Feed": "feed",
         "Folder": "folder",
@@ -43,9 +51,11 @@ if not TYPE_CHECKING:
         "Found": "base",
         "HttpJson": "http_json",
         "MemoryCursors": "cursors",
+        "RedisStream": "redis_stream",
         "Source": "base",
         "SqlRows": "sql",
         "SqliteCursors": "cursors",
+        "StreamEntry": "redis_stream",
     }
 
     def __getattr__(name):
