@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pollwise.runtime.hints import Hints
     from pollwise.runtime.jobs import Job, NewJob
     from pollwise.runtime.loop import Batch, poll
+    from pollwise.runtime.polling.sync import poll_sync
     from pollwise.worker.context import from_context
     from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
@@ -89,6 +90,7 @@ __all__ = [
     "open",
     "open_sync",
     "poll",
+    "poll_sync",
     "task_ref",
 ]
 
@@ -136,6 +138,7 @@ if not TYPE_CHECKING:
         "open": "pollwise.queues.urls:open_queue",
         "open_sync": "pollwise.queues.sync",
         "poll": "pollwise.runtime.loop",
+        "poll_sync": "pollwise.runtime.polling.sync",
         "task_ref": "pollwise.worker.tasks",
     }
     #: Modules that are available after `import pollwise` alone.
