@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pollwise.runtime.jobs import Job, NewJob
     from pollwise.runtime.limits.budget import SharedBudget
     from pollwise.runtime.loop import Batch, poll
+    from pollwise.runtime.polling.sync import poll_sync
     from pollwise.worker.context import from_context
     from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
@@ -93,6 +94,7 @@ __all__ = [
     "open",
     "open_sync",
     "poll",
+    "poll_sync",
     "task_ref",
 ]
 
@@ -142,6 +144,7 @@ if not TYPE_CHECKING:
         "open": "pollwise.queues.urls:open_queue",
         "open_sync": "pollwise.queues.sync",
         "poll": "pollwise.runtime.loop",
+        "poll_sync": "pollwise.runtime.polling.sync",
         "task_ref": "pollwise.worker.tasks",
     }
     #: Modules that are available after `import pollwise` alone.
