@@ -14,9 +14,20 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pollwise.sources import Bucket, Feed, Folder, HttpJson, RedisStream, Source, SqlRows
+from pollwise.sources import (
+    Bucket,
+    Feed,
+    Folder,
+    HttpJson,
+    ImapFolder,
+    RedisStream,
+    Source,
+    SqlRows,
+)
 from pollwise.testing.sources import SourceBench
 from tests.fleet.probes.kit import Request, Web, page, web
+from tests.fleet.probes.net.servers import served
+from tests.sources.imap_server import Mailbox
 from tests.support.clouds import BUCKET, CREDENTIALS, MiniStack
 from tests.support.proxy import Proxy
 from tests.support.servers import Postgres, Redis
@@ -365,3 +376,41 @@ class FeedBench(WebBench):
         if headers.get("if-none-match") == etag:
             return page(b"", "304 Not Modified", 0, etag=etag)
         return page(f"<feed>{entries}</feed>", etag=etag)
+
+
+class ImapBench(CursorBench):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.mailbox = Mailbox()
+        self.address = ""
+        self._stack = AsyncExitStack()
+
+    async def source(self) -> Source[Any]:
+        if not self.address:
+            self.address = await self._stack.enter_async_context(served(self.mailbox))
+        return await super().source()
+
+    def opened(self) -> Source[Any]:
+        return ImapFolder(
+            self.address, "me", 'se"cret', tls=False, cursor=self.cursor, limit=self.batch or 1
+        )
+
+    async def add(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.mailbox.put(f"Subject: {key}\r\n\r\ntext of {key} {{5}}\r\n".encode())
+
+    def key(self, item: Any) -> str:
+        return str(item.message["subject"])
+
+    @asynccontextmanager
+    async def broken(self) -> AsyncIterator[None]:
+        self.mailbox.broken = True
+        self.mailbox.drop_all()
+        try:
+            yield
+        finally:
+            self.mailbox.broken = False
+
+    async def close(self) -> None:
+        await super().close()
+        await self._stack.aclose()

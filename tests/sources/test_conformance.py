@@ -20,6 +20,7 @@ from tests.sources.benches import (
     BucketBench,
     FeedBench,
     FolderBench,
+    ImapBench,
     LinkedBench,
     LocalBucketBench,
     OrderedBucketBench,
@@ -49,6 +50,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest, Path], SourceBench]] = {
     "ordered-bucket": lambda request, folder: OrderedBucketBench(
         folder, request.getfixturevalue("ministack"), request.getfixturevalue("monkeypatch")
     ),
+    "imap": lambda _, folder: ImapBench(folder),
     "local-bucket": lambda _, folder: LocalBucketBench(folder),
 }
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pollwise.sources.feed import Feed
     from pollwise.sources.folder import Folder, FolderFile
     from pollwise.sources.http_json import HttpJson
+    from pollwise.sources.imap import ImapFolder, MailMessage
     from pollwise.sources.redis_stream import RedisStream, StreamEntry
     from pollwise.sources.sql import SqlRows
 
@@ -29,6 +30,8 @@ __all__ = [
     "FolderFile",
     "Found",
     "HttpJson",
+    "ImapFolder",
+    "MailMessage",
     "MemoryCursors",
     "RedisStream",
     "Source",
@@ -50,6 +53,8 @@ if not TYPE_CHECKING:
         "FolderFile": "folder",
         "Found": "base",
         "HttpJson": "http_json",
+        "ImapFolder": "imap",
+        "MailMessage": "imap",
         "MemoryCursors": "cursors",
         "RedisStream": "redis_stream",
         "Source": "base",
