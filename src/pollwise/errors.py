@@ -15,7 +15,8 @@
     ├── StoreError           the store refused
     │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off
     │   ├── SchemaError        its tables are not Pollwise's, or newer than this code
-    │   └── CursorMoved        another process polls the same source under the same name
+    │   ├── CursorMoved        another process polls the same source under the same name
+    │   └── SourceClosed       a source was closed, and polled again
     ├── HandlerTimeout       a handler ran longer than its timeout
     ├── HandlerCrashed       the process of a handler died
     ├── ProbeError           a poll of a target or a source failed; it may work later
@@ -143,6 +144,12 @@ class CursorMoved(StoreError):
 
     It ends a poll loop: give each source a name of its own, or let one process poll it.
     """
+
+    permanent = True
+
+
+class SourceClosed(StoreError):
+    """A source was closed, and polled again; it ends a poll loop. Open the source again."""
 
     permanent = True
 

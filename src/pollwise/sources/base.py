@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from pollwise.core.budget import Allowance
 from pollwise.durations import shown
-from pollwise.errors import ConfigError, StoreError
+from pollwise.errors import ConfigError, SourceClosed, StoreError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.limits.budget import SharedBudget
@@ -179,7 +179,7 @@ class Source(ABC, Generic[T]):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError(f"the source {self.name!r} is closed; open it again")
+            raise SourceClosed(f"the source {self.name!r} is closed; open it again")
 
     def _decoded(self, text: str | None) -> State:
         if text is None:

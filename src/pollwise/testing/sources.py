@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from pollwise.core.retry import Retry
 from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.errors import CursorMoved, StoreError
+from pollwise.errors import CursorMoved, SourceClosed
 from pollwise.runtime.events import Events
 from pollwise.runtime.loop import poll
 from pollwise.sources.base import Source
@@ -290,7 +290,7 @@ async def check_a_closed_source_is_not_polled(bench: SourceBench) -> None:
     await bench.taken(source)
     await source.close()
     await source.close()
-    await refused(StoreError, source(), "a poll of a closed source")
+    await refused(SourceClosed, source(), "a poll of a closed source")
 
 
 async def check_two_processes_notice_each_other(bench: SourceBench) -> None:
