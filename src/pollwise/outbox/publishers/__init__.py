@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pollwise.outbox.envelope import CloudEvents, Envelope, Message
+from pollwise.outbox.envelope import CloudEvents, Envelope, Message, unique_of
 from pollwise.outbox.publishers.base import Publisher
 from pollwise.outbox.publishers.signatures import sign, verify
 
@@ -40,6 +40,7 @@ __all__ = [
     "WebhookPublisher",
     "open_publisher",
     "sign",
+    "unique_of",
     "verify",
 ]
 
