@@ -112,6 +112,12 @@ def states_are_plain(strategy: Strategy, polls: Sequence[Outcome]) -> None:
     equal(pacer.state(), before, f"the state of {strategy!r} after its caller changed a copy")
 
 
+#: What every strategy promises; `failed_polls_change_nothing` or `failed_polls_hurry` comes to it.
+LAWS: Sequence[Law] = (
+    pauses_keep_within_the_bounds, pacers_are_deterministic, pacers_share_nothing, states_are_plain,
+)  # fmt: skip
+
+
 class StrategyContract(Contract, ABC):
     """Strategies that are tried on the polls of many sources, drawn by a seed.
 
