@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from pollwise.testing.conformance import ConformanceReport
 from pollwise.testing.conformance.bench import NotCapable, expect
 
 _START = "check_"
+#: True in what `leaving_nothing` watches, and in the tasks that it starts.
+_STARTS: ContextVar[bool] = ContextVar("_STARTS", default=False)
 #: Seconds that tasks may take to end after what started them.
 ENDS_WITHIN = 5.0
 
@@ -61,9 +64,25 @@ def given(thing: object, what: str) -> None:
         raise NotCapable(f"the contract gives no {what}")
 
 
-async def all_ended(before: Iterable[asyncio.Task[Any]], what: str) -> None:
-    """Expect that no task is left but those of `before`."""
-    left = asyncio.all_tasks() - {*before, asyncio.current_task()}
+@asynccontextmanager
+async def leaving_nothing(what: str) -> AsyncIterator[None]:
+    """Expect that all tasks that the block starts end soon after it."""
+    loop, started = asyncio.get_running_loop(), set[asyncio.Task[Any]]()
+    before, mark = loop.get_task_factory(), _STARTS.set(True)
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        if _STARTS.get():  # not a task of a server that was started before
+            started.add(task)
+        return task
+
+    loop.set_task_factory(make)
+    try:
+        yield
+    finally:
+        loop.set_task_factory(before)
+        _STARTS.reset(mark)
+    left = {task for task in started if not task.done()}
     if left:
         _, left = await asyncio.wait(left, timeout=ENDS_WITHIN)
     expect(not left, f"{what} left {len(left)} tasks behind: {[each.get_name() for each in left]}")

@@ -13,7 +13,7 @@ from pollwise.fleet.probes import facts_of, make_probe
 from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.targets import Probe, ProbeContext, Reading, Target
 from pollwise.testing.conformance.bench import equal, expect
-from pollwise.testing.contracts.base import Contract, all_ended, given, without_secrets
+from pollwise.testing.contracts.base import Contract, given, leaving_nothing, without_secrets
 
 _AT_ONCE = 5
 _UNKNOWN = "no_such_option"
@@ -93,19 +93,17 @@ class ProbeContract(Contract):
     async def check_a_poll_that_hangs_is_ended(self) -> None:
         """A poll that is cancelled at its timeout ends, and does not swallow that."""
         given(self.hanging is not None, "options of a target that hangs")
-        before = asyncio.all_tasks()
-        try:
-            reading = await self._polled(self.hanging or {}, within=0.2)
-        except TimeoutError:
-            await all_ended(before, "a poll that was cancelled")
-        else:
-            raise AssertionError(f"a poll that hangs returned {reading!r}")
+        async with leaving_nothing("a poll that was cancelled"):
+            try:
+                reading = await self._polled(self.hanging or {}, within=0.2)
+            except TimeoutError:
+                return
+        raise AssertionError(f"a poll that hangs returned {reading!r}")
 
     async def check_a_poll_leaves_nothing_behind(self) -> None:
         """When a poll has ended, no task of it goes on."""
-        before = asyncio.all_tasks()
-        await self._polled(self.options)
-        await all_ended(before, "a poll")
+        async with leaving_nothing("a poll"):
+            await self._polled(self.options)
 
     def _made(self, options: Mapping[str, Any]) -> tuple[Target, Probe]:
         target = Target("contract", self.type, timeout=self.timeout, options=options)
