@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pollwise.outbox.envelope import CloudEvents, Envelope, Message, unique_of
-from pollwise.outbox.publishers.base import Publisher
+from pollwise.outbox.publishers.base import Publisher, PublisherOptions
 from pollwise.outbox.publishers.signatures import sign, verify
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ __all__ = [
     "Message",
     "NatsPublisher",
     "Publisher",
+    "PublisherOptions",
     "PublisherUrl",
     "RabbitPublisher",
     "RedisStreamPublisher",
