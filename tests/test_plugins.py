@@ -441,4 +441,4 @@ def test_nothing_is_read_for_what_is_built_in(
     asyncio.run(pollwise.open("memory://").close())
     open_publisher("https://receiver.example/events")
     assert read_text('[[target]]\nname = "x"\ntype = "tcp"\naddress = "a:1"\n').targets
-    assert parse_one("adaptive 1s 2s", TERMS)
+    assert parse_one("adaptive 1s 2s", TERMS) == pollwise.Adaptive("1s", "2s")
