@@ -21,6 +21,8 @@ import pollwise
 from pollwise import plugins
 from pollwise.errors import ConfigError
 from pollwise.fleet import Fleet, FleetRunOptions
+from pollwise.fleet.api.description import description
+from pollwise.fleet.definitions.stored import StoredRules, StoredTables
 from pollwise.fleet.file import read_text
 from pollwise.fleet.probes import facts_of
 from pollwise.lab.policies import CostTerms, label, parse_one
@@ -274,6 +276,17 @@ def test_a_fleet_with_the_probe(example: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=re.escape(said)):
             read_text(FLEET.replace(before, after))
+
+
+def test_a_target_of_the_api_cannot_use_the_probe_unless_it_may_run_code(example: Path) -> None:
+    table = {"name": "root", "type": "disk", "path": "/"}
+    with pytest.raises(ConfigError, match="type = 'disk' can run code on the polling machine"):
+        StoredTables(StoredRules(), {}).read(table)
+    assert not [name for name in sys.modules if name.startswith("pollwise_example")]
+    assert StoredTables(StoredRules(may_run=True), {}).read(table).probe == "disk"
+    assert (
+        "disk" in description()["components"]["schemas"]["Definition"]["properties"]["type"]["enum"]
+    )
 
 
 def test_a_relay_with_the_publisher(example: Path) -> None:

@@ -71,7 +71,7 @@ def pacers_share_nothing(strategy: Strategy, polls: Sequence[Outcome]) -> None:
 
 
 def failed_polls_change_nothing(strategy: Strategy, polls: Sequence[Outcome]) -> None:
-    """A failed poll is no evidence: the pause, its changes and the state stay as they are."""
+    """A failed poll is not evidence: the pause, its changes and the state stay as they are."""
     pacer = strategy.pacer()
     pause, before = pacer.first(), pacer.state()
     for outcome in polls:
@@ -124,7 +124,7 @@ class StrategyContract(Contract, ABC):
     seed: another one draws other polls.
     sources: how many sources are drawn for each strategy.
     hurries: True for a strategy that polls sooner after a failed poll, as `Freshness` does; to all
-        others a failed poll is no evidence.
+        others a failed poll is not evidence.
     """
 
     seed: int = 1
