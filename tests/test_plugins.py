@@ -224,16 +224,21 @@ def test_a_worker_on_the_queue(example: Path) -> None:
     (example / "added_jobs.py").write_text(
         "import pollwise\n"
         'worker = pollwise.Worker("room://kitchen")\n'
-        "@worker.handle('greet')\n"
-        "async def greet(job): print('hello', job.payload)\n"
+        "@worker.task\n"
+        "def greet(name):\n"
+        "    print('hello', name)\n"
+        "    if name == 'Ada':\n"
+        "        greet.put_sync('Grace')\n"
     )
 
     async def put() -> None:
         async with pollwise.open("room://kitchen") as queue:
-            await queue.put([pollwise.NewJob("greet", "Ada")])
+            await queue.put([pollwise.NewJob("greet", {"name": "Ada"})])
 
     asyncio.run(put())
-    assert "hello Ada" in good("worker", "added_jobs:worker", "--once").out
+    out = good("worker", "added_jobs:worker", "--once").out
+    assert "hello Ada" in out
+    assert "hello Grace" in out
     result = command("queue", "stats", "room://")
     assert result.code != 0
     assert "does not name a room; write room://kitchen" in result.err
