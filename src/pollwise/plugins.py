@@ -133,20 +133,26 @@ def installed() -> tuple[Plugin, ...]:
     found: list[Plugin] = []
     for each in distributions():
         text = each.read_text(_FILE) or ""
-        # An older version further along the path is not the one that is imported.
-        if PREFIX not in text or distribution(each.name).read_text(_FILE) != text:
+        if PREFIX not in text:
             continue
+        package = "an installed package"
         try:
+            name, version = each.name, each.version
+            if not name:
+                raise ValueError("its METADATA does not name it")
+            package = f"{name} {version}"
+            # An older version further along the path is not the one that is imported.
+            if distribution(name).read_text(_FILE) != text:
+                continue
             entries = [entry for entry in each.entry_points if entry.group.startswith(PREFIX)]
-        except Exception as error:  # a file that no build tool wrote must not break others
+            found += [Plugin(e.group, e.name, e.value, name, version) for e in entries]
+        except Exception as error:  # files that no build tool wrote must not break others
             warnings.warn(
-                f"the entry points of {each.name} {each.version} cannot be read and are ignored: "
+                f"the entry points of {package} cannot be read and are ignored: "
                 f"{type(error).__name__}: {error}",
                 UserWarning,
                 stacklevel=2,
             )
-            continue
-        found += [Plugin(e.group, e.name, e.value, each.name, each.version) for e in entries]
     # The same folder may be on the path twice.
     return tuple(sorted(set(found), key=lambda it: (it.group, it.name, it.distribution)))
 
