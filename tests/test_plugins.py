@@ -25,11 +25,11 @@ from pollwise.fleet.api.description import description
 from pollwise.fleet.definitions.stored import StoredRules, StoredTables
 from pollwise.fleet.file import read_text
 from pollwise.fleet.probes import facts_of
-from pollwise.lab.policies import CostTerms, label, parse_one
+from pollwise.lab.policies import CostTerms, label, parse_one, space
 from pollwise.outbox import NewRecord, Outbox
 from pollwise.outbox.publishers import open_publisher
 from pollwise.runtime.events import TargetPolled
-from pollwise.settings import load, strategy_named
+from pollwise.settings import load, polling_table, strategy_named
 from tests.cli.console import Command, Result, good
 from tests.cli.console import pollwise as command
 from tests.support.daemons import PATIENCE, wait_until
@@ -218,6 +218,48 @@ def test_a_policy_in_the_lab_can_be_read_again(example: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             parse_one(text, TERMS)
+
+
+ODD = """
+from dataclasses import dataclass
+from pollwise.strategies import Fixed, Strategy
+
+@dataclass(frozen=True, init=False, slots=True)
+class Odd(Strategy):
+    step: float
+    name = "odd"
+    min_interval = max_interval = property(lambda self: self.step)
+
+    def __init__(self, step: float) -> None:
+        if step > 9:
+            raise ValueError("a step has at most 9 seconds")
+        self._set(step=float(step))
+
+    def pacer(self):
+        return Fixed(self.step).pacer()
+"""
+
+
+def test_a_strategy_with_other_settings(folder: Path) -> None:
+    install(folder, "odd", "[pollwise.strategies]\nodd = added_odd:Odd\n", ODD)
+
+    def polling(**given: object) -> Any:
+        over = {f"worker.polling.{key}": each for key, each in {"strategy": "odd", **given}.items()}
+        return load(environ={}, overrides=over).worker.polling
+
+    made = polling(step=3)
+    assert polling_table(made) == '[worker.polling]\nstrategy = "odd"\nstep = 3.0\n'
+    assert label(made) == "odd step=3"
+    assert parse_one("odd step=3", TERMS) == made
+    for use, said in (
+        (polling, "missing 1 required positional argument: 'step'"),
+        (lambda: polling(step=10), "a step has at most 9 seconds"),
+        (lambda: parse_one("odd step=10", TERMS), "'odd step=10': a step has at most 9 seconds"),
+        (lambda: parse_one("odd 3", TERMS), "is too much; write odd key=value"),
+        (lambda: space("odd", 1, 2, TERMS), "'odd' has no min_interval and max_interval to vary"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            use()
 
 
 def test_a_worker_on_the_queue(example: Path) -> None:
