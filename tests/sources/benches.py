@@ -7,7 +7,7 @@ import secrets
 import sqlite3
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -24,7 +24,7 @@ from pollwise.sources import (
     Source,
     SqlRows,
 )
-from pollwise.testing.sources import SourceBench
+from pollwise.testing.contracts import SourceContract
 from tests.fleet.probes.kit import Request, Web, page, web
 from tests.fleet.probes.net.servers import served
 from tests.sources.imap_server import Mailbox
@@ -33,7 +33,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import Postgres, Redis
 
 
-class CursorBench(SourceBench):
+class CursorBench(SourceContract):
     """Cursors in a file of the test's own."""
 
     def __init__(self, folder: Path) -> None:
@@ -180,9 +180,11 @@ class ProxiedBench(CursorBench):
         finally:
             self.proxy.accept()
 
-    async def close(self) -> None:
-        await super().close()
-        self.proxy.close()
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        with self.proxy:
+            async with super().serving():
+                yield
 
 
 class RedisBench(ProxiedBench):
@@ -201,8 +203,10 @@ class RedisBench(ProxiedBench):
     def key(self, item: Any) -> str:
         return str(item.fields["key"])
 
-    async def close(self) -> None:
-        await super().close()
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with super().serving():
+            yield
         self.server.execute("DEL", self.name)
 
 
@@ -258,12 +262,11 @@ class WebBench(CursorBench):
         self.items: list[dict[str, Any]] = []
         self.down = False
         self.server: Web | None = None
-        self._stack = AsyncExitStack()
 
-    async def source(self) -> Source[Any]:
-        if self.server is None:
-            self.server = await self._stack.enter_async_context(web(self._answer))
-        return await super().source()
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with web(self._answer) as self.server, super().serving():
+            yield
 
     def url(self, path: str) -> str:
         assert self.server is not None
@@ -293,10 +296,6 @@ class WebBench(CursorBench):
             yield
         finally:
             self.down = False
-
-    async def close(self) -> None:
-        await super().close()
-        await self._stack.aclose()
 
 
 class LinkedBench(WebBench):
@@ -383,12 +382,11 @@ class ImapBench(CursorBench):
         super().__init__(folder)
         self.mailbox = Mailbox()
         self.address = ""
-        self._stack = AsyncExitStack()
 
-    async def source(self) -> Source[Any]:
-        if not self.address:
-            self.address = await self._stack.enter_async_context(served(self.mailbox))
-        return await super().source()
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with served(self.mailbox) as self.address, super().serving():
+            yield
 
     def opened(self) -> Source[Any]:
         return ImapFolder(
@@ -410,7 +408,3 @@ class ImapBench(CursorBench):
             yield
         finally:
             self.mailbox.broken = False
-
-    async def close(self) -> None:
-        await super().close()
-        await self._stack.aclose()

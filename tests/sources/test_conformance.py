@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pollwise.testing.sources import (
-    SOURCE_CHECKS,
-    NotCapable,
-    SourceBench,
-    SourceCheck,
-    name_of,
-    run,
-)
+from pollwise.testing.contracts import SourceContract
 from tests.sources.benches import (
     BucketBench,
     FeedBench,
@@ -31,9 +23,7 @@ from tests.sources.benches import (
     TokenBench,
 )
 
-#: Seconds that a check may take on a busy machine.
-PATIENCE = 240.0
-BENCHES: dict[str, Callable[[pytest.FixtureRequest, Path], SourceBench]] = {
+BENCHES: dict[str, Callable[[pytest.FixtureRequest, Path], SourceContract]] = {
     "folder": lambda _, folder: FolderBench(folder),
     "feed": lambda _, folder: FeedBench(folder),
     "linked": lambda _, folder: LinkedBench(folder),
@@ -55,16 +45,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest, Path], SourceBench]] = {
 }
 
 
-@pytest.mark.parametrize("check", SOURCE_CHECKS, ids=name_of)
+@pytest.mark.parametrize("check", SourceContract.checks())
 @pytest.mark.parametrize("kind", BENCHES)
-def test_contract(
-    kind: str, check: SourceCheck, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await run(check, BENCHES[kind](request, tmp_path))
-
-    try:
-        asyncio.run(main())
-    except NotCapable as reason:
-        pytest.skip(str(reason))
+def test_contract(kind: str, check: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    BENCHES[kind](request, tmp_path).run(check)
