@@ -11,15 +11,23 @@ import inspect
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar, cast
 
 from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
 from pollwise.core.retry import Retry
-from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.base import Strategy, restored
+from pollwise.core.strategies.dumps import compact
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, PaceChanged, PollFailed, PollFinished, PollRecovered
+from pollwise.runtime.events import (
+    Events,
+    PaceChanged,
+    PaceRestored,
+    PollFailed,
+    PollFinished,
+    PollRecovered,
+)
 from pollwise.runtime.hints import Hint, Hints
 
 T = TypeVar("T")
@@ -51,6 +59,11 @@ class Counts:
 #: The longest pause while hints are proven to arrive, in seconds.
 LONG_INTERVAL = 60.0
 
+#: How old a saved pace may be, in seconds; an older one is not used.
+PACE_KEPT = 7 * 86400.0
+#: A pace is worth saving once this many polls have succeeded.
+PACE_POLLS = 20
+
 #: One poll of a source. The argument is the hold: how many seconds the poll may block.
 Source = Callable[[float], Awaitable[Batch[T]]]
 
@@ -70,6 +83,7 @@ class LoopOptions:
     empty: deliver empty batches too, for a consumer that has something to do after every poll.
     spread: put the first poll at a random point of the first interval, so that processes started
         together do not poll together.
+    state: the pace to go on from, as `PollLoop.dump` returned it.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -82,6 +96,7 @@ class LoopOptions:
     drain: bool | None = None
     empty: bool = False
     spread: bool = True
+    state: Mapping[str, Any] | None = None
 
 
 class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
@@ -99,6 +114,9 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._drains = strategy.drains if drain is None else drain
         self._pacer = strategy.pacer()
         self._pause = self._pacer.first()
+        #: The pacer's time, which goes on over restarts, minus the loop's.
+        self._ahead = 0.0
+        self._restored = False
         self._hint = Hint(self._options.wants)
         #: The length of the present pause, in seconds, before jitter.
         self.interval = self._pause.delay
@@ -153,12 +171,45 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             "hinted": counts.hinted,
         }
 
+    def dump(self) -> dict[str, Any] | None:
+        """The pace that was learned, as JSON values, for the `state` of a later loop of the same
+        strategy; None before there is anything worth saving."""
+        succeeded = self.counts.polls - self.counts.failed
+        if not succeeded or (not self._restored and succeeded < PACE_POLLS):
+            return None
+        clock = self._options.clock
+        times = {"saved_at": clock.epoch(), "at": clock.now() + self._ahead}
+        return {**times, "pacer": compact(self._pacer.dump())}
+
+    def restore(self, state: object) -> bool:
+        """Go on from a saved pace, before the first poll; False if it cannot be used.
+
+        The first poll still comes as soon as without it, because items may have waited. The time
+        since the state was saved has passed for the pacer too, but nobody saw it.
+        """
+        clock = self._options.clock
+        now, age, problem = clock.now(), 0.0, "it is not what a loop saves"
+        if isinstance(state, Mapping):
+            saved_at, at = state.get("saved_at"), state.get("at")
+            if _is_time(saved_at) and _is_time(at):
+                age = max(clock.epoch() - saved_at, 0.0)
+                pacer, problem = restored(self.strategy, state.get("pacer"))
+                if age > PACE_KEPT:
+                    problem = f"it is {age / 86400:.0f} days old"
+                if not problem:
+                    self._pacer, self._ahead, self._restored = pacer, at + age - now, True
+                    pacer.resume(at + age)
+        self._options.events.emit(PaceRestored(self.name, age, problem))
+        return not problem
+
     async def _rest(self) -> bool:
         """Sleep until the next poll is due; return True if a hint ended the sleep."""
         if self._stopped:
             return False
         now = self._options.clock.now()
         if self._next_at is None:
+            if self._options.state is not None:
+                self.restore(self._options.state)
             share = self._options.random.random() if self._options.spread else 0.0
             self._next_at = now + self._pause.delay * share
         left = max(self._next_at - now, 0.0)
@@ -208,7 +259,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         if retry.classify(error) == "permanent" or retry.exhausted(self._failures):
             self.stop()
             raise error
-        self._pause = self._pacer.after(Outcome(now, 0, None, failed=True))
+        self._pause = self._pacer.after(Outcome(now + self._ahead, 0, None, failed=True))
         delay = retry.delay(self._failures, self._options.random.random())
         self._next_at = now + delay
         self._options.events.emit(
@@ -225,7 +276,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         counts.found += found
         counts.empty += not found
         counts.hinted += hinted
-        outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
+        outcome = Outcome(now + self._ahead, found, batch.capacity, batch.waits, hinted=hinted)
         self._pause = pause = self._pacer.after(outcome)
         interval = self._interval_of(pause, outcome, began)
         self.interval = interval
@@ -288,6 +339,7 @@ def poll(
     clock: Clock | None = None,
     events: Events | None = None,
     seed: int | None = None,
+    state: Mapping[str, Any] | None = None,
 ) -> PollLoop[Any]:
     """Poll anything at the right pace: `async for batch in pollwise.poll(fetch, strategy)`.
 
@@ -301,6 +353,9 @@ def poll(
     retry: how a fetch that raised is retried; a permanent error is raised to you.
     spread: begin at a random point of the first interval, not at once.
     seed: makes the jitter repeatable.
+    state: what `dump()` of an earlier loop returned, so that this one goes on at its pace. If it
+        does not fit, or is older than seven days, it is not used; the event `PaceRestored` says
+        why.
 
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
     elsewhere with `.stop()`.
@@ -334,9 +389,15 @@ def poll(
         retry=retry,
         drain=drain,
         spread=spread,
+        state=state,
     )
     label = name or str(getattr(fetch, "__name__", type(fetch).__name__))
     return PollLoop(_source_from(fetch, capacity), strategy, label, options)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    """True for seconds since 1970, or of a pacer's clock."""
+    return type(value) in (int, float) and -1e12 <= cast(float, value) <= 1e12
 
 
 def _takes_hold(fetch: Callable[..., Any]) -> bool:

@@ -144,7 +144,7 @@ def test_strategies_take_a_state() -> None:
 
 def test_what_worth_stores_is_small() -> None:
     busy_source, quiet = poisson(5.0, 4000, seed=3), poisson(0.01, 400, seed=4)
-    sizes = {}
+    sizes: dict[str, int] = {}
     for strategy in ONE_OF_EACH:
         for arrivals in (busy_source, quiet, cron(60.0, 20, 300, seed=5)):
             pacer = strategy.pacer()
@@ -396,8 +396,8 @@ class Part:
 
 class Own(Strategy):
     name = "own"
-    min_interval = 1.0  # type: ignore[assignment]
-    max_interval = 9.0  # type: ignore[assignment]
+    min_interval = 1.0
+    max_interval = 9.0
 
     def pacer(self) -> OwnPacer:
         return OwnPacer()

@@ -93,7 +93,7 @@ class Cycle:
         width = self._period / PHASES
         held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
         place = (at - self._tick) / width + 0.5
-        start = expected = 0.0
+        start = expected = step = 0.0
         for _ in range(3 * PHASES):
             n = math.floor(place)
             phase = n % PHASES
