@@ -15,7 +15,8 @@ from pollwise.core.strategies.ewma import Ewma
 from pollwise.core.strategies.worth import Worth
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import PaceRestored
-from pollwise.runtime.loop import PACE_KEPT, PACE_POLLS, Batch, PollLoop, poll
+from pollwise.runtime.loop import PACE_POLLS, Batch, PollLoop, poll
+from pollwise.runtime.saved_pace import PACE_KEPT
 from tests.core.strategies.test_dumps import jsons
 from tests.support.kit import Seen, virtually
 
@@ -173,10 +174,10 @@ def test_what_cannot_be_used_is_told() -> None:
     assert problem_of(state) == ""
     assert problem_of(saved(3600.0)) == "", "the clock was set back"
     assert problem_of(saved(-PACE_KEPT - DAY)) == "it is 8 days old"
-    assert problem_of({}) == "it is not what a loop saves"
-    assert problem_of([state]) == "it is not what a loop saves"
-    assert problem_of(state | {"at": float("nan")}) == "it is not what a loop saves"
-    assert problem_of(state | {"at": True}) == "it is not what a loop saves"
+    assert problem_of({}) == "it is not a saved pace"
+    assert problem_of([state]) == "it is not a saved pace"
+    assert problem_of(state | {"at": float("nan")}) == "it is not a saved pace"
+    assert problem_of(state | {"at": True}) == "it is not a saved pace"
     assert problem_of(state | {"pacer": None}) == "it is not an object"
     assert "its strategy is 'adaptive'" in problem_of(state, WORTH)
     assert "its arguments is" in problem_of(state, Adaptive("100ms", "6s"))

@@ -11,13 +11,12 @@ import inspect
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeGuard, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
 from pollwise.core.retry import Retry
-from pollwise.core.strategies.base import Strategy, restored
-from pollwise.core.strategies.dumps import compact
+from pollwise.core.strategies.base import Strategy
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -29,6 +28,7 @@ from pollwise.runtime.events import (
     PollRecovered,
 )
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.saved_pace import pace_restored, pace_saved
 
 T = TypeVar("T")
 
@@ -59,8 +59,6 @@ class Counts:
 #: The longest pause while hints are proven to arrive, in seconds.
 LONG_INTERVAL = 60.0
 
-#: How old a saved pace may be, in seconds; an older one is not used.
-PACE_KEPT = 7 * 86400.0
 #: A pace is worth saving once this many polls have succeeded.
 PACE_POLLS = 20
 
@@ -114,8 +112,6 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._drains = strategy.drains if drain is None else drain
         self._pacer = strategy.pacer()
         self._pause = self._pacer.first()
-        #: The pacer's time, which goes on over restarts, minus the loop's.
-        self._ahead = 0.0
         self._restored = False
         self._hint = Hint(self._options.wants)
         #: The length of the present pause, in seconds, before jitter.
@@ -178,8 +174,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         if not succeeded or (not self._restored and succeeded < PACE_POLLS):
             return None
         clock = self._options.clock
-        times = {"saved_at": clock.epoch(), "at": clock.now() + self._ahead}
-        return {**times, "pacer": compact(self._pacer.dump())}
+        return pace_saved(self._pacer, clock.now(), clock.epoch())
 
     def restore(self, state: object) -> bool:
         """Go on from a saved pace, before the first poll; False if it cannot be used.
@@ -188,19 +183,10 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         since the state was saved has passed for the pacer too, but nobody saw it.
         """
         clock = self._options.clock
-        now, age, problem = clock.now(), 0.0, "it is not what a loop saves"
-        if isinstance(state, Mapping):
-            saved_at, at = state.get("saved_at"), state.get("at")
-            if _is_time(saved_at) and _is_time(at):
-                age = max(clock.epoch() - saved_at, 0.0)
-                pacer, problem = restored(self.strategy, state.get("pacer"))
-                if age > PACE_KEPT:
-                    problem = f"it is {age / 86400:.0f} days old"
-                if not problem:
-                    self._pacer, self._ahead, self._restored = pacer, at + age - now, True
-                    pacer.resume(at + age)
-        self._options.events.emit(PaceRestored(self.name, age, problem))
-        return not problem
+        saved = pace_restored(self.strategy, state, clock.now(), clock.epoch())
+        self._pacer, self._restored = saved.pacer, not saved.problem
+        self._options.events.emit(PaceRestored(self.name, saved.age, saved.problem))
+        return self._restored
 
     async def _rest(self) -> bool:
         """Sleep until the next poll is due; return True if a hint ended the sleep."""
@@ -259,7 +245,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         if retry.classify(error) == "permanent" or retry.exhausted(self._failures):
             self.stop()
             raise error
-        self._pause = self._pacer.after(Outcome(now + self._ahead, 0, None, failed=True))
+        self._pause = self._pacer.after(Outcome(now, 0, None, failed=True))
         delay = retry.delay(self._failures, self._options.random.random())
         self._next_at = now + delay
         self._options.events.emit(
@@ -276,7 +262,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         counts.found += found
         counts.empty += not found
         counts.hinted += hinted
-        outcome = Outcome(now + self._ahead, found, batch.capacity, batch.waits, hinted=hinted)
+        outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
         self._pause = pause = self._pacer.after(outcome)
         interval = self._interval_of(pause, outcome, began)
         self.interval = interval
@@ -393,11 +379,6 @@ def poll(
     )
     label = name or str(getattr(fetch, "__name__", type(fetch).__name__))
     return PollLoop(_source_from(fetch, capacity), strategy, label, options)
-
-
-def _is_time(value: object) -> TypeGuard[float]:
-    """True for seconds since 1970, or of a pacer's clock."""
-    return type(value) in (int, float) and -1e12 <= cast(float, value) <= 1e12
 
 
 def _takes_hold(fetch: Callable[..., Any]) -> bool:

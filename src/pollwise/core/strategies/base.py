@@ -11,6 +11,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
@@ -30,6 +31,9 @@ class Pacer(ABC):
     """The state of a strategy for one source. Deterministic; never raises on a legal outcome."""
 
     __slots__ = ()  # a fleet has a pacer for each of its targets
+
+    #: How far its time is ahead of that of the outcomes, in seconds: a restored one keeps its own.
+    ahead: float = 0.0
 
     @abstractmethod
     def first(self) -> Pause:
@@ -108,8 +112,11 @@ class Restored(NamedTuple):
     problem: str
 
 
-def restored(strategy: Strategy, state: object) -> Restored:
-    """A pacer that goes on from a state; a fresh one if the state does not fit. Never raises."""
+def restored(strategy: Strategy, state: object, ahead: float = 0.0) -> Restored:
+    """A pacer that goes on from a state; a fresh one if the state does not fit. Never raises.
+
+    ahead: how far the times of the state are ahead of those of the outcomes to come, in seconds.
+    """
     fresh = strategy.pacer()
     wanted = _recipe(fresh)
     if not isinstance(state, Mapping):
@@ -119,7 +126,7 @@ def restored(strategy: Strategy, state: object) -> Restored:
             return Restored(fresh, f"its {name} is {str(state.get(name))[:40]!r}, not {value!r}")
     try:
         take_over(fresh, state.get("learned"), Strategy)
-        pacer = RestoredPacer(strategy, fresh)
+        pacer = RestoredPacer(strategy, fresh, ahead)
         pacer.state()
         if pacer.allows(pacer.first()):
             return Restored(pacer, "")
@@ -147,11 +154,12 @@ class RestoredPacer(Pacer):
     If it raises, or leaves the bounds of the strategy, a fresh one takes its place.
     """
 
-    __slots__ = ("_pacer", "_strategy")
+    __slots__ = ("_pacer", "_strategy", "ahead")
 
-    def __init__(self, strategy: Strategy, pacer: Pacer) -> None:
+    def __init__(self, strategy: Strategy, pacer: Pacer, ahead: float) -> None:
         self._strategy = strategy
         self._pacer = pacer
+        self.ahead = ahead
 
     def allows(self, pause: Pause) -> bool:
         """True if the strategy can answer this, from numbers that are finite."""
@@ -167,6 +175,8 @@ class RestoredPacer(Pacer):
         return self._pacer.first()
 
     def after(self, outcome: Outcome) -> Pause:
+        if self.ahead:
+            outcome = replace(outcome, at=outcome.at + self.ahead)
         try:
             pause = self._pacer.after(outcome)
             if self.allows(pause):
@@ -183,7 +193,7 @@ class RestoredPacer(Pacer):
         return self._pacer.dump()
 
     def resume(self, at: float) -> None:
-        self._pacer.resume(at)
+        self._pacer.resume(at + self.ahead)
 
 
 def bounds(min_interval: Duration, max_interval: Duration) -> tuple[float, float]:

@@ -15,7 +15,6 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import checked_name
-from pollwise.runtime.loop import PACE_KEPT
 from pollwise.runtime.rollups.points import HOUR, MINUTE, HistoryPoint, grouped
 from pollwise.runtime.rollups.rows import (
     BY_HOUR,
@@ -29,6 +28,7 @@ from pollwise.runtime.rollups.rows import (
     encoded,
     points_of,
 )
+from pollwise.runtime.saved_pace import PACE_KEPT
 from pollwise.runtime.store import distinct
 
 #: How long history is kept by minute, and then by hour, in seconds.
