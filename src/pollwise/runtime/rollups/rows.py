@@ -196,9 +196,10 @@ def _time(value: object) -> float:
 
 def checked_rows(rows: Sequence[HistoryRow], writer: str) -> tuple[HistoryRow, ...]:
     """Refuse rows that a worker does not write: too many, too large, or under another name."""
-    if len(rows) > ROWS_PER_WRITE_MAX + 1:  # and its pace
-        raise ConfigError(f"{len(rows)} rows of history; at most {ROWS_PER_WRITE_MAX} at once")
-    if sum(row.level == PACE for row in rows) > 1:
+    paces = sum(row.level == PACE for row in rows)
+    if (of_history := len(rows) - paces) > ROWS_PER_WRITE_MAX:
+        raise ConfigError(f"{of_history} rows of history; at most {ROWS_PER_WRITE_MAX} at once")
+    if paces > 1:
         raise ConfigError("a worker has one pace, and writes no more at once")
     for row in rows:
         size = len(row.value.encode("utf-8", "replace"))
