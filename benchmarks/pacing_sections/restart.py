@@ -17,8 +17,8 @@ from benchmarks import common
 from pollwise import Worth
 from pollwise.core.outcome import Outcome
 from pollwise.core.strategies.base import Pacer
+from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
 from pollwise.lab.replay.base import Trace
-from pollwise.runtime.saved_pace import pace_restored, pace_saved
 
 #: Items per poll of the best interval for the mean rate, as in the cases of the benchmark.
 RHOS = (0.3, 1.0, 3.0, 10.0)
@@ -26,7 +26,7 @@ RHOS = (0.3, 1.0, 3.0, 10.0)
 COUNTED = (50, 200, 1000)
 LEARNED = 3000
 #: Restarts at these shares of a trace, and for how many of those intervals nobody polls.
-PLACES, PLACES_QUICK = (0.3, 0.45, 0.6, 0.75), (0.5,)
+PLACES, PLACES_QUICK = (0.4, 0.7), (0.5,)
 DOWN = 5.0
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.ewma import Ewma
+from pollwise.core.strategies.saved_pace import PACE_KEPT
 from pollwise.core.strategies.worth import Worth
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import PaceRestored
 from pollwise.runtime.loop import PACE_POLLS, Batch, PollLoop, poll
-from pollwise.runtime.saved_pace import PACE_KEPT
 from tests.core.strategies.test_dumps import jsons
 from tests.support.kit import Seen, virtually
 

@@ -28,8 +28,8 @@ from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import PaceRestored
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.runtime.loop import PollLoop
-from pollwise.runtime.pace import PACE_EVERY, READ_WITHIN
 from pollwise.runtime.rollups.keeping import PACES_KEPT, PACES_MAX, PaceKept
+from pollwise.runtime.rollups.kept_pace import PACE_EVERY, READ_WITHIN
 from pollwise.runtime.rollups.rows import (
     BY_MINUTE,
     PACE,
@@ -325,7 +325,7 @@ def test_a_damaged_pace_is_not_used() -> None:
 
 
 def test_a_pace_that_is_too_large_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pollwise.runtime.pace.ROW_BYTES_MAX", 100)
+    monkeypatch.setattr("pollwise.runtime.rollups.kept_pace.ROW_BYTES_MAX", 100)
 
     async def main(clock: VirtualClock) -> None:
         queue = Calls(clock)

@@ -27,7 +27,7 @@ from pollwise.runtime.events import (
     RelayStandsBy,
 )
 from pollwise.runtime.executor.handlers import text_of
-from pollwise.runtime.pace import KeptPace
+from pollwise.runtime.rollups.kept_pace import KeptPace
 from pollwise.runtime.rollups.tally import Tally
 
 #: How often a relay announces its handlers, in seconds; done during a poll.

@@ -55,7 +55,7 @@ from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.starting import RunOptions, check_whole
 from pollwise.runtime.jobs import Renewal
 from pollwise.runtime.loop import POLL_RETRY, Batch
-from pollwise.runtime.pace import KeptPace
+from pollwise.runtime.rollups.kept_pace import KeptPace
 
 #: The maximum number of keys that one poll claims.
 MAX_KEYS = 1000

@@ -17,6 +17,7 @@ from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
 from pollwise.core.retry import Retry
 from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -28,7 +29,6 @@ from pollwise.runtime.events import (
     PollRecovered,
 )
 from pollwise.runtime.hints import Hint, Hints
-from pollwise.runtime.saved_pace import pace_restored, pace_saved
 
 T = TypeVar("T")
 

@@ -35,7 +35,7 @@ from pollwise.runtime.events import ChoreFailed, ConcurrencyChanged, Events
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
-from pollwise.runtime.pace import KeptPace
+from pollwise.runtime.rollups.kept_pace import KeptPace
 from pollwise.runtime.rollups.tally import Tally
 from pollwise.version import __version__
 

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
 from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.strategies.dumps import Refused, dumped, take_over
+from pollwise.core.strategies.dumps import DumpRefused, dumped, take_over
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 
@@ -131,7 +131,7 @@ def restored(strategy: Strategy, state: object, ahead: float = 0.0) -> Restored:
         if pacer.allows(pacer.first()):
             return Restored(pacer, "")
         problem = "its pause is out of bounds"
-    except Refused as error:
+    except DumpRefused as error:
         problem = str(error)
     except Exception as error:  # the numbers do not fit together
         problem = f"{type(error).__name__}: {error}"[:100]

@@ -31,7 +31,7 @@ DIGITS = 6
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}
 
 
-class Refused(Exception):
+class DumpRefused(Exception):
     """A value is not what the template expects."""
 
 
@@ -75,13 +75,13 @@ def _rounded(value: Any) -> Any:
 
 
 def take_over(part: object, dump: object, besides: type, where: str = "") -> None:
-    """Set the attributes of a fresh `part` from a dump. Raises `Refused`; `part` is then unusable.
+    """Set the attributes of a fresh `part` from a dump. Raises `DumpRefused`; `part` is then unusable.
 
     where: the place of the part, for the error.
     """
     there = dict(_attributes(part, besides))
     if not isinstance(dump, Mapping) or dump.keys() != there.keys():
-        raise Refused(f"{where or 'the state'} has other attributes")
+        raise DumpRefused(f"{where or 'the state'} has other attributes")
     for name, like in there.items():
         place = f"{where}.{name}" if where else name
         object.__setattr__(part, name, _taken(dump[name], like, besides, place))
@@ -93,11 +93,11 @@ def _taken(value: Any, like: Any, besides: type, where: str) -> Any:
         return None if value is None else _number(value, where)
     if isinstance(like, (bool, str)):
         if type(value) is not type(like) or (isinstance(value, str) and len(value) > TEXT_MAX):
-            raise Refused(f"{where} is not a {type(like).__name__} as expected")
+            raise DumpRefused(f"{where} is not a {type(like).__name__} as expected")
         return value
     if isinstance(like, int):
         if type(value) is not int:
-            raise Refused(f"{where} is not a whole number")
+            raise DumpRefused(f"{where} is not a whole number")
         return _number(value, where)
     if isinstance(like, float):
         if math.isinf(like) and isinstance(value, str) and value in _INFINITE:
@@ -114,7 +114,9 @@ def _all_taken(value: Any, like: Any, besides: type, where: str) -> Iterator[Any
     if isinstance(value, Mapping):
         value = _untrimmed(value, where)
     if not isinstance(value, list) or len(value) != (len(like) or min(len(value), LIST_MAX)):
-        raise Refused(f"{where} is not a list of {len(like) or 'at most ' + str(LIST_MAX)} values")
+        raise DumpRefused(
+            f"{where} is not a list of {len(like) or 'at most ' + str(LIST_MAX)} values"
+        )
     for n, each in enumerate(value):
         yield _taken(each, like[n] if like else None, besides, f"{where}[{n}]")
 
@@ -122,16 +124,16 @@ def _all_taken(value: Any, like: Any, besides: type, where: str) -> Iterator[Any
 def _untrimmed(value: Mapping[str, Any], where: str) -> list[Any]:
     size, first, items = (value.get(name) for name in ("size", "from", "items"))
     if type(size) is not int or type(first) is not int or not isinstance(items, list):
-        raise Refused(f"{where} is not a list")
+        raise DumpRefused(f"{where} is not a list")
     if not 0 <= first <= first + len(items) <= size <= LIST_MAX:
-        raise Refused(f"{where} is a list whose size is not right")
+        raise DumpRefused(f"{where} is a list whose size is not right")
     return [0] * first + items + [0] * (size - first - len(items))
 
 
 def _number(value: Any, where: str) -> float:
     most = sys.float_info.max
     if type(value) not in (int, float) or not -most <= value <= most:
-        raise Refused(f"{where} is not a finite number")
+        raise DumpRefused(f"{where} is not a finite number")
     number: float = value
     return number
 

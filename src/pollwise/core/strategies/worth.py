@@ -371,8 +371,8 @@ class WorthPacer(Pacer):
                 each.fade(1.0 - FADE_EVERY / MEMORY)
 
     def resume(self, at: float) -> None:
-        """The items of the first poll came in an unknown time, as at the start. That nobody saw
-        any before is no evidence of silence. A cycle keeps its phase, because time went on."""
+        """As at the start, it is unknown in what time the items of the first poll came, and the time
+        before does not count as silence. A cycle keeps its phase, because time went on."""
         self._last_at = None
         self._open = 0
 

@@ -9,6 +9,7 @@ from pollwise.alerts.lifecycle import RuleState
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
 from pollwise.core.strategies.freshness import JITTER
+from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
 from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
@@ -17,7 +18,6 @@ from pollwise.fleet.locations.values import SeenFrom
 from pollwise.fleet.recent import as_text, from_text
 from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.targets import Reading
-from pollwise.runtime.saved_pace import pace_restored, pace_saved
 
 #: How often a new pacer is given the last success: it smooths, and must not start from scratch.
 REPEATS = 4

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from pollwise.core.strategies.saved_pace import PACE_KEPT
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.runtime.clock import Clock
@@ -28,7 +29,6 @@ from pollwise.runtime.rollups.rows import (
     encoded,
     points_of,
 )
-from pollwise.runtime.saved_pace import PACE_KEPT
 from pollwise.runtime.store import distinct
 
 #: How long history is kept by minute, and then by hour, in seconds.

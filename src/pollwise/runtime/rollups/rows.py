@@ -5,8 +5,8 @@ workers never wait for each other. Later they are folded, both into one row for 
 (`BY_MINUTE`), which is deleted after a week, and into one for each hour (`BY_HOUR`), so that charts
 of many days read few rows. A reader adds up the rows of workers and of one of the other two levels.
 
-Rows of a fourth level (`PACE`) are no history: they keep the paces that were learned, for a restart
-(`pollwise.runtime.pace`). They are written with the others, in the same call.
+Rows of a fourth level (`PACE`) keep something else: the paces that were learned, for a restart
+(`pollwise.runtime.rollups.kept_pace`). They are written with the others, in the same call.
 """
 
 from __future__ import annotations
