@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -21,7 +22,12 @@ EPOCH = 1_767_225_600.0
 
 def saved() -> Any:
     """At the time 1,000 of its clock."""
-    return stored(pace_saved(learned(WORTH), 1000.0, EPOCH))
+    return json.loads(text_saved())
+
+
+@cache
+def text_saved() -> str:
+    return json.dumps(pace_saved(learned(WORTH), 1000.0, EPOCH))
 
 
 @given(st.integers(0, 10**6), st.integers(0, 86400))
@@ -55,7 +61,8 @@ def test_what_is_not_used() -> None:
     later = EPOCH + PACE_KEPT + 86400.0
     assert pace_restored(WORTH, state, 0.0, later).problem == "it is 8 days old"
     assert "its strategy is" in pace_restored(Adaptive(), state, 0.0, EPOCH).problem
-    for other in (None, [], {}, {**state, "at": None}, {**state, "saved_at": 1e13}):
+    others: list[Any] = [None, [], {}, {**state, "at": None}, {**state, "saved_at": 1e13}]
+    for other in others:
         assert pace_restored(WORTH, other, 0.0, EPOCH).problem == "it is not a saved pace"
 
 

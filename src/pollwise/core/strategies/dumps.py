@@ -75,7 +75,7 @@ def _rounded(value: Any) -> Any:
 
 
 def take_over(part: object, dump: object, besides: type, where: str = "") -> None:
-    """Set the attributes of a fresh `part` from a dump. Raises `DumpRefused`; `part` is then unusable.
+    """Set the attributes of a fresh `part` from a dump. After a `DumpRefused`, it is unusable.
 
     where: the place of the part, for the error.
     """

@@ -371,7 +371,7 @@ class WorthPacer(Pacer):
                 each.fade(1.0 - FADE_EVERY / MEMORY)
 
     def resume(self, at: float) -> None:
-        """As at the start, it is unknown in what time the items of the first poll came, and the time
+        """As at the start, it is unknown in what time the items of the first poll came. The time
         before does not count as silence. A cycle keeps its phase, because time went on."""
         self._last_at = None
         self._open = 0
