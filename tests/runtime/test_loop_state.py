@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
@@ -184,6 +184,7 @@ def test_what_cannot_be_used_is_told() -> None:
 
 
 @given(jsons, jsons, jsons)
+@settings(deadline=None, max_examples=40)
 def test_arbitrary_states_do_no_harm(state: object, at: object, pacer: object) -> None:
     if state is not None:
         problem_of(state)

@@ -87,7 +87,7 @@ def answers(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, dict[str,
 
 
 @given(recipes, histories(), st.data())
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_a_loaded_pacer_answers_as_the_original(
     strategy: Strategy, history: list[Outcome], data: st.DataObject
 ) -> None:
@@ -257,6 +257,7 @@ def test_lists_that_do_not_fit_are_refused(cycle: object) -> None:
 
 
 @given(st.sampled_from(ONE_OF_EACH), jsons, jsons, histories())
+@settings(deadline=None)
 def test_arbitrary_json_does_no_harm(
     strategy: Strategy, state: object, part: object, history: list[Outcome]
 ) -> None:
@@ -266,7 +267,7 @@ def test_arbitrary_json_does_no_harm(
 
 
 @given(st.sampled_from(ONE_OF_EACH), st.integers(0, 10**4), numbers | st.none(), histories())
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @example(Worth(poll_cost=1, wait_cost=1), 3, 1e-300, [saw(3, at=float(n)) for n in range(40)])
 def test_wrong_numbers_do_no_harm(
     strategy: Strategy, place: int, value: float | None, history: list[Outcome]
@@ -277,6 +278,7 @@ def test_wrong_numbers_do_no_harm(
 
 
 @given(st.sampled_from(ONE_OF_EACH), st.lists(st.tuples(st.integers(0, 10**4), numbers)))
+@settings(deadline=None)
 def test_many_wrong_numbers_do_no_harm(strategy: Strategy, wrong: list[tuple[int, float]]) -> None:
     state: Any = learned(strategy, 60).dump()
     for place, value in wrong:

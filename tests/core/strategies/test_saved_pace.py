@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollwise.core.outcome import Outcome
@@ -31,6 +31,7 @@ def text_saved() -> str:
 
 
 @given(st.integers(0, 10**6), st.integers(0, 86400))
+@settings(deadline=None)
 def test_it_does_not_matter_where_a_clock_begins(start: int, down: int) -> None:
     def answers(now: float) -> list[Any]:
         pacer, age, problem = pace_restored(WORTH, saved(), now, EPOCH + down)
@@ -67,6 +68,7 @@ def test_what_is_not_used() -> None:
 
 
 @given(jsons, jsons)
+@settings(deadline=None)
 def test_arbitrary_states_do_no_harm(state: object, part: object) -> None:
     for each in (state, {**saved(), "at": part}, {**saved(), "pacer": part}):
         pacer = pace_restored(WORTH, json.loads(json.dumps(each)), 5.0, EPOCH).pacer
