@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pollwise.runtime.jobs import Job, NewJob
     from pollwise.runtime.loop import Batch, poll
     from pollwise.runtime.polling.sync import poll_sync
+    from pollwise.waiting.progress import WaitProgress
+    from pollwise.waiting.until import until, until_sync
     from pollwise.worker.context import from_context
     from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
@@ -83,6 +85,7 @@ __all__ = [
     "SyncQueue",
     "Target",
     "Task",
+    "WaitProgress",
     "Worker",
     "WorkerRunOptions",
     "Worth",
@@ -92,6 +95,8 @@ __all__ = [
     "poll",
     "poll_sync",
     "task_ref",
+    "until",
+    "until_sync",
 ]
 
 # A name is imported when it is first used, so that a program that only polls does not load fleets
@@ -131,6 +136,7 @@ if not TYPE_CHECKING:
         "SyncQueue": "pollwise.queues.sync",
         "Target": "pollwise.fleet.targets",
         "Task": "pollwise.worker.tasks",
+        "WaitProgress": "pollwise.waiting.progress",
         "Worker": "pollwise.worker.worker",
         "WorkerRunOptions": "pollwise.worker.options",
         "Worth": "pollwise.core.strategies.worth",
@@ -140,6 +146,8 @@ if not TYPE_CHECKING:
         "poll": "pollwise.runtime.loop",
         "poll_sync": "pollwise.runtime.polling.sync",
         "task_ref": "pollwise.worker.tasks",
+        "until": "pollwise.waiting.until",
+        "until_sync": "pollwise.waiting.until",
     }
     #: Modules that are available after `import pollwise` alone.
     _PARTS = (

@@ -222,7 +222,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(
 def test_the_hints_of_a_store_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with SqliteQueue(tmp_path / "jobs.db") as queue:
-            with pytest.raises(ConfigError, match="hints of a store need an event loop"):
+            with pytest.raises(ConfigError, match="the hints of a store need an event loop"):
                 poll_sync(answering(), Fixed("1s"), hints=queue.hints())
         async with MemoryQueue() as memory:
             poll_sync(answering(), Fixed("1s"), hints=memory.hints())

@@ -256,10 +256,15 @@ class LoopDecisions(Generic[T]):
 # What `poll` and `poll_sync` have in common
 
 
-def checked_strategy(fetch: Callable[..., Any], strategy: Strategy, retry: Retry) -> Strategy:
-    """Check what a loop is made from; returns the strategy as it suits the source."""
+def checked_strategy(
+    fetch: Callable[..., Any], strategy: Strategy, retry: Retry, what: str = "fetch"
+) -> Strategy:
+    """Check what a loop is made from; returns the strategy as it suits the source.
+
+    what: the name of the argument `fetch`.
+    """
     if not callable(fetch):
-        raise ConfigError(f"fetch = {fetch!r} is not callable; give a function")
+        raise ConfigError(f"{what} = {fetch!r} is not callable; give a function")
     if not isinstance(strategy, Strategy):
         raise ConfigError(
             f"strategy = {strategy!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
@@ -270,7 +275,7 @@ def checked_strategy(fetch: Callable[..., Any], strategy: Strategy, retry: Retry
     strategy = strategy.for_source(can_hold)
     if strategy.longest_hold and not can_hold:
         raise ConfigError(
-            f"{strategy!r} holds its polls, but {name_of(fetch)} has no argument named `hold`; "
+            f"{strategy!r} holds its polls, but {what} has no argument named `hold`; "
             "add one and pass it on to the server, or use a strategy without a hold"
         )
     return strategy

@@ -49,6 +49,12 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
         name: str,
         options: LoopOptions | None = None,
     ) -> None:
+        hints = None if options is None else options.hints
+        if hints is not None and type(hints).asleep is not Hints.asleep:
+            raise ConfigError(
+                f"hints = {type(hints).__name__}: the hints of a store need an event loop; give a "
+                "pollwise.Hints() and call its send(), or use the async call"
+            )
         super().__init__(strategy, name, options, BlockingHint)
         self._source = source
 
@@ -147,11 +153,6 @@ def poll_sync(
     """
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
-    if hints is not None and type(hints).asleep is not Hints.asleep:
-        raise ConfigError(
-            f"hints = {type(hints).__name__}: hints of a store need an event loop; give a "
-            "pollwise.Hints() and call its send(), or use pollwise.poll"
-        )
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
