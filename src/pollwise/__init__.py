@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
     from pollwise.controller.options import ControllerOptions
     from pollwise.core.breaker import Breaker
+    from pollwise.core.budget import Allowance
     from pollwise.core.retry import Retry
     from pollwise.core.strategies.adaptive import Adaptive
     from pollwise.core.strategies.base import Strategy
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from pollwise.runtime.events import Events
     from pollwise.runtime.hints import Hints
     from pollwise.runtime.jobs import Job, NewJob
+    from pollwise.runtime.limits.budget import SharedBudget
     from pollwise.runtime.loop import Batch, poll
     from pollwise.runtime.polling.sync import poll_sync
     from pollwise.waiting.progress import WaitProgress
@@ -55,6 +57,7 @@ __all__ = [
     "Adaptive",
     "Agent",
     "AgentOptions",
+    "Allowance",
     "Batch",
     "BatchFill",
     "Breaker",
@@ -80,6 +83,7 @@ __all__ = [
     "Record",
     "Reject",
     "Retry",
+    "SharedBudget",
     "Snooze",
     "Strategy",
     "SyncQueue",
@@ -110,6 +114,7 @@ if not TYPE_CHECKING:
         "Adaptive": "pollwise.core.strategies.adaptive",
         "Agent": "pollwise.agent.agent",
         "AgentOptions": "pollwise.agent.options",
+        "Allowance": "pollwise.core.budget",
         "Batch": "pollwise.runtime.loop",
         "BatchFill": "pollwise.core.strategies.batch_fill",
         "Breaker": "pollwise.core.breaker",
@@ -132,6 +137,7 @@ if not TYPE_CHECKING:
         "Reading": "pollwise.fleet.targets",
         "Record": "pollwise.outbox.records",
         "Retry": "pollwise.core.retry",
+        "SharedBudget": "pollwise.runtime.limits.budget",
         "Strategy": "pollwise.core.strategies.base",
         "SyncQueue": "pollwise.queues.sync",
         "Target": "pollwise.fleet.targets",

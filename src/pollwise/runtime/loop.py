@@ -11,16 +11,19 @@ What it decides is in `polling.decisions`, which the loop for code without an ev
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from pollwise.core.retry import Retry
+from pollwise.core.retry import RETRY_AFTER_MAX, Retry
 from pollwise.core.strategies.base import Strategy
+from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.polling.decisions import LONG_INTERVAL as LONG_INTERVAL
 from pollwise.runtime.polling.decisions import POLL_RETRY as POLL_RETRY
 from pollwise.runtime.polling.decisions import Batch as Batch
@@ -28,6 +31,7 @@ from pollwise.runtime.polling.decisions import Counts as Counts
 from pollwise.runtime.polling.decisions import (
     LoopDecisions,
     batch_of,
+    check_budget,
     check_capacity,
     checked_strategy,
     name_of,
@@ -55,7 +59,7 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
 
     async def __anext__(self) -> Sequence[T]:
         while True:
-            hinted = await self._rest()
+            hinted = await self._turn()
             if self._stopped:
                 raise StopAsyncIteration
             items = await self._poll(hinted)
@@ -67,12 +71,19 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
 
         For a consumer that has something to do after each poll, failed ones included.
         """
-        hinted = await self._rest()
+        hinted = await self._turn()
         return None if self._stopped else await self._poll(hinted)
 
     async def aclose(self) -> None:
         """End the iteration; there is nothing to wait for."""
         self.stop()
+
+    async def _turn(self) -> bool:
+        """Sleep until the poll may begin; return True if a hint ended the pause."""
+        hinted = await self._rest()
+        if self._options.budget is not None:
+            await self._wait_for_turn(self._options.budget)
+        return hinted
 
     async def _rest(self) -> bool:
         """Sleep until the next poll is due; return True if a hint ended the sleep."""
@@ -80,8 +91,11 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
             return False
         clock, hints = self._options.clock, self._options.hints
         left = self._left()
-        if self._failures:
-            return await self._rest_after_failure(left)
+        if (until := self._deaf_until()) > -math.inf:
+            hinted = await self._rest_until(until)
+            if hinted or self._failures:
+                return hinted and not self._failures
+            left = self._left()
         if hints is None or left == 0.0:
             return await clock.sleep(left, self._hint if left else None)
         hints.asleep(self._hint)
@@ -90,26 +104,38 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
         finally:
             hints.awake(self._hint)
 
-    async def _rest_after_failure(self, left: float) -> bool:
-        """Sleep out the retry's delay: a hint does not repair a source that fails."""
+    async def _rest_until(self, when: float) -> bool:
+        """Sleep until then, also if a hint comes; return True if one came."""
+        clock, hinted = self._options.clock, False
+        while not self._stopped and (left := when - clock.now()) > 0:
+            hinted = await clock.sleep(left, self._hint) or hinted
+        return hinted
+
+    async def _wait_for_turn(self, budget: SharedBudget) -> None:
+        """Sleep until the budget allows a poll, which it then counts."""
         clock = self._options.clock
-        until = clock.now() + left
-        while left > 0 and not self._stopped:
-            await clock.sleep(left, self._hint)
-            left = until - clock.now()
-        return False
+        try:
+            while not self._stopped:
+                now = clock.now()
+                at = budget.ask(self, now)
+                if at <= now:
+                    return
+                await clock.sleep(at - now, self._hint)
+        finally:
+            budget.leave(self)
 
     async def _poll(self, hinted: bool) -> Sequence[T] | None:
         """What a poll found; None if it failed."""
         began = self._begin_poll()
         try:
             batch = await self._source(self._pause.hold)
+            wait = batch.wait
         except Exception as error:
-            self._note_failure(error)
+            self._note_failure(error, began)
             return None
         finally:
             self._hint.polling = False
-        self._note_success(batch, began, hinted)
+        self._note_success(batch, wait, began, hinted)
         return batch.items
 
 
@@ -121,6 +147,8 @@ def poll(
     name: str | None = None,
     hints: Hints | None = None,
     retry: Retry = POLL_RETRY,
+    max_retry_after: Duration = RETRY_AFTER_MAX,
+    budget: SharedBudget | None = None,
     drain: bool | None = None,
     spread: bool = True,
     clock: Clock | None = None,
@@ -137,6 +165,9 @@ def poll(
         which polls at its interval exactly.
     hints: a `Hints` whose `send()` ends the pause early.
     retry: how a fetch that raised is retried; a permanent error is raised to you.
+    max_retry_after: how long the server may silence this poller, with `Batch(not_before=…)` or an
+        error that has an attribute `retry_after`; one hour by default.
+    budget: a `SharedBudget` that is asked before each poll.
     spread: begin at a random point of the first interval, not at once.
     seed: makes the jitter repeatable.
 
@@ -145,12 +176,15 @@ def poll(
     """
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
+    check_budget(budget)
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
         events=events or Events(),
         hints=hints,
         retry=retry,
+        max_retry_after=seconds(max_retry_after, "max_retry_after"),
+        budget=budget,
         drain=drain,
         spread=spread,
     )

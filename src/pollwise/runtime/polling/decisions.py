@@ -7,19 +7,23 @@ thread. All decisions are made here, so that the same polls lead to the same pau
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from pollwise.core.budget import Allowance
 from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.retry import Retry
+from pollwise.core.retry import RETRY_AFTER_MAX, Retry, asked_wait
 from pollwise.core.strategies.base import Strategy
+from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, PaceChanged, PollFailed, PollFinished, PollRecovered
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.limits.budget import SharedBudget
 
 T = TypeVar("T")
 
@@ -29,11 +33,29 @@ POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What a source returns: the items found, out of a capacity, and how long each had waited."""
+    """What a source returns: the items found, out of a capacity, and how long each had waited.
+
+    not_before: how long the server asked not to be polled again, counted from the end of this poll:
+        seconds, or text such as "30s". No hint, full batch or strategy ends it sooner.
+    allowance: what the server said about its rate limit; once nothing remains, the next poll is
+        not before it resets.
+
+    The loop respects both up to its `max_retry_after`.
+    """
 
     items: Sequence[T]
     capacity: int | None = None
     waits: tuple[float, ...] = ()
+    not_before: Duration | None = None
+    allowance: Allowance | None = None
+
+    @property
+    def wait(self) -> float:
+        """How long the server asked not to be polled again, in seconds; 0 if it did not ask."""
+        asked = 0.0 if self.not_before is None else seconds(self.not_before, "not_before")
+        if self.allowance is not None and self.allowance.remaining <= 0:
+            asked = max(asked, self.allowance.resets_in)
+        return asked
 
 
 @dataclass(slots=True)
@@ -61,6 +83,9 @@ class LoopOptions:
         decides.
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
+    max_retry_after: maximum of the seconds that the server may ask to wait, with
+        `Batch.not_before` or an error's `retry_after`.
+    budget: asked before each poll, and shared with other loops.
     drain: poll again at once after a full batch; None leaves it to the strategy: all do except
         `Fixed`.
     empty: deliver empty batches too, for a consumer that has something to do after every poll.
@@ -77,6 +102,8 @@ class LoopOptions:
     long_interval: float = LONG_INTERVAL
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
+    max_retry_after: float = RETRY_AFTER_MAX
+    budget: SharedBudget | None = None
     drain: bool | None = None
     empty: bool = False
     spread: bool = True
@@ -102,6 +129,7 @@ class LoopDecisions(Generic[T]):
         self.interval = self._pause.delay
         self._next_at: float | None = None
         self._poll_by: float | None = None
+        self._not_before = -math.inf
         self._ends_at = self._options.ends_at
         self._failures = 0
         self._stopped = False
@@ -159,10 +187,17 @@ class LoopDecisions(Generic[T]):
             due = self._due(due)
         return max(due - now, 0.0)
 
+    def _deaf_until(self) -> float:
+        """When a hint may end the pause again; none does after a failure, or if asked to wait."""
+        until = self._not_before
+        if self._failures and self._next_at is not None:
+            until = self._next_at
+        return until if self._ends_at is None else min(until, self._ends_at)
+
     def _due(self, next_at: float) -> float:
         # A source that failed is not polled sooner because it asked for that before.
         if self._poll_by is not None and not self._failures:
-            next_at = min(next_at, self._poll_by)
+            next_at = max(min(next_at, self._poll_by), self._not_before)
         return next_at if self._ends_at is None else min(next_at, self._ends_at)
 
     def _begin_poll(self) -> float:
@@ -172,9 +207,11 @@ class LoopDecisions(Generic[T]):
         self._poll_by = None
         return self._options.clock.now()
 
-    def _note_failure(self, error: Exception) -> None:
-        now = self._options.clock.now()
-        retry = self._options.retry
+    def _note_failure(self, error: Exception, began: float) -> None:
+        options, now = self._options, self._options.clock.now()
+        retry, wait = options.retry, asked_wait(error, options.max_retry_after)
+        if options.budget is not None and getattr(error, "retry_after", None) is not None:
+            options.budget.refused(began, now, wait)
         self._failures += 1
         self.counts.polls += 1
         self.counts.failed += 1
@@ -182,17 +219,19 @@ class LoopDecisions(Generic[T]):
             self.stop()
             raise error
         self._pause = self._pacer.after(Outcome(now, 0, None, failed=True))
-        delay = retry.delay(self._failures, self._options.random.random())
+        delay = max(retry.delay(self._failures, options.random.random()), wait)
         self._next_at = now + delay
-        self._options.events.emit(
+        options.events.emit(
             PollFailed(self.name, f"{type(error).__name__}: {error}", self._failures, delay)
         )
         if self._ends_at is not None and now >= self._ends_at:
             self.stop()
 
-    def _note_success(self, batch: Batch[T], began: float, hinted: bool) -> None:
+    def _note_success(self, batch: Batch[T], wait: float, began: float, hinted: bool) -> None:
         options, counts = self._options, self.counts
         now = options.clock.now()
+        if options.budget is not None:
+            options.budget.answered(now, batch.allowance)
         if self._failures:
             options.events.emit(PollRecovered(self.name, self._failures))
             self._failures = 0
@@ -206,6 +245,11 @@ class LoopDecisions(Generic[T]):
         interval = self._interval_of(pause, outcome, began)
         self.interval = interval
         delay = self._delay_of(interval, outcome)
+        self._not_before = -math.inf
+        if wait > 0.0:
+            wait = min(wait, options.max_retry_after)
+            self._not_before = now + wait
+            delay = max(delay, wait)
         self._next_at = now + delay
         if options.events.wants(PollFinished):
             options.events.emit(
@@ -254,6 +298,13 @@ class LoopDecisions(Generic[T]):
 
 
 # What `poll` and `poll_sync` have in common
+
+
+def check_budget(budget: SharedBudget | None) -> None:
+    if budget is not None and not isinstance(budget, SharedBudget):
+        raise ConfigError(
+            f"budget = {budget!r} is not a SharedBudget; give e.g. SharedBudget(60, per='1m')"
+        )
 
 
 def checked_strategy(

@@ -6,22 +6,26 @@ It decides nothing by itself; see `polling.decisions`. Any thread may stop it or
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
-from pollwise.core.retry import Retry
+from pollwise.core.retry import RETRY_AFTER_MAX, Retry
 from pollwise.core.strategies.base import Strategy
+from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import BlockingHint, Hints
+from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.polling.decisions import (
     POLL_RETRY,
     Batch,
     LoopDecisions,
     LoopOptions,
     batch_of,
+    check_budget,
     check_capacity,
     checked_strategy,
     name_of,
@@ -60,7 +64,7 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
 
     def __next__(self) -> Sequence[T]:
         while True:
-            hinted = self._rest()
+            hinted = self._turn()
             if self._stopped:
                 raise StopIteration
             items = self._poll(hinted)
@@ -72,7 +76,7 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
 
         For a consumer that has something to do after each poll, failed ones included.
         """
-        hinted = self._rest()
+        hinted = self._turn()
         return None if self._stopped else self._poll(hinted)
 
     def close(self) -> None:
@@ -85,14 +89,24 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _turn(self) -> bool:
+        """Block until the poll may begin; return True if a hint ended the pause."""
+        hinted = self._rest()
+        if self._options.budget is not None:
+            self._wait_for_turn(self._options.budget)
+        return hinted
+
     def _rest(self) -> bool:
         """Block until the next poll is due; return True if a hint ended the pause."""
         if self._stopped:
             return False
         clock, hints = self._options.clock, self._options.hints
         left = self._left()
-        if self._failures:
-            return self._rest_after_failure(left)
+        if (until := self._deaf_until()) > -math.inf:
+            hinted = self._rest_until(until)
+            if hinted or self._failures:
+                return hinted and not self._failures
+            left = self._left()
         if left == 0.0:
             return False
         if hints is None:
@@ -103,26 +117,38 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
         finally:
             hints.awake(self._hint)
 
-    def _rest_after_failure(self, left: float) -> bool:
-        """Block for the retry's delay: a hint does not repair a source that fails."""
+    def _rest_until(self, when: float) -> bool:
+        """Block until then, also if a hint comes; return True if one came."""
+        clock, hinted = self._options.clock, False
+        while not self._stopped and (left := when - clock.now()) > 0:
+            hinted = clock.wait(left, self._hint) or hinted
+        return hinted
+
+    def _wait_for_turn(self, budget: SharedBudget) -> None:
+        """Block until the budget allows a poll, which it then counts."""
         clock = self._options.clock
-        until = clock.now() + left
-        while left > 0 and not self._stopped:
-            clock.wait(left, self._hint)
-            left = until - clock.now()
-        return False
+        try:
+            while not self._stopped:
+                now = clock.now()
+                at = budget.ask(self, now)
+                if at <= now:
+                    return
+                clock.wait(at - now, self._hint)
+        finally:
+            budget.leave(self)
 
     def _poll(self, hinted: bool) -> Sequence[T] | None:
         """What a poll found; None if it failed."""
         began = self._begin_poll()
         try:
             batch = self._source(self._pause.hold)
+            wait = batch.wait
         except Exception as error:
-            self._note_failure(error)
+            self._note_failure(error, began)
             return None
         finally:
             self._hint.polling = False
-        self._note_success(batch, began, hinted)
+        self._note_success(batch, wait, began, hinted)
         return batch.items
 
 
@@ -134,6 +160,8 @@ def poll_sync(
     name: str | None = None,
     hints: Hints | None = None,
     retry: Retry = POLL_RETRY,
+    max_retry_after: Duration = RETRY_AFTER_MAX,
+    budget: SharedBudget | None = None,
     drain: bool | None = None,
     spread: bool = True,
     clock: Clock | None = None,
@@ -153,12 +181,15 @@ def poll_sync(
     """
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
+    check_budget(budget)
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
         events=events or Events(),
         hints=hints,
         retry=retry,
+        max_retry_after=seconds(max_retry_after, "max_retry_after"),
+        budget=budget,
         drain=drain,
         spread=spread,
     )
