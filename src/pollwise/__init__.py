@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from pollwise.controller.options import ControllerOptions
     from pollwise.core.breaker import Breaker
     from pollwise.core.budget import Allowance
+    from pollwise.core.forecast.durations import Durations
     from pollwise.core.retry import Retry
     from pollwise.core.strategies.adaptive import Adaptive
     from pollwise.core.strategies.base import Strategy
     from pollwise.core.strategies.batch_fill import BatchFill
+    from pollwise.core.strategies.completion import Completion
     from pollwise.core.strategies.ewma import Ewma
     from pollwise.core.strategies.fixed import Fixed
     from pollwise.core.strategies.freshness import Freshness
@@ -63,8 +65,10 @@ __all__ = [
     "Breaker",
     "Cancelled",
     "Clock",
+    "Completion",
     "Controller",
     "ControllerOptions",
+    "Durations",
     "Events",
     "Ewma",
     "Fixed",
@@ -119,8 +123,10 @@ if not TYPE_CHECKING:
         "BatchFill": "pollwise.core.strategies.batch_fill",
         "Breaker": "pollwise.core.breaker",
         "Clock": "pollwise.runtime.clock",
+        "Completion": "pollwise.core.strategies.completion",
         "Controller": "pollwise.controller.controller",
         "ControllerOptions": "pollwise.controller.options",
+        "Durations": "pollwise.core.forecast.durations",
         "Events": "pollwise.runtime.events",
         "Ewma": "pollwise.core.strategies.ewma",
         "Fixed": "pollwise.core.strategies.fixed",
