@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
+from pollwise.core.forecast.durations import Durations
 from pollwise.core.retry import Retry
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration
@@ -17,6 +20,7 @@ from pollwise.runtime.hints import Hints
 from pollwise.runtime.loop import PollLoop
 from pollwise.runtime.polling.decisions import Batch
 from pollwise.runtime.polling.sync import SyncPollLoop, refuse_awaitable
+from pollwise.waiting.histories import WaitHistory
 from pollwise.waiting.progress import Report
 from pollwise.waiting.wait import WAIT_RETRY, Wait
 
@@ -32,6 +36,9 @@ class WaitOptions(TypedDict, total=False):
     progress: Report | bool | None
     hints: Hints | None
     name: str | None
+    poll_cost: float | None
+    wait_cost: float | None
+    history: Durations | str | Path | None
     clock: Clock | None
     events: Events | None
     seed: int | None
@@ -58,6 +65,9 @@ async def until(
     progress: Report | bool | None = None,
     hints: Hints | None = None,
     name: str | None = None,
+    poll_cost: float | None = None,
+    wait_cost: float | None = None,
+    history: Durations | str | Path | None = None,
     clock: Clock | None = None,
     events: Events | None = None,
     seed: int | None = None,
@@ -80,10 +90,16 @@ async def until(
         a line in the terminal.
     hints: a `Hints` whose `send()` ends a pause early.
     name: what is waited for, in events, progress and errors.
+    poll_cost, wait_cost: what a poll and a second of waiting cost. With these, or with `history`,
+        the wait learns: it remembers how long things of this name took, and polls when the expected
+        waiting is worth a poll. A poll is worth one second of waiting by default.
+    history: where the durations are kept: a `Durations`, or the path or URL of a SQLite file
+        (`sqlite:///durations.db`); by default in this process.
     """
     wait: Wait[Any] = Wait(
         check, timeout=timeout, done=done, strategy=strategy, retry=retry, progress=progress,
-        hints=hints, name=name, clock=clock, events=events, seed=seed,
+        hints=hints, name=name, poll_cost=poll_cost, wait_cost=wait_cost, history=history,
+        clock=clock, events=events, seed=seed,
     )  # fmt: skip
 
     async def source(hold: float) -> Batch[Any]:
@@ -106,20 +122,33 @@ async def until(
                 raise TimeoutError("it still ran at the deadline and was cancelled") from None
             raise
 
+    learning = wait.history
+    if learning is not None:
+        wait.plan(await _outside(learning, learning.load))
     loop: PollLoop[Any] = PollLoop(source, wait.strategy, wait.name, wait.options)
+    found: Sequence[Any] | None = None
     try:
         with wait.shown():
-            while not loop.stopped:
+            while not found and not loop.stopped:
                 found = await loop.poll_once()
-                if found:
-                    return found[0]
-                wait.report(loop)
+                if not found:
+                    wait.report(loop)
     except TimeoutError:
         if not wait.cut:
             raise
     finally:
         loop.stop()
+    if learning is not None:
+        learn = partial(learning.learn, wait.learned, wait.clock.epoch())
+        await _outside(learning, learn)
+    if found:
+        return found[0]
     raise wait.not_yet(loop) from wait.error
+
+
+async def _outside(history: WaitHistory, call: Callable[[], T]) -> T:
+    """Make a call that may wait for a disk in a thread."""
+    return await asyncio.to_thread(call) if history.blocks else call()
 
 
 @overload
@@ -140,6 +169,9 @@ def until_sync(
     progress: Report | bool | None = None,
     hints: Hints | None = None,
     name: str | None = None,
+    poll_cost: float | None = None,
+    wait_cost: float | None = None,
+    history: Durations | str | Path | None = None,
     clock: Clock | None = None,
     events: Events | None = None,
     seed: int | None = None,
@@ -153,7 +185,8 @@ def until_sync(
     """
     wait: Wait[Any] = Wait(
         check, timeout=timeout, done=done, strategy=strategy, retry=retry, progress=progress,
-        hints=hints, name=name, clock=clock, events=events, seed=seed,
+        hints=hints, name=name, poll_cost=poll_cost, wait_cost=wait_cost, history=history,
+        clock=clock, events=events, seed=seed,
     )  # fmt: skip
 
     def source(hold: float) -> Batch[Any]:
@@ -167,14 +200,20 @@ def until_sync(
             wait.failed(error)
             raise
 
+    if wait.history is not None:
+        wait.plan(wait.history.load())
     loop: SyncPollLoop[Any] = SyncPollLoop(source, wait.strategy, wait.name, wait.options)
+    found: Sequence[Any] | None = None
     try:
         with wait.shown():
-            while not loop.stopped:
+            while not found and not loop.stopped:
                 found = loop.poll_once()
-                if found:
-                    return found[0]
-                wait.report(loop)
+                if not found:
+                    wait.report(loop)
     finally:
         loop.stop()
+    if wait.history is not None:
+        wait.history.learn(wait.learned, wait.clock.epoch())
+    if found:
+        return found[0]
     raise wait.not_yet(loop) from wait.error

@@ -6,11 +6,14 @@ import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from pollwise.core.forecast.durations import Durations
 from pollwise.core.retry import Retry
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.completion import Completion
 from pollwise.durations import Duration, seconds, short, shown
 from pollwise.errors import ConfigError, NotYet
 from pollwise.runtime.clock import Clock
@@ -25,6 +28,7 @@ from pollwise.runtime.polling.decisions import (
     takes_hold,
 )
 from pollwise.runtime.redact import without_secrets_inside
+from pollwise.waiting.histories import WaitHistory
 from pollwise.waiting.progress import Report, WaitLine, WaitProgress
 
 T = TypeVar("T")
@@ -65,9 +69,25 @@ class Wait(Generic[T]):
         clock: Clock | None,
         events: Events | None,
         seed: int | None,
+        poll_cost: float | None,
+        wait_cost: float | None,
+        history: Durations | str | Path | None,
     ) -> None:
-        chosen = WAIT_PACE if strategy is None else strategy
-        self.strategy = checked_strategy(check, chosen, retry, "check")
+        learns = not (poll_cost is None and wait_cost is None and history is None)
+        if learns and strategy is not None:
+            raise ConfigError(
+                "a wait with `strategy` has its pace from that; leave out poll_cost, wait_cost and "
+                "history, which are for a wait that learns its pace"
+            )
+        self._poll_cost = 1.0 if poll_cost is None else poll_cost
+        self._wait_cost = 1.0 if wait_cost is None else wait_cost
+        if learns:
+            strategy = self._learning(None)
+        self.strategy = checked_strategy(
+            check, WAIT_PACE if strategy is None else strategy, retry, "check"
+        )
+        #: What the wait learns from and adds to; None if it does not learn.
+        self.history = WaitHistory(name, history) if learns else None
         if done is not None and not callable(done):
             raise ConfigError(
                 f"done = {shown(done)} is not callable; give a function that gets what the check "
@@ -99,10 +119,28 @@ class Wait(Generic[T]):
         self._progress = progress
         self._report: Report | None = None
         self._slowest = 0.0
+        #: The last poll at which it was not finished, in seconds since the wait began.
+        self._unfinished: float | None = None
+        #: When it was found finished, likewise.
+        self._finished: float | None = None
         self.value: T | None = None
         self.error: Exception | None = None
         #: True if the last check was cancelled at the deadline.
         self.cut = False
+
+    def plan(self, known: Durations) -> None:
+        """Use what is known of the durations. The pacer learns into a copy, which is dropped."""
+        self.strategy = self._learning(known)
+
+    def _learning(self, known: Durations | None) -> Completion:
+        return Completion(poll_cost=self._poll_cost, wait_cost=self._wait_cost, history=known)
+
+    def learned(self, history: Durations) -> None:
+        """Add this run to the history, as far as it is known."""
+        if self._finished is not None:
+            history.add_between(self._unfinished or 0.0, self._finished)
+        elif self._unfinished is not None:
+            history.add_unfinished(self._unfinished)
 
     def call(self, hold: float, now: float) -> Any:
         """Call the check. A hold does not go beyond the deadline."""
@@ -122,7 +160,9 @@ class Wait(Generic[T]):
         now = self.clock.now()
         self.value, self.error = value, None
         if self._done(value) if self._done is not None else value:
+            self._finished = now - self.began
             return Batch([value])
+        self._unfinished = began - self.began
         self._slowest = max(self._slowest, now - began)
         if self.ends_at is not None and self._slowest > LAST_CHECK:
             # A slow check gets a poll that can still end in time, before the last one.

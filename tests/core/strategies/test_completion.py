@@ -55,6 +55,24 @@ def test_pacers_are_deterministic(strategy: Completion, history: list[Outcome]) 
     assert first == second
 
 
+def test_a_run_begins_when_the_loop_says_so_however_its_first_pause_ended() -> None:
+    known = Durations()
+    for _ in range(20):
+        known.add(100)
+
+    def elapsed(begun: bool) -> Any:
+        pacer = Completion(history=known).pacer()
+        if begun:
+            pacer.begin(1000.0)
+        pacer.first()
+        pacer.after(Outcome(1005.0, 0, hinted=True))
+        return pacer.state()["elapsed"]
+
+    assert elapsed(begun=True) == 5.0
+    assert elapsed(begun=False) > 50  # it can only assume that the whole pause has passed
+    assert Completion.plans_first
+
+
 @few
 @given(recipes(), histories(), st.floats(0, 1e6))
 def test_a_failed_poll_is_no_evidence(

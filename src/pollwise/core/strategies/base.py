@@ -22,6 +22,9 @@ class Pacer(ABC):
 
     __slots__ = ()  # a fleet has a pacer for each of its targets
 
+    def begin(self, at: float) -> None:  # noqa: B027 - few pacers need it
+        """The first pause begins now; `at` is the time of the clock that outcomes have."""
+
     @abstractmethod
     def first(self) -> Pause:
         """The pause before the first poll."""
@@ -42,6 +45,8 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: A full batch is followed by the next poll at once, unless the loop's `drain` says otherwise.
     drains: ClassVar[bool] = True
+    #: The first poll comes after the whole first pause, not at once or somewhere in that pause.
+    plans_first: ClassVar[bool] = False
     #: Arguments that cannot be set in a file: the part that polls knows their value.
     not_settings: ClassVar[frozenset[str]] = frozenset()
 

@@ -49,6 +49,7 @@ class Completion(Strategy):
 
     name: ClassVar[str] = "completion"
     drains: ClassVar[bool] = False
+    plans_first: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -73,7 +74,10 @@ class Completion(Strategy):
 
 
 class CompletionPacer(Pacer):
-    """Paces one run after the other. The first begins one pause before its first poll."""
+    """Paces one run after the other.
+
+    The first begins when a loop says so, else one pause before its first poll.
+    """
 
     def __init__(self, strategy: Completion) -> None:
         self._strategy = strategy
@@ -82,6 +86,9 @@ class CompletionPacer(Pacer):
         self._began: float | None = None
         self._last = 0.0  # the last poll that was evidence, in seconds since the run began
         self._delay = self._decide()
+
+    def begin(self, at: float) -> None:
+        self._began = max(-AT_MAX, min(float(at), AT_MAX))
 
     def first(self) -> Pause:
         return Pause(self._delay)

@@ -90,7 +90,8 @@ class LoopOptions:
         `Fixed`.
     empty: deliver empty batches too, for a consumer that has something to do after every poll.
     spread: put the first poll at a random point of the first interval, so that processes started
-        together do not poll together.
+        together do not poll together; else it is made at once. Not for a strategy that plans its
+        first poll.
     ends_at: the loop's last poll begins at this time, in the clock's time, whatever the strategy
         and the retry say, and the loop ends after the first poll that has not ended before it.
     """
@@ -180,8 +181,9 @@ class LoopDecisions(Generic[T]):
         """How many seconds are left until the next poll is due."""
         now = self._options.clock.now()
         if self._next_at is None:
+            self._pacer.begin(now)
             share = self._options.random.random() if self._options.spread else 0.0
-            self._next_at = now + self._pause.delay * share
+            self._next_at = now + self._pause.delay * (1.0 if self.strategy.plans_first else share)
         due = self._next_at
         if self._poll_by is not None or self._ends_at is not None:
             due = self._due(due)
