@@ -18,7 +18,7 @@ LOCK_TIMEOUT = 2.0
 logger = logging.getLogger("pollwise")
 
 
-class _HistoryTable(SqliteFile):
+class _RunTable(SqliteFile):
     """The table in a file; a wait opens it twice, so nothing stays open in between."""
 
     package = __package__
@@ -44,7 +44,7 @@ class SqliteHistories(RunHistories):
         self.path = file_path(path, "durations.db")
 
     def load(self, name: str) -> Durations:
-        return _decoded(self._call(_HistoryTable.load, name), name, self.path)
+        return _decoded(self._call(_RunTable.load, name), name, self.path)
 
     def learn(self, name: str, change: Change, now: float) -> None:
         def changed(state: str | None) -> str:
@@ -52,11 +52,11 @@ class SqliteHistories(RunHistories):
             change(history)
             return json.dumps(history.dump(), separators=(",", ":"))
 
-        self._call(_HistoryTable.learn, name, changed, now)
+        self._call(_RunTable.learn, name, changed, now)
 
     def _call(self, method: Callable[..., Any], *args: Any) -> Any:
         # "normal": a power cut may lose the last runs, and the file is whole.
-        table = _HistoryTable(self.path, synchronous="normal", create=True, timeout=LOCK_TIMEOUT)
+        table = _RunTable(self.path, synchronous="normal", create=True, timeout=LOCK_TIMEOUT)
         try:
             return table.call(method, table, *args)
         finally:
