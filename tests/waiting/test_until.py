@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pollwise
-from pollwise import Fixed, Hints, Retry, WaitProgress, until, until_sync
+from pollwise import Fixed, Hints, Retry, SharedBudget, WaitProgress, until, until_sync
 from pollwise.errors import ConfigError, NotYet, StoreError
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import PollFailed
@@ -316,6 +316,31 @@ def test_an_outlier_does_not_replace_the_last_poll(way: str) -> None:
     assert times == [0.0, 13.75, 20.0]
 
 
+def test_a_budget_is_shared_and_its_line_ends_with_the_timeout() -> None:
+    async def main(clock: VirtualClock) -> list[Any]:
+        budget = SharedBudget(limit=6, per="1m")
+        jobs = [Job(clock, 100) for _ in range(3)]
+        waits = [
+            until(job.check, timeout=35, strategy=Fixed("1s"), budget=budget, clock=clock, name="x")
+            for job in jobs
+        ]
+        errors = await asyncio.gather(*waits, return_exceptions=True)
+        polls = sorted(time for job in jobs for time in job.times)
+        assert polls == pytest.approx([0.0, 10.0, 20.0, 30.0])
+        assert clock.now() == 35.0
+        assert budget.state()["waiting"] == 0
+        return errors
+
+    errors = virtually(main)
+    assert all(isinstance(error, NotYet) for error in errors)
+    clock = VirtualClock()
+    budget = SharedBudget(limit=1, per="1h")
+    budget.ask("another", clock.now())
+    with pytest.raises(NotYet, match=r"\(0 polls; the budget allowed none\)") as raised:
+        until_sync(Job(clock, 0).check_sync, timeout=10, budget=budget, clock=clock)
+    assert (raised.value.polls, clock.now()) == (0, 10.0)
+
+
 # Errors.
 
 
@@ -391,6 +416,7 @@ def test_the_wrong_kind_of_function_is_refused() -> None:
         ({"strategy": "fast"}, "is not a strategy"),
         ({"strategy": pollwise.Adaptive(hold="5s")}, "check has no argument named `hold`"),
         ({"retry": 5}, "is not a Retry"),
+        ({"budget": 5}, "is not a SharedBudget"),
         ({"progress": "yes"}, "progress = 'yes' is not callable"),
     ],
 )

@@ -115,12 +115,8 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
         """Sleep until the budget allows a poll, which it then counts."""
         clock = self._options.clock
         try:
-            while not self._stopped:
-                now = clock.now()
-                at = budget.ask(self, now)
-                if at <= now:
-                    return
-                await clock.sleep(at - now, self._hint)
+            while not self._stopped and (left := self._turn_left(budget)) > 0:
+                await clock.sleep(left, self._hint)
         finally:
             budget.leave(self)
 

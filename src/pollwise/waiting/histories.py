@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from pollwise.core.forecast.durations import Durations
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
+from pollwise.runtime.home import watch_forks
 
 #: How many names are remembered in a process or in a file. Those that learned nothing for the
 #: longest time are forgotten first.
@@ -52,6 +53,11 @@ class MemoryHistories(RunHistories):
 
     def __init__(self) -> None:
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._changing = threading.Lock()
+        watch_forks(self)
+
+    def after_fork(self) -> None:
+        """A thread of the parent may hold the lock."""
         self._changing = threading.Lock()
 
     def load(self, name: str) -> Durations:

@@ -17,6 +17,7 @@ from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hints
+from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.loop import PollLoop
 from pollwise.runtime.polling.decisions import Batch
 from pollwise.runtime.polling.sync import SyncPollLoop, refuse_awaitable
@@ -35,6 +36,7 @@ class WaitOptions(TypedDict, total=False):
     retry: Retry
     progress: Report | bool | None
     hints: Hints | None
+    budget: SharedBudget | None
     name: str | None
     poll_cost: float | None
     wait_cost: float | None
@@ -64,6 +66,7 @@ async def until(
     retry: Retry = WAIT_RETRY,
     progress: Report | bool | None = None,
     hints: Hints | None = None,
+    budget: SharedBudget | None = None,
     name: str | None = None,
     poll_cost: float | None = None,
     wait_cost: float | None = None,
@@ -89,6 +92,8 @@ async def until(
     progress: is called with a `WaitProgress` after each poll that did not end the wait; True shows
         a line in the terminal.
     hints: a `Hints` whose `send()` ends a pause early.
+    budget: a `SharedBudget` that is asked before each poll. A wait that has no turn when its time
+        is over ends without a last poll.
     name: what is waited for, in events, progress and errors.
     poll_cost, wait_cost: what a poll and a second of waiting cost. With these, or with `history`,
         the wait learns: it remembers how long things of this name took, and polls when the expected
@@ -98,8 +103,8 @@ async def until(
     """
     wait: Wait[Any] = Wait(
         check, timeout=timeout, done=done, strategy=strategy, retry=retry, progress=progress,
-        hints=hints, name=name, poll_cost=poll_cost, wait_cost=wait_cost, history=history,
-        clock=clock, events=events, seed=seed,
+        hints=hints, budget=budget, name=name, poll_cost=poll_cost, wait_cost=wait_cost,
+        history=history, clock=clock, events=events, seed=seed,
     )  # fmt: skip
 
     async def source(hold: float) -> Batch[Any]:
@@ -168,6 +173,7 @@ def until_sync(
     retry: Retry = WAIT_RETRY,
     progress: Report | bool | None = None,
     hints: Hints | None = None,
+    budget: SharedBudget | None = None,
     name: str | None = None,
     poll_cost: float | None = None,
     wait_cost: float | None = None,
@@ -185,8 +191,8 @@ def until_sync(
     """
     wait: Wait[Any] = Wait(
         check, timeout=timeout, done=done, strategy=strategy, retry=retry, progress=progress,
-        hints=hints, name=name, poll_cost=poll_cost, wait_cost=wait_cost, history=history,
-        clock=clock, events=events, seed=seed,
+        hints=hints, budget=budget, name=name, poll_cost=poll_cost, wait_cost=wait_cost,
+        history=history, clock=clock, events=events, seed=seed,
     )  # fmt: skip
 
     def source(hold: float) -> Batch[Any]:

@@ -19,10 +19,12 @@ from pollwise.errors import ConfigError, NotYet
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hints
+from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.polling.decisions import (
     Batch,
     LoopDecisions,
     LoopOptions,
+    check_budget,
     checked_strategy,
     name_of,
     takes_hold,
@@ -65,6 +67,7 @@ class Wait(Generic[T]):
         retry: Retry,
         progress: Report | bool | None,
         hints: Hints | None,
+        budget: SharedBudget | None,
         name: str | None,
         clock: Clock | None,
         events: Events | None,
@@ -88,6 +91,7 @@ class Wait(Generic[T]):
         )
         #: What the wait learns from and adds to; None if it does not learn.
         self.history = WaitHistory(name, history) if learns else None
+        check_budget(budget)
         if done is not None and not callable(done):
             raise ConfigError(
                 f"done = {shown(done)} is not callable; give a function that gets what the check "
@@ -109,6 +113,7 @@ class Wait(Generic[T]):
             random=random.Random(seed),
             events=events or Events(),
             hints=hints,
+            budget=budget,
             retry=retry,
             spread=False,
             ends_at=self.ends_at,
@@ -207,7 +212,9 @@ class Wait(Generic[T]):
         """The error about a wait that took too long."""
         polls = loop.counts.polls
         counted = f"{polls} poll{'' if polls == 1 else 's'}"
-        if self.cut:
+        if not polls:
+            last = "the budget allowed none"
+        elif self.cut:
             last = "the last check was still running and was cancelled"
         elif self.error is not None:
             text = without_secrets_inside(f"{type(self.error).__name__}: {self.error}")

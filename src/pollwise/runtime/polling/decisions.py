@@ -189,6 +189,19 @@ class LoopDecisions(Generic[T]):
             due = self._due(due)
         return max(due - now, 0.0)
 
+    def _turn_left(self, budget: SharedBudget) -> float:
+        """How many seconds are left until the budget is asked again; 0 if the poll may begin.
+
+        Stops a loop that has no turn until its end.
+        """
+        now = self._options.clock.now()
+        at = budget.ask(self, now)
+        if self._ends_at is not None and at > now:
+            if now >= self._ends_at:
+                self.stop()
+            at = min(at, self._ends_at)
+        return max(at - now, 0.0)
+
     def _deaf_until(self) -> float:
         """When a hint may end the pause again; none does after a failure, or if asked to wait."""
         until = self._not_before

@@ -128,12 +128,8 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
         """Block until the budget allows a poll, which it then counts."""
         clock = self._options.clock
         try:
-            while not self._stopped:
-                now = clock.now()
-                at = budget.ask(self, now)
-                if at <= now:
-                    return
-                clock.wait(at - now, self._hint)
+            while not self._stopped and (left := self._turn_left(budget)) > 0:
+                clock.wait(left, self._hint)
         finally:
             budget.leave(self)
 
