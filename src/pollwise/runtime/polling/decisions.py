@@ -131,6 +131,8 @@ class LoopDecisions(Generic[T]):
         self._next_at: float | None = None
         self._poll_by: float | None = None
         self._not_before = -math.inf
+        #: Hints do not end the present pause, or not before a time: see `_deaf_until`.
+        self._deaf = False
         self._ends_at = self._options.ends_at
         self._failures = 0
         self._stopped = False
@@ -228,6 +230,7 @@ class LoopDecisions(Generic[T]):
         if options.budget is not None and getattr(error, "retry_after", None) is not None:
             options.budget.refused(began, now, wait)
         self._failures += 1
+        self._deaf = True
         self.counts.polls += 1
         self.counts.failed += 1
         if retry.classify(error) == "permanent" or retry.exhausted(self._failures):
@@ -261,7 +264,8 @@ class LoopDecisions(Generic[T]):
         self.interval = interval
         delay = self._delay_of(interval, outcome)
         self._not_before = -math.inf
-        if wait > 0.0:
+        self._deaf = wait > 0.0
+        if self._deaf:
             wait = min(wait, options.max_retry_after)
             self._not_before = now + wait
             delay = max(delay, wait)

@@ -6,7 +6,6 @@ It decides nothing by itself; see `polling.decisions`. Any thread may stop it or
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, TypeVar
@@ -102,8 +101,8 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
             return False
         clock, hints = self._options.clock, self._options.hints
         left = self._left()
-        if (until := self._deaf_until()) > -math.inf:
-            hinted = self._rest_until(until)
+        if self._deaf:
+            hinted = self._rest_until(self._deaf_until())
             if hinted or self._failures:
                 return hinted and not self._failures
             left = self._left()
