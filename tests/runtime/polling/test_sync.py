@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import signal
 import threading
 from collections import deque
@@ -372,18 +371,16 @@ def test_threads_join_and_leave_while_another_sends() -> None:
         except BaseException as error:
             errors.append(error)
 
-    def joining(seed: int) -> None:
-        chance = random.Random(seed)
+    def joining() -> None:
         try:
-            for _ in range(300):
-                fetch = answering([], [1])
-                with poll_sync(fetch, Fixed("1ms"), hints=hints, seed=chance.random()) as loop:  # type: ignore[arg-type]
+            for _ in range(100):
+                with poll_sync(answering([], [1]), Fixed("1ms"), hints=hints) as loop:
                     next(loop)
         except BaseException as error:
             errors.append(error)
 
     sender = threading.Thread(target=sending, daemon=True)
-    joiners = [threading.Thread(target=joining, args=[n], daemon=True) for n in range(3)]
+    joiners = [threading.Thread(target=joining, daemon=True) for _ in range(3)]
     for thread in (sender, *joiners):
         thread.start()
     for thread in joiners:
