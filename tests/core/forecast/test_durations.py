@@ -231,6 +231,17 @@ def test_new_durations_replace_old_ones() -> None:
     assert history.next_poll(40.0) > 150.0
 
 
+@few
+@given(facts, prices)
+def test_the_curve_rises_from_0_to_1(known: list[tuple[str, Any]], price: float) -> None:
+    curve = learned(known).curve(price)
+    times, shares = zip(*curve, strict=True)
+    assert times[0] == shares[0] == 0
+    assert times == tuple(sorted(times))
+    assert all(earlier <= later + 1e-9 for earlier, later in pairwise(shares))
+    assert 0.4 < shares[-1] < 1.0 + 1e-9
+
+
 @pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
 def test_cheaper_polls_are_earlier(spread: float) -> None:
     rng = random.Random(3)

@@ -20,6 +20,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import mul
 from typing import Any, TypeGuard
 
 from pollwise.core.forecast.looks import best_polls
@@ -46,8 +47,9 @@ HORIZON = 0.95
 LEAK = 0.03
 #: The longest step outside of the plan.
 COARSE = 32
-#: How many plans are kept until the next run is added.
+#: How many plans are kept until runs make them old: each run at first, then every second one.
 PLANS = 8
+FRESH, KEPT = 16, 2
 
 _PARTS = len(MEMORIES) * len(WIDTHS)
 #: The ends of the bins, from 0: bin k is from _ENDS[k] to _ENDS[k + 1].
@@ -150,6 +152,14 @@ class Durations:
         price = min(max(price, FIRST_END), LONGEST)
         return self._plan_for(price, mark).next_poll(mark)
 
+    def curve(self, price: float) -> list[tuple[float, float]]:
+        """Seconds and the probability to have finished by then, on the grid of a plan.
+
+        price: as in `next_poll`; the grid is as fine as that plan needs.
+        """
+        plan = self._plan_for(min(max(price, FIRST_END), LONGEST), 0)
+        return [(_ENDS[mark], share) for mark, share in zip(plan.marks, plan.finished, strict=True)]
+
     def dump(self) -> dict[str, Any]:
         """What was learned, as plain JSON, for `load`."""
         columns = [[round(each, _DIGITS) for each in bins] for bins in self._bins]
@@ -215,20 +225,19 @@ class Durations:
         marks = sorted({*grid, *outside, min(grid[-1] + 2 * COARSE, BINS)})
         steps = [after - before for before, after in pairwise(marks)]
         slopes = [
-            ([left[step] for step in steps], [passed[step] for step in steps])
+            [(left[step], passed[step]) for step in steps]
             for left, passed in zip(_LEFT, _PASSED, strict=True)
         ]
         parts = []
         for weights in known:
             before = [weights[mark] for mark in marks]
+            masses = [after - upto for upto, after in pairwise(before)]
             part = [mark / BINS for mark in marks]
             for slope, weight in zip(slopes, FALL_BACK, strict=True):
-                part = _smoothed(before, *slope, weight, part)
+                part = _smoothed(before, masses, slope, weight, part)
                 parts.append(part)
-        finished = [
-            math.fsum([share * each for share, each in zip(self._mixture, column, strict=True)])
-            for column in zip(*parts, strict=True)
-        ]
+        mixture = self._mixture
+        finished = [sum(map(mul, mixture, column)) for column in zip(*parts, strict=True)]
         first = marks.index(since)
         planned = finished[first : first + len(grid)]
         polls = best_polls([_ENDS[mark] for mark in grid], planned, price)
@@ -261,32 +270,34 @@ class Durations:
                 more = whole * mass / (end - begin)
                 bins[begin:end] = [weight + more for weight in bins[begin:end]]
         self._runs = min(self._runs + 1, _RUNS_MAX)
-        self._plans.clear()
+        if self._runs < FRESH or self._runs % KEPT == 0:
+            self._plans.clear()
 
 
 def _smoothed(
-    before: Sequence[float], lefts: Sequence[float], passes: Sequence[float], weight: float,
-    wider: Sequence[float],
+    before: Sequence[float], masses: Sequence[float], slope: Sequence[tuple[float, float]],
+    weight: float, wider: Sequence[float],
 ) -> list[float]:  # fmt: skip
     """The probability to have finished by each mark, by runs whose weight spreads to both sides.
 
-    before: the weight of runs before each mark. lefts, passes: what is left of a weight at the end
-    of each step, if it came at the begin, and if it came evenly. wider: what to fall back to.
-    The kernel falls exponentially on both sides, so two passes are enough.
+    before: the weight of runs before each mark. masses: that of each step. slope: what is left of a
+    weight at the end of each step, if it came at the begin, and if it came evenly. wider: what to
+    fall back to. The kernel falls exponentially on both sides, so two passes are enough.
     """
-    masses = [after - upto for upto, after in pairwise(before)]
-    from_right = 0.0
-    rights = [0.0]
-    for mass, left, passed in zip(masses[::-1], lefts[::-1], passes[::-1], strict=True):
-        from_right = from_right * left + mass * passed
-        rights.append(from_right)
-    from_left = 0.0
-    found = [0.0]
+    behind = 0.0
+    found = []
+    for mass, (left, passed), upto in zip(masses, slope, before[1:], strict=True):
+        behind = behind * left + mass * passed
+        found.append(upto - 0.5 * behind)
     whole = 1.0 / (weight + before[-1])
-    steps = zip(masses, lefts, passes, before[1:], rights[-2::-1], wider[1:], strict=True)
-    for mass, left, passed, upto, right, other in steps:
-        from_left = from_left * left + mass * passed
-        found.append((weight * other + upto + 0.5 * (right - from_left)) * whole)
+    ahead = 0.0
+    rest = zip(reversed(masses), reversed(slope), reversed(found), reversed(wider), strict=False)
+    found = []
+    for mass, (left, passed), upto, other in rest:
+        found.append((weight * other + upto + 0.5 * ahead) * whole)
+        ahead = ahead * left + mass * passed
+    found.append(0.0)
+    found.reverse()
     return found
 
 

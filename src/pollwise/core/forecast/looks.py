@@ -10,7 +10,6 @@ before, the best next poll depends only on the last one. `docs/why/until.md` der
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 
 def best_polls(times: Sequence[float], finished: Sequence[float], price: float) -> list[int]:
@@ -21,15 +20,11 @@ def best_polls(times: Sequence[float], finished: Sequence[float], price: float) 
     hull matter. Both the slopes and F(j) fall from the end to the beginning, so each line enters
     and leaves the hull once: the work grows with the number of times, not with its square.
     """
-    areas = list(
-        accumulate(
-            (
-                0.5 * (f + g) * (t - s)
-                for s, t, f, g in zip(times, times[1:], finished, finished[1:], strict=False)
-            ),
-            initial=0.0,
-        )
-    )
+    areas = [0.0]
+    area = 0.0
+    for s, t, f, g in zip(times, times[1:], finished, finished[1:], strict=False):
+        area += 0.5 * (f + g) * (t - s)
+        areas.append(area)
     last = len(times) - 1
     polls = [last] * last
     hull_t, hull_v, hull_k = [times[last]], [areas[last]], [last]  # t and A + U, latest first
@@ -45,7 +40,7 @@ def best_polls(times: Sequence[float], finished: Sequence[float], price: float) 
             best, head = other, head + 1
         polls[j] = hull_k[head]
         value = price * (1.0 - f) + f * t + best  # A + U
-        while len(hull_t) - 1 > head or len(hull_t) >= 2:
+        while len(hull_t) >= 2:
             t1, v1, t2, v2 = hull_t[-2], hull_v[-2], hull_t[-1], hull_v[-1]
             if (value - v1) * (t1 - t2) > (v2 - v1) * (t1 - t):
                 break  # the last line is still the lowest somewhere
