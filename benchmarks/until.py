@@ -13,7 +13,7 @@ whole seconds would meet the ends by accident.
 Completion begins without history in each case, and learns only what its own polls see: that the
 run had ended between two of them. It has the same settings in all cases. Groups were halved for its
 development: those at even places of the sorted names were used to choose its constants, those at
-odd places ("held out") were not looked at before. Rivals:
+odd places ("held out") took no part in that. Rivals:
 
 - a back-off from 1 s by 2 to 60 s, the usual defaults
 - a proportional back-off: each pause is 15 % of the time so far, as `until` does by default

@@ -37,6 +37,8 @@ MEMORIES = (8.0, 80.0)
 WIDTHS = (1.0, 0.3, 0.1, 0.03)
 #: The weight of the wider forecast in each, in runs.
 FALL_BACK = (0.5, 0.5, 1.0, 1.0)
+#: A part of the time that held a run with a smaller probability gets no weight.
+NEGLIGIBLE = 0.003
 #: How much of the mixture is spread evenly again at each run, so that no part is lost forever.
 SHARE = 0.02
 #: The grid of a plan: its longest step in bins, the points between two polls, the share of the
@@ -260,13 +262,16 @@ class Durations:
         whole = (1.0 - SHARE) / sum(fits)
         self._mixture = [whole * fit + SHARE / _PARTS for fit in fits]
         masses = [share * (finished[n + 1] - finished[n]) + _TINY for n, _, _, share in cells]
-        whole = 1.0 / sum(masses)
-        self._low, self._high = min(self._low, first), max(self._high, last)
+        least = NEGLIGIBLE * sum(masses)
+        held = [(begin, end, mass) for (_, begin, end, _), mass in zip(cells, masses, strict=True)
+                if mass > least]  # fmt: skip
+        whole = 1.0 / sum([mass for _, _, mass in held])
+        self._low, self._high = min(self._low, held[0][0]), max(self._high, held[-1][1])
         used = slice(self._low, self._high)
         for bins, memory in zip(self._bins, MEMORIES, strict=True):
             left = 1.0 - 1.0 / memory
             bins[used] = [left * weight for weight in bins[used]]
-            for (_, begin, end, _), mass in zip(cells, masses, strict=True):
+            for begin, end, mass in held:
                 more = whole * mass / (end - begin)
                 bins[begin:end] = [weight + more for weight in bins[begin:end]]
         self._runs = min(self._runs + 1, _RUNS_MAX)
