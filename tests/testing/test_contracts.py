@@ -39,7 +39,7 @@ def broken(contract: Contract) -> set[str]:
 class Tried(StrategyContract):
     def __init__(self, pacer: Callable[[Adaptive], Any]) -> None:
         class Odd(Adaptive):
-            def pacer(self) -> AdaptivePacer:
+            def pacer(self) -> AdaptivePacer:  # type: ignore[override]
                 made: AdaptivePacer = pacer(self)
                 return made
 
