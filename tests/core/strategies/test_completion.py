@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pollwise.core.forecast.durations import Durations
 from pollwise.core.outcome import Outcome
-from pollwise.core.strategies.base import Pacer, Strategy
+from pollwise.core.strategies.base import Pacer, Strategy, restored
 from pollwise.core.strategies.completion import Completion
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
@@ -71,6 +71,21 @@ def test_a_run_begins_when_the_loop_says_so_however_its_first_pause_ended() -> N
     assert elapsed(begun=True) == 5.0
     assert elapsed(begun=False) > 50  # it can only assume that the whole pause has passed
     assert Completion.plans_first
+
+
+def test_a_saved_pace_leaves_the_history_out() -> None:
+    known = Durations()
+    known.add(100)
+    pacer = Completion(history=known).pacer()
+    pacer.begin(0.0)
+    pacer.after(Outcome(30.0, 0))
+    state = pacer.dump()
+    assert len(str(state)) < 400
+    again = restored(Completion(history=known), state)
+    assert again.problem == ""
+    assert again.pacer.state() == pacer.state()
+    again.pacer.begin(0.0)
+    assert again.pacer.after(Outcome(60.0, 0)) == pacer.after(Outcome(60.0, 0))
 
 
 @few

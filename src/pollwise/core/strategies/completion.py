@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from pollwise.core.forecast.durations import Durations
 from pollwise.core.outcome import Outcome, Pause, Plain
@@ -76,8 +76,11 @@ class Completion(Strategy):
 class CompletionPacer(Pacer):
     """Paces one run after the other.
 
-    The first begins when a loop says so, else one pause before its first poll.
+    The first begins when a loop says so, else one pause before its first poll. A saved pace leaves
+    the history out: save it with `Durations.dump`.
     """
+
+    _history: Final[Durations]
 
     def __init__(self, strategy: Completion) -> None:
         self._strategy = strategy
