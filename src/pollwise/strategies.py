@@ -3,7 +3,7 @@
 from pollwise.core.forecast.durations import Durations
 from pollwise.core.outcome import Change, Outcome, Pause
 from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.core.strategies.base import Pacer, Strategy
+from pollwise.core.strategies.base import Pacer, Strategy, bounds
 from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.completion import Completion
 from pollwise.core.strategies.ewma import Ewma
@@ -27,4 +27,5 @@ __all__ = [
     "PollingStrategy",
     "Strategy",
     "Worth",
+    "bounds",
 ]
