@@ -24,7 +24,7 @@ ABOVE = 5
 #: The assumptions before there is evidence: a rate lasts LASTING intervals, with the weight of
 #: JUMPS jumps; a jump leads to any rate with equal chance, with the weight of LANDINGS jumps.
 LASTING = 100.0
-JUMPS = 0.3
+JUMPS = 0.6
 LANDINGS = 5.0
 #: Rhythm: the factor between the bins of the time since the last item, and the number of items that
 #: hold the ratio of a bin at 1.
