@@ -31,7 +31,7 @@ from typing import ClassVar
 from pollwise.core.forecast.arrivals import FADE_EVERY, MEMORY, Regimes, Rhythm
 from pollwise.core.forecast.cycle import ITEMS_MIN, SILENCE, Cycle
 from pollwise.core.forecast.resolution import Resolution
-from pollwise.core.forecast.trust import CYCLE, RHYTHM, Trust
+from pollwise.core.forecast.trust import RHYTHM, Trust
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
 from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
 from pollwise.core.strategies.goals import BudgetGoal, Goal, MeanWaitGoal, P95WaitGoal, PriceGoal
@@ -292,14 +292,13 @@ class WorthPacer(Pacer):
             self._decided = (at, *self._regimes.ahead())
             return self._goal.pause(self._rate_ahead, self._strategy.max_interval)
         if self._cycle.period:
-            own, kind = self._cycle.interval(price, self._rate, at), CYCLE
-        else:
-            own = self._rhythms[self._busy].interval(
-                price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
-            )
-            kind = RHYTHM
+            self._own = math.inf
+            return self._cycle.interval(price, self._rate, at)
+        own = self._rhythms[self._busy].interval(
+            price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
+        )
         now = math.sqrt(2.0 * price / self._rate)
-        self._own = self._trust.interval(self._interval, now, own, kind)
+        self._own = self._trust.interval(self._interval, now, own, RHYTHM)
         return self._own
 
     def _exact(self, waits: Sequence[float], start: float, at: float) -> Sequence[float]:
