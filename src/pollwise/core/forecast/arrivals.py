@@ -24,7 +24,7 @@ ABOVE = 5
 #: The assumptions before there is evidence: a rate lasts LASTING intervals, with the weight of
 #: JUMPS jumps; a jump leads to any rate with equal chance, with the weight of LANDINGS jumps.
 LASTING = 100.0
-JUMPS = 0.6
+JUMPS = 0.3
 LANDINGS = 5.0
 #: Rhythm: the factor between the bins of the time since the last item, and the number of items that
 #: hold the ratio of a bin at 1.
@@ -73,20 +73,24 @@ class Regimes:
         jumped = max(1.0 - sum(stay), 1e-30)
         share = jumped / (sum(landed) + LANDINGS)
         even = share * LANDINGS / RATES
-        slope = found * _LOG2
-        fits = [n * slope - rate * span for n, rate in enumerate(self._rates)]
-        best = max(fits)
-        fits = [exp(fit - best) for fit in fits]
+        if found:
+            slope = found * _LOG2
+            fits = [n * slope - rate * span for n, rate in enumerate(self._rates)]
+            best = max(fits)
+            fits = [exp(fit - best) for fit in fits]
+        else:
+            best = span * self._rates[0]
+            fits = [exp(best - rate * span) for rate in self._rates]
         land = [(share * into + even) * fit for into, fit in zip(landed, fits, strict=True)]
         after = [*map(add, map(mul, stay, fits), land)]
         whole = 1.0 / sum(after)
         moved = sum(land) * whole / jumped
-        self._spent = [time + span * held for time, held in zip(self._spent, belief, strict=True)]
+        self._spent = [*map(add, self._spent, [span * held for held in belief])]
         self._jumps = [
             out + moved * (held - kept)
             for out, held, kept in zip(self._jumps, belief, stay, strict=True)
         ]
-        self._landed = [into + whole * new for into, new in zip(landed, land, strict=True)]
+        self._landed = [*map(add, landed, [whole * new for new in land])]
         self._belief = [whole * each for each in after]
         self.long_run = (self.items + 1.0) / self.age
         exponent = round(log2(self.long_run))

@@ -1,9 +1,9 @@
 """Resolution: the step to which the stamps of items are rounded, and waits without that rounding.
 
 Many stores and logs keep whole seconds. Then the times between stamps are multiples of a step. A
-forecast that took such stamps for exact would see batches at each second, and learn their rhythm. So
-the step is looked for as the largest common divisor of the times between stamps, and once many have
-agreed, the waits are spread over it.
+forecast that took such stamps for exact would see batches at each second, and learn their rhythm.
+So the step is looked for as the largest common divisor of the times between stamps, and once many
+have agreed, the waits are spread over it.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ min_interval and grow with the silence.
 **Held polls.** While a server holds a poll, for g seconds on average, items do not wait. With T₀
 the pause without a hold, T = √(T₀² + g²) - g is cheapest.
 
-**Doubt.** The cost of the pauses is compared with what the best fixed interval for the long-run
-rate would have cost. Where no forecast helps, as with batches at random, pauses move towards it.
+**Trust.** How far pauses follow a forecast is learned from what they cost. Where no forecast helps,
+as with batches at random, they come near the best fixed interval for the long-run rate.
 
 `docs/why/worth.md` derives the rule, and says where it loses. The forecast is in
 `pollwise.core.forecast`; `pollwise.core.strategies.goals` finds c/w for a budget or a latency.
@@ -31,7 +31,7 @@ from typing import ClassVar
 from pollwise.core.forecast.arrivals import FADE_EVERY, MEMORY, Regimes, Rhythm
 from pollwise.core.forecast.cycle import ITEMS_MIN, SILENCE, Cycle
 from pollwise.core.forecast.resolution import Resolution
-from pollwise.core.forecast.trust import RHYTHM, Trust
+from pollwise.core.forecast.trust import Trust
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
 from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
 from pollwise.core.strategies.goals import BudgetGoal, Goal, MeanWaitGoal, P95WaitGoal, PriceGoal
@@ -251,22 +251,24 @@ class WorthPacer(Pacer):
     def after(self, outcome: Outcome) -> Pause:
         if outcome.failed:
             return Pause(self._delay, self._strategy.hold)
-        at = max(-AT_MAX, min(float(outcome.at), AT_MAX))
+        at = _within(float(outcome.at), -AT_MAX, AT_MAX)
         if self._last_at is None:  # it is unknown in what time these items came
             self._last_at = self._from = self._item_at = self._stamp = at
             return Pause(self._delay, self._strategy.hold)
         self._goal.polled(at, at - self._last_at, self._price)
         self._last_at = at
         before = self._delay
-        self._open = min(self._open + outcome.found, COUNTED_MAX)
+        self._open = int(_within(self._open + outcome.found, 0, COUNTED_MAX))
         if outcome.full or at - self._from < SPAN_MIN:
             delay = 0.5 * before
         else:
             delay = self._before_a_hold(self._decide(at, _plain(outcome.waits)))
-        longer = max(delay, self._goal.soonest(at))
-        if longer > delay:
+        soonest = self._goal.soonest(at)
+        longer = delay
+        if soonest > delay:
+            longer = soonest
             self._goal.delayed(longer / delay)
-        self._delay = max(self._strategy.min_interval, min(longer, self._strategy.max_interval))
+        self._delay = _within(longer, self._strategy.min_interval, self._strategy.max_interval)
         # The price at which the pause would have been as long as it is.
         self._paid = _limited(self._price * (self._delay / delay) ** 2)
         turn = _turn(before, self._delay)
@@ -298,7 +300,7 @@ class WorthPacer(Pacer):
             price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
         )
         now = math.sqrt(2.0 * price / self._rate)
-        self._own = self._trust.interval(self._interval, now, own, RHYTHM)
+        self._own = self._trust.interval(self._interval, now, own)
         return self._own
 
     def _exact(self, waits: Sequence[float], start: float, at: float) -> Sequence[float]:
@@ -318,7 +320,7 @@ class WorthPacer(Pacer):
         if self._strategy.hold or not 1.0 / STRETCHED < by < STRETCHED:
             return
         waited = sum(waits) * found / len(waits) if waits and found else 0.5 * span * found
-        self._trust.learn(max(waited, 0.0) / (self._price * by * by))
+        self._trust.learn(waited / (self._price * by * by))
 
     def _rate_ahead(self, later: float) -> float:
         """The rate that is forecast for the moment `later` seconds after the last decision."""
@@ -394,7 +396,12 @@ class WorthPacer(Pacer):
 
 
 def _limited(price: float) -> float:
-    return max(PRICE_MIN, min(price, PRICE_MAX))
+    return _within(price, PRICE_MIN, PRICE_MAX)
+
+
+def _within(value: float, least: float, most: float) -> float:
+    """The value, or the limit that it is beyond. A comparison is faster than min and max."""
+    return value if least <= value <= most else max(least, min(value, most))
 
 
 def _plain(waits: Sequence[float]) -> Sequence[float]:
