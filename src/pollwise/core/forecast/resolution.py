@@ -15,9 +15,9 @@ from math import floor
 TOLERANCE = 0.02
 #: How many times must agree, how many of them are remembered, and how many one other counts.
 AGREED, AGREED_MAX, OTHER = 12, 24, 4
-#: The coarsest step, in seconds, because batches may come at exactly one period. The finest, as a
-#: share of the time that is looked at, because numbers are not exact.
-COARSEST, FINEST = 5.0, 1e-6
+#: The coarsest step, in seconds, because batches may come at exactly one period; and the finest, as
+#: a share of the time that is looked at, because clocks are not exact.
+COARSEST, FINEST = 5.0, 1e-3
 BETWEEN_MAX = 1e12
 #: Waits are spread in steps of the golden ratio, which fills a step evenly.
 GOLDEN = 0.6180339887498949
@@ -46,8 +46,8 @@ class Resolution:
             return
         steps = floor(between / guess + 0.5)
         off = abs(between - steps * guess)
-        if steps and off <= TOLERANCE * guess:
-            self._agreed = min(self._agreed + 1, AGREED_MAX)
+        if off <= TOLERANCE * guess:
+            self._agreed = min(self._agreed + (steps > 0), AGREED_MAX)
             return
         self._agreed -= OTHER
         if self._agreed < 0:
