@@ -45,7 +45,7 @@ def test_batches_at_a_period_are_no_rounding() -> None:
     resolution = Resolution()
     for _ in range(100):
         resolution.learn(60.0)
-    assert 60.0 > COARSEST
+    assert COARSEST < 60.0
     assert resolution.step == 0.0
 
 
