@@ -35,7 +35,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 
 from benchmarks import common  # noqa: E402 - see there
-from benchmarks.pacing_sections import promises, stamps  # noqa: E402
+from benchmarks.pacing_sections import promises, restart, stamps  # noqa: E402
 from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
 from pollwise.lab.replay import limits  # noqa: E402
 from pollwise.lab.replay.base import Replay, Situation, Trace  # noqa: E402
@@ -346,7 +346,8 @@ def main() -> None:
             for length in reversed(lengths)
             for equal in [not options.quick and length == max(lengths)]
         }
-        promised = [*stamps.goals(found, options.quick), *promises.goals(found, options.quick)]
+        parts = (stamps, promises, restart)
+        promised = [goal for part in parts for goal in part.goals(found, options.quick)]
         rows = {length: [each.result() for each in pending[length]] for length in lengths}
     longest = rows[max(lengths)]
     show(longest)

@@ -79,7 +79,9 @@ class Cycle:
             self._seen[math.floor((time - tick) / width + 0.5) % PHASES] += weight
         length = min(end - start, self._period)  # a longer time is the same at each phase
         place = (end - length - tick) / width + 0.5
-        while length > 0.0:
+        for _ in range(PHASES + 2):  # a period, and the parts of phases at its ends
+            if length <= 0.0:
+                break
             n = math.floor(place)
             step = min((n + 1 - place) * width, length)
             self._forecast[n % PHASES] += rate * step
@@ -96,9 +98,9 @@ class Cycle:
         width = self._period / PHASES
         held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
         place = (at - self._tick) / width + 0.5
-        start = expected = waited = 0.0
+        start = expected = waited = step = here = 0.0
         marks = []
-        while True:
+        for _ in range(3 * PHASES):
             n = math.floor(place)
             phase = n % PHASES
             here = rate * (self._seen[phase] + held) / (self._forecast[phase] + held)

@@ -26,14 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from pollwise.core.forecast.arrivals import FADE_EVERY, MEMORY, Regimes, Rhythm
 from pollwise.core.forecast.cycle import ITEMS_MIN, SILENCE, Cycle
 from pollwise.core.forecast.resolution import Resolution
 from pollwise.core.forecast.trust import Trust
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
-from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
+from pollwise.core.strategies.base import Pacer, State, Strategy, bounds, number_within, restored
 from pollwise.core.strategies.goals import BudgetGoal, Goal, MeanWaitGoal, P95WaitGoal, PriceGoal
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
@@ -216,8 +216,12 @@ class Worth(Strategy):
             return MeanWaitGoal(self.mean_wait)
         return P95WaitGoal(self.p95_wait or 0.0)
 
-    def pacer(self) -> WorthPacer:
-        return WorthPacer(self)
+    @overload
+    def pacer(self) -> WorthPacer: ...
+    @overload
+    def pacer(self, state: State | None) -> Pacer: ...
+    def pacer(self, state: State | None = None) -> Pacer:
+        return WorthPacer(self) if state is None else restored(self, state).pacer
 
 
 class WorthPacer(Pacer):
@@ -294,7 +298,7 @@ class WorthPacer(Pacer):
             self._decided = (at, *self._regimes.ahead())
             return self._goal.pause(self._rate_ahead, self._strategy.max_interval)
         if self._cycle.period:
-            self._own = math.inf
+            self._own = 0.0  # it follows the cycle wholly
             return self._cycle.interval(price, self._rate, at)
         own = self._rhythms[self._busy].interval(
             price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
@@ -316,9 +320,9 @@ class WorthPacer(Pacer):
         A pause of another length than decided counts as one of that length: the waiting grows with
         its square.
         """
-        by = span / self._own
-        if self._strategy.hold or not 1.0 / STRETCHED < by < STRETCHED:
+        if self._strategy.hold or not self._own < STRETCHED * span < STRETCHED**2 * self._own:
             return
+        by = span / self._own
         waited = sum(waits) * found / len(waits) if waits and found else 0.5 * span * found
         self._trust.learn(waited / (self._price * by * by))
 
@@ -381,6 +385,12 @@ class WorthPacer(Pacer):
             self._polls = 0
             for each in (self._regimes, *self._rhythms, self._cycle, self._trust):
                 each.fade(1.0 - FADE_EVERY / MEMORY)
+
+    def resume(self, at: float) -> None:
+        """As at the start, it is unknown in what time the items of the first poll came. The time
+        before does not count as silence. A cycle keeps its phase, because time went on."""
+        self._last_at = None
+        self._open = 0
 
     def state(self) -> dict[str, Plain]:
         return {
