@@ -35,6 +35,8 @@ class Capabilities:
     pause: kinds, and the whole queue, can be paused.
     presence: running workers store a record of themselves, and their concurrency can be changed.
     history: workers store what they did in each minute, with their records.
+    schedules: schedules are kept, and the job of a tick is put in the transaction that advances its
+        schedule.
     """
 
     keys: bool = True
@@ -63,3 +65,4 @@ class Capabilities:
     pause: bool = True
     presence: bool = True
     history: bool = True
+    schedules: bool = True

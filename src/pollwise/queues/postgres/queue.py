@@ -17,7 +17,15 @@ from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
+from pollwise.queues.notes import (
+    NOTES_MAX,
+    NewNote,
+    Note,
+    NoteWritten,
+    ScheduleSwap,
+    ScheduleSwapped,
+    Topic,
+)
 from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from
 from pollwise.queues.unique import check_twin
 from pollwise.queues.viewed import DEAD
@@ -66,8 +74,10 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without versions 6 and 7, the history and the views.
-TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7))
+#: Workers run without versions 6, 7 and 8: the history, the views and the schedules.
+TABLES = TableSet(
+    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8)
+)
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
@@ -424,6 +434,28 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         params = [text(self.name), texts(topics), self.database.now()]
         return [Note(*row) for row in await self.database.rows("read_notes", params, safe=True)]
+
+    async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
+        job, ttl = swap.job, swap.ttl
+        run_at = None if job is None else job.run_at
+        params = [
+            text(self.name),
+            text(swap.name),
+            text(swap.expected),
+            text(swap.value),
+            text(swap.tail),
+            None if ttl is None else number(ttl),
+            text(swap.stamp),
+            None if job is None else text(job.kind),
+            None if job is None else text(job.encoded),
+            None if job is None else number(job.priority),
+            None if run_at is None else number(run_at),
+            None if job is None else text(job.key),
+            None if job is None else text(job.encoded_headers),
+            self.database.now(),
+        ]
+        [row] = await self.database.rows("swap_schedule", params)
+        return ScheduleSwapped(*row)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._history.read(ranges)

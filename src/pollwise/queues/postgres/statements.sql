@@ -115,7 +115,15 @@ WHERE ($4::smallint IS NULL OR shown = $4::smallint)
 ORDER BY seq {order} LIMIT $7::integer
 
 -- name: note
-SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+-- And the stamp of the last change of schedules.
+SELECT done, answer, (
+    SELECT value FROM {schema}.notes WHERE queue = $1 AND topic = 'schedules' AND name = ''
+)
+FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: swap_schedule
+SELECT done, value, job
+FROM {schema}.swap_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: note_with_history
 -- The same, and rows of history of a worker, which replace those of the same minute.
@@ -125,7 +133,10 @@ WITH written AS (
     FROM unnest($9::bigint[], $10::text[], $11::text[]) AS r (at, writer, value)
     ON CONFLICT (queue, level, at, writer) DO UPDATE SET value = excluded.value
 )
-SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT done, answer, (
+    SELECT value FROM {schema}.notes WHERE queue = $1 AND topic = 'schedules' AND name = ''
+)
+FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: read_history
 SELECT r.place, h.level, h.at, h.writer, h.value

@@ -99,6 +99,7 @@ class SqsQueue(Queue):
         pause=False,
         presence=False,
         history=False,
+        schedules=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0

@@ -41,6 +41,7 @@ from pollwise.testing.conformance import (
     putting,
     record,
     results,
+    schedules,
     settling,
     steering,
     views,
@@ -61,7 +62,7 @@ __all__ = [
 
 _MODULES = (
     putting, ordering, leasing, settling, record, results, dead, views, waking, cancelling,
-    steering, codecs,
+    steering, codecs, schedules,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(

@@ -3,8 +3,8 @@
 -- ARGV: now, topic, name, value, seconds until it expires or '' for never, the maximum number of
 -- notes, and a topic to answer from or ''; then how long rows of history are kept in seconds or '',
 -- and level, time, writer and value of each row to write.
--- Returns 1 if it was written, or was there to delete, else 0; and the note of the same name in the
--- topic to answer from, or ''.
+-- Returns 1 if it was written, or was there to delete, else 0; the note of the same name in the topic
+-- to answer from, or ''; and, if a topic was given, the stamp of the last change of schedules, or ''.
 local imposed, topic, name, value, ttl, most, answer = unpack(ARGV, 1, 7)
 local now, key, done = clock(imposed), KEY.notes .. topic, 1
 if value == '' then
@@ -27,6 +27,9 @@ end
 for n = 9, #ARGV, 4 do
   write_history(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[8])
 end
-local found = ''
-if answer ~= '' then found = note_value(call('HGET', KEY.notes .. answer, name), now) or '' end
-return {done, found}
+local found, stamp = '', ''
+if answer ~= '' then
+  found = note_value(call('HGET', KEY.notes .. answer, name), now) or ''
+  stamp = note_value(call('HGET', KEY.notes .. 'schedules', ''), now) or ''
+end
+return {done, found, stamp}
