@@ -21,6 +21,7 @@ from pollwise.queues.notes import (
     SCHEDULES_CHANGED,
     KeptSchedules,
     ScheduleSwap,
+    ScheduleSwapped,
 )
 from pollwise.queues.schedules.record import (
     BY_LENGTH_MAX,
@@ -171,12 +172,9 @@ class Schedules:
         checked_name(name, "name", ConfigError)
         for _ in range(TRIES_MAX):
             kept = await self._queue._read_schedules()
-            old = self._known(name, kept)
-            head, tail = note_of(replace(old, last_put=self._queue.clock.epoch()))
-            swap = ScheduleSwap(name, kept.notes[name], head, tail, job=old.job())
-            done = await self._queue._swap_schedule(swap)
+            self._known(name, kept)
+            done = await self.run_given(name, kept.notes[name])
             if done.job is not None:
-                self._queue._give_hints(1, {old.kind})
                 return done.job
         raise self._busy(name)
 
@@ -239,6 +237,34 @@ class Schedules:
         tick = plan.schedule.last_tick
         return TickResult(outcome, done.value, done.job, tick, plan.missed)
 
+    # For a controller, whose clients have read and changed a schedule
+
+    async def swap_given(
+        self, name: str, expected: str | None, value: str | None
+    ) -> ScheduleSwapped:
+        """Replace a schedule's note by a value that somebody else made. Raises ConfigError."""
+        self.check()
+        new = None if value is None else schedule_from(name, value)
+        if value is not None and new is None:
+            raise ConfigError(f"the value of the schedule {name!r} is not a schedule")
+        if expected is None and value is not None:
+            self._check_room(await self._queue._read_schedules())
+        return await self._swap(name, expected, new)
+
+    async def run_given(self, name: str, expected: str) -> ScheduleSwapped:
+        """Put a job of a schedule now, if its note has this value."""
+        self.check()
+        old = schedule_from(name, expected)
+        if old is None:
+            raise ConfigError(f"the value of the schedule {name!r} is not a schedule")
+        head, tail = note_of(replace(old, last_put=self._queue.clock.epoch()))
+        done = await self._queue._swap_schedule(
+            ScheduleSwap(name, expected, head, tail, job=old.job())
+        )
+        if done.done:
+            self._queue._give_hints(1, {old.kind})
+        return done
+
     # What they use
 
     def check(self) -> None:
@@ -286,19 +312,30 @@ class Schedules:
             new = change(None if text is None else schedule_from(name, text))
             if new is None and text is None:
                 return False
-            if text is None and len(kept.notes) >= NOTES_MAX["schedules"]:
-                raise ConfigError(
-                    f"{self._queue.url} has {len(kept.notes)} schedules, which is the limit; "
-                    "remove some"
-                )
-            value = None if new is None else note_of(new).with_job(new.last_job)
-            ends = new is not None and new.next_at is None and new.origin == "calls"
-            stamp = f"{self._queue.clock.epoch():.3f} {secrets.token_hex(4)}"
-            swap = ScheduleSwap(name, text, value, ttl=ENDED_KEPT if ends else None, stamp=stamp)
-            if (await self._queue._swap_schedule(swap)).done:
-                self._queue._hints.broadcast(SCHEDULES_CHANGED)
+            if text is None:
+                self._check_room(kept)
+            if (await self._swap(name, text, new)).done:
                 return True
         raise self._busy(name)
+
+    async def _swap(self, name: str, expected: str | None, new: Schedule | None) -> ScheduleSwapped:
+        """Replace a schedule if its note has the expected value, and tell workers."""
+        value = None if new is None else note_of(new).with_job(new.last_job)
+        ends = new is not None and new.next_at is None and new.origin == "calls"
+        stamp = f"{self._queue.clock.epoch():.3f} {secrets.token_hex(4)}"
+        done = await self._queue._swap_schedule(
+            ScheduleSwap(name, expected, value, ttl=ENDED_KEPT if ends else None, stamp=stamp)
+        )
+        if done.done:
+            self._queue._hints.broadcast(SCHEDULES_CHANGED)
+        return done
+
+    def _check_room(self, kept: KeptSchedules) -> None:
+        if len(kept.notes) >= NOTES_MAX["schedules"]:
+            raise ConfigError(
+                f"{self._queue.url} has {len(kept.notes)} schedules, which is the limit; remove "
+                "some"
+            )
 
     def _known(self, name: str, kept: KeptSchedules) -> Schedule:
         text = kept.notes.get(name)

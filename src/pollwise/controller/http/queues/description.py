@@ -16,7 +16,13 @@ from pollwise.controller.http.queues.worker_models import (
     RawFolded,
     RawHistory,
     RawOrder,
+    RawScheduleRun,
+    RawSchedules,
+    RawScheduleSwap,
+    RawScheduleSwapped,
     RawStoppedWorker,
+    RawTick,
+    RawTickResult,
     RawWorkerCount,
     RawWorkerRecord,
     RawWorkers,
@@ -392,6 +398,29 @@ def raw_history(
 
 @description.get("/pauses", summary="What is paused", **_answers(RawPauses, _ALL))
 def raw_pauses(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/schedules", summary="The schedules", **_answers(RawSchedules, _ALL))
+def raw_schedules(name: str, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/set-schedule", summary="Set or remove a schedule", **_answers(RawScheduleSwapped, _OPERATE)
+)  # fmt: skip
+def raw_set_schedule(name: str, body: RawScheduleSwap, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/run-schedule", summary="Put a job of a schedule now",
+    **_answers(RawScheduleSwapped, _OPERATE),
+)  # fmt: skip
+def raw_run_schedule(name: str, body: RawScheduleRun, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/tick", summary="Put the tick of a schedule that is due", **_answers(RawTickResult, _WORK)
+)  # fmt: skip
+def raw_tick(name: str, body: RawTick, keep: Keep = None) -> None: ...
 
 
 @description.get("/workers", summary="The running workers", **_answers(RawWorkers, _READ))
