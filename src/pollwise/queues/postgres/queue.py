@@ -18,7 +18,6 @@ from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import (
-    NOTES_MAX,
     NewNote,
     Note,
     NoteWritten,
@@ -55,10 +54,11 @@ except ImportError as error:  # also raised if psycopg is installed without libp
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
 from pollwise.queues.postgres.blocking import BlockingPuts, is_plain
+from pollwise.queues.postgres.notes import PostgresNotes
 from pollwise.queues.postgres.pages import PostgresPages
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
-from pollwise.storage.postgres.history import PostgresHistory, written_columns
+from pollwise.storage.postgres.history import PostgresHistory
 from pollwise.storage.postgres.params import (
     PUT_TYPES,
     Param,
@@ -134,6 +134,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         self._pages = PostgresPages(self.database, name)
         self._listen = self.database.listening(listen)
         self._history = PostgresHistory(self.database, name)
+        self._notes = PostgresNotes(self.database, name)
         self._in_doubt = InDoubt(claim_of)
         self._blocking: BlockingPuts | None = None
         self._pruned_to = 0.0  # jobs that ended before were all examined
@@ -412,50 +413,13 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         ]
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
-        ttl, most = note.ttl, NOTES_MAX[note.topic]
-        params = [
-            text(self.name),
-            text(note.topic),
-            text(note.name),
-            text(note.value),
-            None if ttl is None else number(ttl),
-            number(most),
-            text(note.answer),
-            self.database.now(),
-        ]
-        # Deleting is not repeated: a second call would say that there was nothing to delete.
-        name = "note"
-        if note.history:
-            name = "note_with_history"
-            params += written_columns(note.history)
-        [row] = await self.database.rows(name, params, safe=note.value is not None)
-        return NoteWritten(*row)
+        return await self._notes.write(note)
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
-        params = [text(self.name), texts(topics), self.database.now()]
-        return [Note(*row) for row in await self.database.rows("read_notes", params, safe=True)]
+        return await self._notes.read(topics)
 
     async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
-        job, ttl = swap.job, swap.ttl
-        run_at = None if job is None else job.run_at
-        params = [
-            text(self.name),
-            text(swap.name),
-            text(swap.expected),
-            text(swap.value),
-            text(swap.tail),
-            None if ttl is None else number(ttl),
-            text(swap.stamp),
-            None if job is None else text(job.kind),
-            None if job is None else text(job.encoded),
-            None if job is None else number(job.priority),
-            None if run_at is None else number(run_at),
-            None if job is None else text(job.key),
-            None if job is None else text(job.encoded_headers),
-            self.database.now(),
-        ]
-        [row] = await self.database.rows("swap_schedule", params)
-        return ScheduleSwapped(*row)
+        return await self._notes.swap_schedule(swap)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._history.read(ranges)
