@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, get_args
 
 from pollwise.core.grid import spread
@@ -18,6 +19,8 @@ from pollwise.runtime.jobs import DELAY_MAX, NewJob, checked_name, storable
 CatchUp = Literal["one", "all", "none"]
 Overlap = Literal["skip", "queue"]
 Origin = Literal["code", "calls"]
+#: The headers of a job that say which schedule put it, and for which tick.
+SCHEDULE_HEADER, TICK_HEADER = "pollwise-schedule", "pollwise-tick"
 #: The longest text that says who set a schedule, in characters.
 BY_LENGTH_MAX = 200
 
@@ -26,7 +29,9 @@ BY_LENGTH_MAX = 200
 class Schedule:
     """A schedule. Times are seconds since 1970.
 
-    name: unique in its queue. when: its ticks. kind, payload, key, priority, headers: of its jobs.
+    name: unique in its queue. when: its ticks.
+    kind, payload, key, priority, headers: of its jobs. These have two more headers, SCHEDULE_HEADER
+        and TICK_HEADER (in UTC, as in 2026-12-24T08:00:00+00:00).
     catch_up: what happens with ticks that no worker put in time. "one": one job for all of them;
         "all": a job for each of the last CATCH_UP_MAX; "none": no job.
     overlap: "skip": no job at a tick while the job of the one before has not ended; "queue":
@@ -64,10 +69,14 @@ class Schedule:
 
     def job(self, tick: float | None = None) -> NewJob:
         """The job of a tick, or one to run now. Its payload is as it is stored."""
-        run_at = None if tick is None else tick + self.jitter * spread(f"{self.name} {tick!r}")
+        headers = {**self.headers, SCHEDULE_HEADER: self.name}
+        run_at = None
+        if tick is not None:
+            headers[TICK_HEADER] = datetime.fromtimestamp(tick, UTC).isoformat()
+            run_at = tick + self.jitter * spread(f"{self.name} {tick!r}")
         return NewJob(
             self.kind, self.payload, key=self.key, priority=self.priority, run_at=run_at,
-            headers=self.headers,
+            headers=headers,
         )  # fmt: skip
 
     def same_definition(self, other: Schedule) -> bool:
@@ -120,10 +129,12 @@ def checked_schedule(
     delay = seconds(jitter, "jitter")
     if delay > DELAY_MAX:
         raise ConfigError(f"jitter = {jitter!r} is above the limit of ten years")
-    return Schedule(
+    made = Schedule(
         name, when, job.kind, decode(job.encoded), job.key, job.priority, job.headers,
         catch_up, overlap, delay,  # type: ignore[arg-type]
     )  # fmt: skip
+    made.job(0.0)  # refuses headers that are too large together with ours
+    return made
 
 
 def note_of(schedule: Schedule) -> NoteText:

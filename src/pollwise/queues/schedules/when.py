@@ -94,20 +94,28 @@ class When:
 
     def due(self, first: float, now: float, most: int = 1) -> list[float]:
         """The newest ticks up to `now`, the oldest of them first; `first` is the oldest due one."""
-        if self.at is not None or first > now:
-            return [first] if first <= now else []
-        begin = first
+        if first > now:
+            return []
+        ticks = [first]
+        for tick in self._after(first):  # usually one step says that no more are due
+            if tick > now:
+                return ticks
+            ticks.append(tick)
+            if len(ticks) > most:
+                break
+        if self.at is not None:
+            return ticks
         if self.every is not None:
-            begin = max(first, (math.floor(now / self.every) - most + 1) * self.every)
-        elif self.cron is not None:
+            begin = (math.floor(now / self.every) - most) * self.every
+        else:
             # Backwards to about the right place, then forwards: only that decides what is a tick.
-            zone = ZoneInfo(self.tz)
-            back = CronSim(self.cron, datetime.fromtimestamp(now, zone), reverse=True)
+            now_there = datetime.fromtimestamp(now, ZoneInfo(self.tz))
+            back = CronSim(self.cron or "", now_there, reverse=True)
             found = [each.timestamp() for each in islice(back, most + 1)]
-            begin = max(first, min(found, default=first))
-        ticks = [begin] if begin == first else []
-        ticks += takewhile(lambda tick: tick <= now, self._after(max(begin - 1.0, first)))
-        return ticks[-most:] or [first]
+            begin = min(found, default=first) - 1.0
+        ticks = [first] if begin <= first else []
+        ticks += takewhile(lambda tick: tick <= now, self._after(max(begin, first)))
+        return ticks[-most:]
 
     def _after(self, moment: float) -> Iterator[float]:
         if self.at is not None:
