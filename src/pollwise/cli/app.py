@@ -46,6 +46,9 @@ COMMANDS = {
         "queue.commands",
         "Put, list, cancel, retry and drop jobs; pause them, and see their workers.",
     ),
+    "schedule": CommandEntry(
+        "schedule", "Put jobs at set times: list, add, remove, pause, resume and run schedules."
+    ),
     "outbox": CommandEntry(
         "outbox.commands",
         "The transactional outbox: run its relay, show its records, unblock keys.",

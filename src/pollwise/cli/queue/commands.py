@@ -66,8 +66,8 @@ def put(
 
     Example: pollwise queue put sqlite:///jobs.db resize '{"image": 7}' --delay 30s
     """
-    value = _from_stdin() if payload == "-" else _decoded(payload)
-    headers = _headers(header or [])
+    value = decoded_payload(payload)
+    headers = headers_from(header or [])
     job = NewJob(
         kind, value, key=key, priority=priority, delay=delay, unique=unique, headers=headers
     )
@@ -181,7 +181,7 @@ def _print_kinds(
     steering.print_pauses(pauses)
 
 
-def _headers(given: Sequence[str]) -> dict[str, str]:
+def headers_from(given: Sequence[str]) -> dict[str, str]:
     headers = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -191,6 +191,11 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--header {name!r} is given twice")
         headers[name] = value
     return headers
+
+
+def decoded_payload(payload: str) -> Any:
+    """A payload that was given as JSON, or - for standard input."""
+    return _from_stdin() if payload == "-" else _decoded(payload)
 
 
 def _from_stdin() -> Any:
