@@ -23,6 +23,7 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
 from pollwise.queues.schedules.calls import Schedules
+from pollwise.queues.unique import check_replacing
 from pollwise.queues.viewed import ViewedStore
 from pollwise.queues.views import MEASURED_MAX, BulkDone, JobFilter
 from pollwise.queues.waiting import ENDINGS, EndingWaiters, JobEnding, endings_one_by_one
@@ -293,6 +294,7 @@ class Queue(ViewedStore):
         batch = [jobs] if isinstance(jobs, NewJob) else checked_batch(jobs, "put")
         for job in batch:
             self._check(job)
+        check_replacing(batch)
         return batch
 
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
@@ -374,6 +376,7 @@ class Queue(ViewedStore):
             ("priority", job.priority, can.priorities),
             ("delay", job.delay or job.run_at is not None, can.delay),
             ("unique", job.unique is not None, can.unique),
+            ("replace", job.replace, can.replace),
             ("headers", job.headers, can.headers),
         ):
             if wanted and not able:

@@ -13,6 +13,7 @@ class Capabilities:
     priorities, delay, unique: the fields of `NewJob` with these names.
     exact_unique: a `unique` is taken until its job is done, and another payload under it is
         refused; if False, repeats are recognised for a limited time only.
+    replace: the payload of a job that waits can be replaced by a put with its `unique`.
     ordered: jobs are claimed in the order they fell due and were put; if False, roughly so.
     kinds: a claim can ask for some kinds only.
     views: `get` and `jobs` show any job; if False, only `jobs("dead")` works.
@@ -44,6 +45,7 @@ class Capabilities:
     delay: bool = True
     unique: bool = True
     exact_unique: bool = True
+    replace: bool = True
     ordered: bool = True
     kinds: bool = True
     views: bool = True

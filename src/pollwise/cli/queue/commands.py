@@ -56,6 +56,12 @@ def put(
     unique: Annotated[
         str | None, typer.Option(help="Put only if no job with this name is in the queue.")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the job with this --unique while it waits.")
+    ] = False,
+    debounce: Annotated[
+        str | None, typer.Option(help="Replace it, and run after this long without another put.")
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="A header of the job, as name=value; may be repeated."),
@@ -69,8 +75,9 @@ def put(
     value = decoded_payload(payload)
     headers = headers_from(header or [])
     job = NewJob(
-        kind, value, key=key, priority=priority, delay=delay, unique=unique, headers=headers
-    )
+        kind, value, key=key, priority=priority, delay=delay, unique=unique, replace=replace,
+        debounce=debounce, headers=headers,
+    )  # fmt: skip
     codec = codec_of(load())
     (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True, codec=codec)
     print_json({"id": job_id}) if as_json else say(job_id)

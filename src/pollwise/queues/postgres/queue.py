@@ -26,7 +26,7 @@ from pollwise.queues.notes import (
     Topic,
 )
 from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from
-from pollwise.queues.unique import check_twin
+from pollwise.queues.unique import check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
@@ -63,6 +63,7 @@ from pollwise.storage.postgres.params import (
     PUT_TYPES,
     Param,
     flag,
+    flags,
     number,
     numbers,
     on_connection,
@@ -74,9 +75,9 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without versions 6, 7 and 8: the history, the views and the schedules.
+#: Workers run without versions 6 to 9: history, views, schedules, and puts that replace.
 TABLES = TableSet(
-    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8)
+    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8, 9)
 )
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
@@ -193,19 +194,26 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 f"{BATCH_BYTES_MAX} at once, so split it"
             )
         encoded = [job.encoded for job in jobs]
+        replaces = [job.replace for job in jobs]
+        name = "put_replacing" if any(replaces) else "put"
         while True:
             params = self._put_params(jobs, encoded, message, alone=connection is None)
+            if any(replaces):
+                params.append(flags(replaces))
             if connection is None:
-                [row] = await self.database.rows("put", params)
+                [row] = await self.database.rows(name, params)
             else:
                 with self.clock.outside(), refused_here(self.url, TABLES.advice):
-                    row = await on_connection(
-                        connection, self.database.sql["put"], PUT_TYPES, params
-                    )
-            ids, fresh, place, seq, kind, payload = row
+                    types = (*PUT_TYPES, "boolean[]")[: len(params)]
+                    row = await on_connection(connection, self.database.sql[name], types, params)
+            ids, fresh, place, seq, kind, payload, *key = row
             if place is None:
                 return ids.split(","), fresh
             job = jobs[place - 1]
+            if job.replace:
+                if payload is None:
+                    check_replaced(job, seq, kind, key[0])
+                continue  # another call has put it just now: replace that
             check_twin(job, seq, kind, payload)
             for at, other in enumerate(jobs):  # the same JSON, written differently: use the stored
                 if other.unique == job.unique and same_payload(payload, other.encoded):

@@ -3,6 +3,10 @@
 SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload
 FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
+-- name: put_replacing
+SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload, twin_key
+FROM {schema}.put_replacing($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+
 -- name: put_one
 -- One ready job without a key and a `unique`, and without a hint. Planned in less time than `put`
 -- takes. A statement has one time of its own, so the three are equal.

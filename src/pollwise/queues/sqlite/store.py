@@ -30,7 +30,7 @@ from pollwise.queues.record import (
     job_from,
 )
 from pollwise.queues.sqlite.pages import SqlitePages
-from pollwise.queues.unique import check_twin
+from pollwise.queues.unique import WAITING, check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
@@ -110,6 +110,10 @@ class SqliteStore(SqliteFile):
         ids, fresh = [], 0
         with transaction(connection):
             for job in jobs:
+                if job.replace and (replaced := self._replaced(job, now)) is not None:
+                    ids.append(replaced)
+                    fresh += 1
+                    continue
                 cursor = connection.execute(self._sql["put"], self._values(job, now))
                 if cursor.rowcount:
                     ids.append(str(cursor.lastrowid))
@@ -130,6 +134,19 @@ class SqliteStore(SqliteFile):
             "unique": job.unique,
             "headers": job.encoded_headers,
         }
+
+    def _replaced(self, job: NewJob, now: float) -> str | None:
+        """Replace the job that has a `unique`, if it waits; else take its `unique`."""
+        found = self._rows("holder", unique=job.unique)
+        if not found:
+            return None
+        seq, kind, key, state = found[0]
+        check_replaced(job, seq, kind, key)
+        if STATES[state] not in WAITING:
+            self._rows("give_up_unique", seq=seq)
+            return None
+        self._rows("replace", **self._values(job, now), seq=seq)
+        return str(seq)
 
     def _twin(self, job: NewJob) -> str:
         seq, kind, payload = self._rows("twin", unique=job.unique)[0]

@@ -79,6 +79,7 @@ class SqsQueue(Queue):
         priorities=False,
         unique=False,
         exact_unique=False,
+        replace=False,
         ordered=False,
         kinds=False,
         views=False,

@@ -57,6 +57,7 @@ class RawNewJob(BaseModel):
     delay: Seconds = 0.0
     run_at: float | None = Field(None, description="Seconds since 1970; instead of a delay.")
     unique: Name | None = None
+    replace: bool = Field(False, description="Replace the job that has this `unique` and waits.")
     headers: dict[str, str] | None = None
 
 
