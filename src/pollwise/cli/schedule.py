@@ -161,21 +161,7 @@ def run(url: Url, name: Name, as_json: Json = False) -> None:
 
 async def _listed(queue: Queue) -> tuple[Sequence[Schedule], dict[str, str], float]:
     found = await queue.schedules.list()
-    return found, await states_of(queue, found), queue.clock.epoch()
-
-
-async def states_of(queue: Queue, found: Sequence[Schedule]) -> dict[str, str]:
-    """The state of the last job of each schedule: `live` if it has not ended."""
-    ids = {each.last_job: each.name for each in found if each.last_job is not None}
-    endings = await queue.endings([*ids]) if ids else {}
-    states = {}
-    for job_id, name in ids.items():
-        if job_id not in endings:
-            states[name] = "live"
-        else:
-            ending = endings[job_id]
-            states[name] = "gone" if ending is None else ending.state
-    return states
+    return found, await queue.schedules.last_states(found), queue.clock.epoch()
 
 
 def schedule_facts(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, Any]:

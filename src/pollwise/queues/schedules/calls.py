@@ -8,7 +8,7 @@ a tick, one puts it, and a worker that was stopped for an hour puts nothing twic
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
@@ -149,6 +149,18 @@ class Schedules:
         kept = await self._queue._read_schedules()
         text = kept.notes.get(checked_name(name, "name", ConfigError))
         return None if text is None else self.opened(name, text)
+
+    async def last_states(self, some: Iterable[Schedule]) -> dict[str, str]:
+        """The states of the last jobs of some schedules, by their names, in one call: `live` if the
+        job has not ended, else as it ended, or `gone` if it is not kept."""
+        jobs = {each.name: each.last_job for each in some if each.last_job is not None}
+        endings = await self._queue.endings([*jobs.values()]) if jobs else {}
+        states: dict[str, str] = {}
+        for name, job_id in jobs.items():
+            ending = endings.get(job_id)
+            ended = "gone" if ending is None else ending.state
+            states[name] = ended if job_id in endings else "live"
+        return states
 
     async def remove(self, name: str) -> bool:
         """Delete a schedule; False if there is none. Its jobs stay.
