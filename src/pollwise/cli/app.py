@@ -47,7 +47,8 @@ COMMANDS = {
         "Put, list, cancel, retry and drop jobs; pause them, and see their workers.",
     ),
     "schedule": CommandEntry(
-        "schedule", "Put jobs at set times: list, add, remove, pause, resume and run schedules."
+        "queue.schedule",
+        "Put jobs at set times: list, add, remove, pause, resume and run schedules.",
     ),
     "outbox": CommandEntry(
         "outbox.commands",

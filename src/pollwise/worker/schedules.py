@@ -36,7 +36,7 @@ AFTER_TICK = 1e-3
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownSchedule:
     """A schedule as this worker read it.
 
     due: when to put its next tick, by this machine's clock.
@@ -79,7 +79,7 @@ class WorkerSchedules:
         self._to_set = bool(declared)
         self._stale = True
         self._stamp: str | None = None
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownSchedule] = {}
         self._next: float | None = None
         self._putting = False
         executor.chores.add(SCHEDULES, CHORE_EVERY, self._chore)
@@ -191,7 +191,7 @@ class WorkerSchedules:
             return
         due = None if schedule.paused else schedule.next_at
         in_code = schedule.origin == "code"
-        self._known[name] = _Known(value, schedule.kind, in_code, due)
+        self._known[name] = _KnownSchedule(value, schedule.kind, in_code, due)
 
     def _find_next(self) -> None:
         self._next = min((k.due for k in self._known.values() if k.due is not None), default=None)
@@ -234,7 +234,7 @@ class WorkerSchedules:
         self._executor.polls.hint()
 
 
-def _due(known: _Known) -> float:
+def _due(known: _KnownSchedule) -> float:
     return float("inf") if known.due is None else known.due
 
 

@@ -51,7 +51,7 @@ class RedisNotes:
     async def write(self, note: NewNote, now: float | None) -> NoteWritten:
         ttl = "" if note.ttl is None else repr(note.ttl)
         done, answer, stamp = await self._run(
-            "note", time_text(now), note.topic, note.name, note.value or "", ttl,
+            "notes", "write", time_text(now), note.topic, note.name, note.value or "", ttl,
             NOTES_MAX[note.topic], note.answer or "", _kept_for(now), *_written(note.history),
         )  # fmt: skip
         return NoteWritten(bool(done), answer.decode() or None, stamp.decode() or None)
@@ -70,7 +70,9 @@ class RedisNotes:
         return ScheduleSwapped(bool(done), found, job_id.decode() or None)
 
     async def read(self, topics: Sequence[Topic], now: float | None) -> list[Note]:
-        found = [part.decode() for part in await self._run("notes", time_text(now), *topics)]
+        found = [
+            part.decode() for part in await self._run("notes", "read", time_text(now), *topics)
+        ]
         return [Note(*found[n : n + 3]) for n in range(0, len(found), 3)]
 
     async def read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:

@@ -35,7 +35,6 @@ from dataclasses import dataclass, field
 from pollwise.testing.conformance import (
     cancelling,
     codecs,
-    dead,
     leasing,
     ordering,
     putting,
@@ -61,7 +60,7 @@ __all__ = [
 ]
 
 _MODULES = (
-    putting, ordering, leasing, settling, record, results, dead, views, waking, cancelling,
+    putting, ordering, leasing, settling, record, results, views, waking, cancelling,
     steering, codecs, schedules,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.

@@ -1,4 +1,4 @@
-"""Schedules: each tick is put once, whoever sees it, in the transaction that advances it."""
+"""Schedules: each tick is put once, however many see it, in the transaction that advances it."""
 
 from __future__ import annotations
 

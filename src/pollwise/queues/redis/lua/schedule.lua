@@ -1,5 +1,5 @@
 -- Replace the note of a schedule if its value is the expected one, and put one job, all or nothing.
--- ARGV: now, the name, 1 if there must be a note, its value, 1 if there shall be one, its new value,
+-- ARGV: now, the name, 1 if there must be a note, its value, 1 if there will be one, its new value,
 -- what follows the job's id in the value, seconds until it expires or '' for never, the stamp of this
 -- change or '', the layout's version; then, if there is a job, how it is due (see put.lua) and its
 -- tail, followed by its body if that is separate.
