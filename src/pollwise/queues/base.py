@@ -294,7 +294,8 @@ class Queue(ViewedStore):
         batch = [jobs] if isinstance(jobs, NewJob) else checked_batch(jobs, "put")
         for job in batch:
             self._check(job)
-        check_replacing(batch)
+        if any(job.replace for job in batch):
+            check_replacing(batch)
         return batch
 
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:

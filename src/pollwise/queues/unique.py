@@ -32,7 +32,7 @@ def check_replaced(job: NewJob, job_id: object, kind: str, key: str | None) -> N
 def check_replacing(jobs: Sequence[NewJob]) -> None:
     """Refuse a batch in which one job would replace another."""
     names = [job.unique for job in jobs if job.unique is not None]
-    if len(set(names)) == len(names) or not any(job.replace for job in jobs):
+    if len(set(names)) == len(names):
         return
     for job in jobs:
         if job.replace and names.count(job.unique or "") > 1:
