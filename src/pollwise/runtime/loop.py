@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pollwise.core.retry import RETRY_AFTER_MAX, Retry
@@ -25,6 +25,7 @@ from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.polling.decisions import LONG_INTERVAL as LONG_INTERVAL
+from pollwise.runtime.polling.decisions import PACE_POLLS as PACE_POLLS
 from pollwise.runtime.polling.decisions import POLL_RETRY as POLL_RETRY
 from pollwise.runtime.polling.decisions import Batch as Batch
 from pollwise.runtime.polling.decisions import Counts as Counts
@@ -154,6 +155,7 @@ def poll(
     clock: Clock | None = None,
     events: Events | None = None,
     seed: int | None = None,
+    state: Mapping[str, Any] | None = None,
 ) -> PollLoop[Any]:
     """Poll anything at the right pace: `async for batch in pollwise.poll(fetch, strategy)`.
 
@@ -170,6 +172,9 @@ def poll(
     budget: a `SharedBudget` that is asked before each poll.
     spread: begin at a random point of the first interval, not at once.
     seed: makes the jitter repeatable.
+    state: what `dump()` of an earlier loop returned, so that this one goes on at its pace. If it
+        does not fit, or is older than seven days, it is not used; the event `PaceRestored` says
+        why.
 
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
     elsewhere with `.stop()`. Without an event loop, use `poll_sync`.
@@ -187,6 +192,7 @@ def poll(
         budget=budget,
         drain=drain,
         spread=spread,
+        state=state,
     )
     return PollLoop(_source_from(fetch, capacity), strategy, name or name_of(fetch), options)
 

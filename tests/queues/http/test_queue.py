@@ -188,6 +188,7 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
                 "fold_history",
                 "schedule",
                 "tick",
+                "paces",
             ),
         ),
         (
@@ -202,6 +203,7 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
                 "fold_history",
                 "schedules",
                 "tick",
+                "paces",
             ),
             (
                 "put",
@@ -281,6 +283,7 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "schedule": lambda: queue.schedules.set("s", NewJob("a"), every="1h"),
                 "run_schedule": lambda: queue.schedules.run_given("s", '{"kind":"a","every":60}'),
                 "tick": lambda: queue.schedules.put_tick("s", "{}"),
+                "paces": queue.paces,
                 "set_concurrency": lambda: queue.set_concurrency("w", 2),
             }
             for name in may:

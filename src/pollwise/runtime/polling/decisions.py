@@ -18,10 +18,18 @@ from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
 from pollwise.core.retry import RETRY_AFTER_MAX, Retry, asked_wait
 from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, PaceChanged, PollFailed, PollFinished, PollRecovered
+from pollwise.runtime.events import (
+    Events,
+    PaceChanged,
+    PaceRestored,
+    PollFailed,
+    PollFinished,
+    PollRecovered,
+)
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.runtime.limits.budget import SharedBudget
 
@@ -71,6 +79,8 @@ class Counts:
 
 #: The longest pause while hints are proven to arrive, in seconds.
 LONG_INTERVAL = 60.0
+#: A pace is worth saving once this many polls have succeeded.
+PACE_POLLS = 20
 
 
 @dataclass(slots=True)
@@ -93,6 +103,7 @@ class LoopOptions:
         together do not poll together.
     ends_at: the loop's last poll begins at this time, in the clock's time, whatever the strategy
         and the retry say, and the loop ends after the first poll that has not ended before it.
+    state: the pace to go on from, as the `dump` of a loop returned it.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -108,6 +119,7 @@ class LoopOptions:
     empty: bool = False
     spread: bool = True
     ends_at: float | None = None
+    state: Mapping[str, Any] | None = None
 
 
 class LoopDecisions(Generic[T]):
@@ -124,6 +136,7 @@ class LoopDecisions(Generic[T]):
         self._drains = strategy.drains if drain is None else drain
         self._pacer = strategy.pacer()
         self._pause = self._pacer.first()
+        self._restored = False
         self._hint = hint(self._options.wants)
         #: The length of the present pause, in seconds, before jitter.
         self.interval = self._pause.delay
@@ -174,12 +187,35 @@ class LoopDecisions(Generic[T]):
             "hinted": counts.hinted,
         }
 
+    def dump(self) -> dict[str, Any] | None:
+        """The pace that was learned, as JSON values, for the `state` of a later loop of the same
+        strategy; None before there is anything worth saving."""
+        succeeded = self.counts.polls - self.counts.failed
+        if not succeeded or (not self._restored and succeeded < PACE_POLLS):
+            return None
+        clock = self._options.clock
+        return pace_saved(self._pacer, clock.now(), clock.epoch())
+
+    def restore(self, state: object) -> bool:
+        """Go on from a saved pace, before the first poll; False if it cannot be used.
+
+        The first poll still comes as soon as without it, because items may have waited. The time
+        since the state was saved has passed for the pacer too, but nobody saw it.
+        """
+        clock = self._options.clock
+        saved = pace_restored(self.strategy, state, clock.now(), clock.epoch())
+        self._pacer, self._restored = saved.pacer, not saved.problem
+        self._options.events.emit(PaceRestored(self.name, saved.age, saved.problem))
+        return self._restored
+
     # For the driver
 
     def _left(self) -> float:
         """How many seconds are left until the next poll is due."""
         now = self._options.clock.now()
         if self._next_at is None:
+            if self._options.state is not None:
+                self.restore(self._options.state)
             share = self._options.random.random() if self._options.spread else 0.0
             self._next_at = now + self._pause.delay * share
         due = self._next_at

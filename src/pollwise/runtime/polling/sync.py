@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from pollwise.core.retry import RETRY_AFTER_MAX, Retry
@@ -161,6 +161,7 @@ def poll_sync(
     clock: Clock | None = None,
     events: Events | None = None,
     seed: int | None = None,
+    state: Mapping[str, Any] | None = None,
 ) -> SyncPollLoop[Any]:
     """Poll anything at the right pace, without an event loop: `for batch in poll_sync(fetch, …)`.
 
@@ -191,6 +192,7 @@ def poll_sync(
         budget=budget,
         drain=drain,
         spread=spread,
+        state=state,
     )
     return SyncPollLoop(_source_from(fetch, capacity), strategy, name or name_of(fetch), options)
 

@@ -16,6 +16,7 @@ from pollwise.controller.http.queues.worker_models import (
     RawFolded,
     RawHistory,
     RawOrder,
+    RawPaces,
     RawScheduleRun,
     RawSchedules,
     RawScheduleSwap,
@@ -422,6 +423,10 @@ def raw_run_schedule(name: str, body: RawScheduleRun, keep: Keep = None) -> None
     "/tick", summary="Put the tick of a schedule that is due", **_answers(RawTickResult, _WORK)
 )  # fmt: skip
 def raw_tick(name: str, body: RawTick, keep: Keep = None) -> None: ...
+
+
+@description.get("/paces", summary="What workers learned", **_answers(RawPaces, _WORK))
+def raw_paces(name: str, keep: Keep = None) -> None: ...
 
 
 @description.get("/workers", summary="The running workers", **_answers(RawWorkers, _READ))
