@@ -150,7 +150,7 @@ if not TYPE_CHECKING:
     #: Modules that are available after `import pollwise` alone.
     _PARTS = (
         "agent", "codecs", "controller", "durations", "errors", "events", "fleet", "outbox",
-        "queues", "strategies", "worker",
+        "queues", "sources", "strategies", "worker",
     )  # fmt: skip
 
     def __getattr__(name):

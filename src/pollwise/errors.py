@@ -14,10 +14,12 @@
     ├── LeaseLost            the lease is no longer ours; nothing was changed
     ├── StoreError           the store refused
     │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off
-    │   └── SchemaError        its tables are not Pollwise's, or newer than this code
+    │   ├── SchemaError        its tables are not Pollwise's, or newer than this code
+    │   ├── CursorMoved        another process polls the same source under the same name
+    │   └── SourceClosed       a source was closed, and polled again
     ├── HandlerTimeout       a handler ran longer than its timeout
     ├── HandlerCrashed       the process of a handler died
-    ├── ProbeError           a poll of a target failed; it may work later
+    ├── ProbeError           a poll of a target or a source failed; it may work later
     │   ├── ProbeTimeout     it ran longer than the target's timeout
     │   └── ProbeRefused     it will never work: not allowed, not found, not understood
     ├── PublishError         a broker or receiver did not accept a record; it may later
@@ -135,6 +137,21 @@ class StoreUnavailable(StoreError):
 
 class SchemaError(StoreError):
     """The store's tables are newer than this code, or not Pollwise's."""
+
+
+class CursorMoved(StoreError):
+    """Another process polls the same source under the same name; nothing was changed.
+
+    It ends a poll loop: give each source a name of its own, or let one process poll it.
+    """
+
+    permanent = True
+
+
+class SourceClosed(StoreError):
+    """A source was closed, and polled again; it ends a poll loop. Open the source again."""
+
+    permanent = True
 
 
 class HandlerTimeout(PollwiseError, TimeoutError):

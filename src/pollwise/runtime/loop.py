@@ -176,25 +176,37 @@ def poll(
         does not fit, or is older than seven days, it is not used; the event `PaceRestored` says
         why.
 
+    A source of `pollwise.sources` brings its own hints, budget and name; a new loop begins where it
+    was committed last.
+
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
     elsewhere with `.stop()`. Without an event loop, use `poll_sync`.
     """
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
     check_budget(budget)
+    if begin := getattr(fetch, "begin_polling", None):
+        begin()
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
         events=events or Events(),
-        hints=hints,
+        hints=hints or _own(fetch, "hints", Hints),
         retry=retry,
         max_retry_after=seconds(max_retry_after, "max_retry_after"),
-        budget=budget,
+        budget=budget or _own(fetch, "budget", SharedBudget),
         drain=drain,
         spread=spread,
         state=state,
     )
-    return PollLoop(_source_from(fetch, capacity), strategy, name or name_of(fetch), options)
+    name = name or _own(fetch, "name", str) or name_of(fetch)
+    return PollLoop(_source_from(fetch, capacity), strategy, name, options)
+
+
+def _own(fetch: object, name: str, kind: type[T]) -> T | None:
+    """What a source brings with it, if it does."""
+    found = getattr(fetch, name, None)
+    return found if isinstance(found, kind) else None
 
 
 def _source_from(fetch: Callable[..., Any], capacity: int | None) -> Source[Any]:

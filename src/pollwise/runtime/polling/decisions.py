@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from pollwise.core.budget import Allowance
 from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.retry import RETRY_AFTER_MAX, Retry, asked_wait
+from pollwise.core.retry import Retry, asked_wait
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
 from pollwise.durations import Duration, seconds
@@ -94,7 +94,8 @@ class LoopOptions:
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
     max_retry_after: maximum of the seconds that the server may ask to wait, with
-        `Batch.not_before` or an error's `retry_after`.
+        `Batch.not_before` or an error's `retry_after`. By default that of a retry, so that no proxy
+        keeps a worker from its queue for long; `pollwise.poll` allows more.
     budget: asked before each poll, and shared with other loops.
     drain: poll again at once after a full batch; None leaves it to the strategy: all do except
         `Fixed`.
@@ -113,7 +114,7 @@ class LoopOptions:
     long_interval: float = LONG_INTERVAL
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
-    max_retry_after: float = RETRY_AFTER_MAX
+    max_retry_after: float = POLL_RETRY.max_delay
     budget: SharedBudget | None = None
     drain: bool | None = None
     empty: bool = False
