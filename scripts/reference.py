@@ -22,6 +22,7 @@ import pollwise
 from diagrams import layers
 from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.completion import Completion
 from pollwise.durations import short
 from pollwise.fleet.probes import MODULES, facts_of
 from pollwise.lab.cost import idle_polls_a_month
@@ -78,6 +79,10 @@ TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Fixed("100ms"), "latency above all"),
 )
 NOTE = "<!-- Written by scripts/reference.py from the code; change the code, not this page. -->"
+COMPLETION_NOTE = (
+    "Only in Python: a worker or a relay polls for items that keep coming, and settings could not "
+    "give the history. [When to look at something that will finish](../why/until.md) explains it."
+)
 SETTINGS_NOTE = """Defaults < `pollwise.toml` < changes while a fleet ran < environment < arguments:
 the right one wins. `pollwise config show` prints every value and where it came from. A duration is
 written `"250ms"`, `"5s"`, `"2m"` or as a number of seconds; every duration has a second key that
@@ -288,6 +293,7 @@ def strategies_page() -> str:
     for name, strategy in STRATEGIES.items():
         parts += [f"## {strategy.__name__}", describe(strategy, strategy.__name__)]
         parts.append(f'In settings: `strategy = "{name}"`, and the arguments by their names.')
+    parts += ["## Completion", describe(Completion, "Completion"), COMPLETION_NOTE]
     return "\n\n".join(parts)
 
 
