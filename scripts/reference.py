@@ -53,6 +53,8 @@ from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.presence import RunningJob, WorkerInfo
 from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.schedules.calls import Schedules
+from pollwise.queues.schedules.record import Schedule
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
 from pollwise.runtime import events
@@ -361,6 +363,10 @@ def metrics_page() -> str:
     return "\n\n".join(parts)
 
 
+#: The calls of `queue.schedules` that are not for workers and controllers.
+SCHEDULE_CALLS = ("set", "list", "get", "remove", "pause", "resume", "run", "last_states")
+
+
 def queues_page() -> str:
     names = [f.name for f in dataclasses.fields(Capabilities)]
     rows = []
@@ -388,8 +394,12 @@ def queues_page() -> str:
     parts += ["## What every queue does"]
     for name, method in _calls(Queue):
         parts += [f"### {name}", describe(method, f"queue.{name}")]
+    parts += ["## Schedules"]
+    for name, method in vars(Schedules).items():
+        if inspect.isfunction(method) and name in SCHEDULE_CALLS:
+            parts += [f"### schedules.{name}", describe(method, f"queue.schedules.{name}")]
     parts += ["## Values"]
-    for value in (PauseInfo, WorkerInfo, RunningJob):
+    for value in (Schedule, PauseInfo, WorkerInfo, RunningJob):
         parts += [f"### {value.__name__}", describe(value, value.__name__)]
     return "\n\n".join(parts)
 
