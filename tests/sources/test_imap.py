@@ -177,6 +177,8 @@ def scripted(*lines: bytes, drip: bytes = b"") -> Handler:
     return handler
 
 
+#: Some servers repeat what they do not understand.
+ECHO = b'%s LOGIN "me" "se\\"cret" se"cret\r\n'
 LOGIN = (b"* OK hi\r\n", b"a OK\r\n", b"* CAPABILITY IMAP4rev1\r\na OK\r\n")
 EXAMINE = b"* OK [UIDVALIDITY 1]\r\n* OK [UIDNEXT 2]\r\na OK\r\n"
 
@@ -189,6 +191,9 @@ EXAMINE = b"* OK [UIDVALIDITY 1]\r\n* OK [UIDNEXT 2]\r\na OK\r\n"
         (scripted(b"* OK hi\r\n", b"a NO [UNAVAILABLE] later\r\n"), "refused LOGIN"),
         (scripted(b"* OK hi\r\n", b"* BYE shutting down\r\n"), "goodbye"),
         (scripted(b"* OK hi\r\n", b"b OK\r\n"), "not IMAP"),
+        (scripted(b"* OK hi\r\n", ECHO % b"a BAD unknown:"), "refused LOGIN: 'unknown: LOGIN"),
+        (scripted(b"* OK hi\r\n", ECHO % b"* BYE unknown:"), "goodbye: BYE unknown: LOGIN"),
+        (scripted(b"* OK hi\r\n", ECHO % b"what is"), "not IMAP: 'what is LOGIN"),
         (scripted(*LOGIN, b"a OK\r\n"), "does not give UIDs"),
         (scripted(*LOGIN, b"* 1 FETCH (BODY[] {999999999}\r\n"), "bytes where"),
         (scripted(b"* OK hi\r\n", drip=b"* OK more\r\n"), "lines in one answer|sent more than"),

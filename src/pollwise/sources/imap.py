@@ -25,6 +25,7 @@ from pollwise.fleet.probes.options import BadOptions, ProbeOptions, failed
 from pollwise.fleet.targets import Target
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
+from pollwise.runtime.redact import HIDDEN
 from pollwise.sources.base import Found, Source, State, whole
 from pollwise.sources.cursors import CursorStore
 
@@ -123,7 +124,10 @@ class ImapFolder(Source[MailMessage]):
             name or f"imap:{user}@{self._shown}/{folder}", cursor, limit=limit, clock=clock
         )
         whole("body_max", body_max, 1, 1024**3)
-        self._login = f"LOGIN {_quoted('user', user)} {_quoted('password', password)}"
+        quoted = _quoted("password", password)
+        self._login = f"LOGIN {_quoted('user', user)} {quoted}"
+        #: How a server that repeats what it got would show the password.
+        self._secrets = (quoted, quoted[1:-1], password)
         self._folder = _quoted("folder", folder)
         self._starttls = starttls
         self.body_max = body_max
@@ -264,7 +268,7 @@ class ImapFolder(Source[MailMessage]):
             if tag == "*":
                 lines.append((rest, literals))
                 if rest.upper().startswith("BYE"):
-                    raise failed(f"{self._shown} said goodbye: {rest[:120]}")
+                    raise failed(f"{self._shown} said goodbye: {self._told(rest)[:120]}")
             elif tag == "a":
                 state, _, why = rest.partition(" ")
                 if state.upper() == "OK":
@@ -273,12 +277,18 @@ class ImapFolder(Source[MailMessage]):
                     r"\[(AUTHENTICATIONFAILED|AUTHORIZATIONFAILED|NONEXISTENT)\]", why
                 )
                 raise failed(
-                    f"{self._shown} refused {shown_as or text}: {shown(why[:120])}",
+                    f"{self._shown} refused {shown_as or text}: {shown(self._told(why)[:120])}",
                     permanent=for_good is not None,
                 )
             else:
-                raise ValueError(f"sent a line that is not IMAP: {shown(line[:80])}")
+                raise ValueError(f"sent a line that is not IMAP: {shown(self._told(line)[:80])}")
         raise ValueError(f"sent more than {_LINES_MAX:,} lines in one answer")
+
+    def _told(self, text: str) -> str:
+        """What the server said, without the password."""
+        for secret in self._secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
 
     async def _line(self, talk: Conversation) -> tuple[str, list[bytes]]:
         """A line, with its literals replaced by their places, and the literals."""
