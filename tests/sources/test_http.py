@@ -381,6 +381,7 @@ def test_the_entries_of_a_feed_come_oldest_first_and_once() -> None:
             '<!DOCTYPE r [<!ENTITY a SYSTEM "file:///etc/passwd">]><rss><item>&a;</item></rss>',
             "entit",
         ),
+        ('<!DOCTYPE r [<!ATTLIST a b CDATA "x">]><rss><a/></rss>', "default values"),
         ("<rss>" + "<a>" * 200, "deep"),
         ("<rss>" + "<item/>" * 10_001 + "</rss>", "10,000 entries"),
     ],
