@@ -20,7 +20,7 @@ from pollwise.runtime.events import Events
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.loop import poll
 from pollwise.sources import Feed, HttpJson, MemoryCursors, Source
-from pollwise.sources.http_json import ITEMS_MAX, with_params
+from pollwise.sources.http_json import ITEMS_MAX, REPEATS_MAX, with_params
 from pollwise.sources.web import budget_of_host
 from tests.fleet.probes.kit import HttpAnswer, Request, Web, page, web
 
@@ -249,6 +249,9 @@ def test_headers_and_bodies_are_sent() -> None:
         (page('[{"id": 1}]'), {"field": "v"}, "`field`"),
         (page('[{"id": 1, "v": true}]'), {"field": "v"}, "`field`"),
         (page(json.dumps([{"v": "x" * 501}])), {"field": "v"}, "`field`"),
+        (page('[{"id": 1, "v": NaN}]'), {"field": "v"}, "`field`"),
+        (page('[{"id": 1, "v": 1e999}]'), {"field": "v"}, "`field`"),
+        (page('[{"id": 1, "v": "\\ud800"}]'), {"field": "v"}, "`field`"),
         (page('[{"v": 1}, {"v": "a"}]'), {"field": "v"}, "cannot be compared"),
         (page("[1]" + " " * 2000), {"max_bytes": 1000}, "1,000 bytes"),
         (page(gzip.compress(b" " * 10**7), content_encoding="gzip"), {}, "bytes"),
@@ -257,6 +260,13 @@ def test_headers_and_bodies_are_sent() -> None:
         (page("[1]", link="<file:///etc/passwd>; rel=next"), {"link": True}, "same host"),
         (page("[1]", link="<http://[::1/>; rel=next"), {"link": True}, "same host"),
         (page('{"i": [1], "n": {}}'), {"items": "i", "next": "n"}, "same host"),
+        (page('{"i": [1], "n": "/\\ud800"}'), {"items": "i", "next": "n"}, "same host"),
+        (page('{"i": [1], "n": "/\\u0001"}'), {"items": "i", "next": "n"}, "same host"),
+        (
+            page('{"i": [1], "n": "\\ud800"}'),
+            {"items": "i", "next": "n", "next_param": "p"},
+            "not valid text",
+        ),
         (page('{"i": [1], "n": true}'), {"items": "i", "next": "n", "next_param": "p"}, "neither"),
         (
             page(json.dumps({"i": [1], "n": "x" * 5000})),
@@ -282,6 +292,18 @@ def test_a_page_that_is_its_own_next_page_is_an_error() -> None:
     found = asked(answer, api(link=True), 3)
     assert isinstance(found[2], ProbeError)
     assert "the same page" in str(found[2])
+
+
+@pytest.mark.parametrize("given", [{"link": True}, {"page": "p"}])
+def test_pages_that_go_in_a_circle_are_an_error(given: dict[str, Any]) -> None:
+    def answer(request: Request) -> bytes:
+        there = "a" if request.path.endswith("b") else "b"
+        return page('[{"id": 1}, {"id": 2}]', link=f'</items?{there}>; rel="next"')
+
+    found = asked(answer, api(**given, budget=SharedBudget(1000, "1s")), REPEATS_MAX + 2)
+    assert [len(each.items) for each in found[:-1]] == [2] + [0] * REPEATS_MAX
+    assert isinstance(found[-1], ProbeError)
+    assert "nothing new" in str(found[-1])
 
 
 def test_too_many_items_with_one_value_are_an_error_not_a_repetition() -> None:

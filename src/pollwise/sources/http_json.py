@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +29,9 @@ ITEMS_MAX = 10_000
 URL_MAX = 4000
 #: Maximum length of a text in the field that orders the items.
 FIELD_MAX = 500
+
+#: How many pages of a walk may follow each other that bring only what the walk delivered before.
+REPEATS_MAX = 100
 
 #: One link of a `Link` header: its URL and its parameters.
 _LINK = re.compile(r"<([^<>]*)>([^<]*)")
@@ -125,6 +129,11 @@ class HttpJson(WebSource[Any]):
             after = page.walked(following)
             if not walk and validators_in(answer):
                 after["valid"] = {**validators_in(answer), "of": of}
+            if after["walk"]["repeats"] > REPEATS_MAX:
+                raise self._wrong(
+                    f"{REPEATS_MAX} pages followed each other with nothing new, so they may have "
+                    "no end"
+                )
             return Found(page.new, after, True, None, allowance)
         after = page.ended()
         valid = state.get("valid") if walk else {**validators_in(answer), "of": of}
@@ -170,6 +179,8 @@ class HttpJson(WebSource[Any]):
                 raise self._wrong("its next page is neither a text nor a number")
             if len(str(found)) > URL_MAX:
                 raise self._wrong("the value for its next page is too long")
+            if not _is_text(str(found)):
+                raise self._wrong("the value for its next page is not valid text")
             return found
         return self._same_origin(found, walk)
 
@@ -178,7 +189,8 @@ class HttpJson(WebSource[Any]):
         url = ""
         try:
             url = urljoin(self._fetch.url, found) if isinstance(found, str) else ""
-            same = len(url) <= URL_MAX and _origin(url) == _origin(self._fetch.url)
+            sound = len(url) <= URL_MAX and url.isprintable()
+            same = sound and _origin(url) == _origin(self._fetch.url)
         except ValueError:
             same = False
         if not same:
@@ -220,7 +232,10 @@ class HttpJson(WebSource[Any]):
         except LookupError:
             value = None
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number and not (isinstance(value, str) and len(value) <= FIELD_MAX):
+        if isinstance(value, float) and not math.isfinite(value):
+            number = False  # nothing would ever come after it
+        text = isinstance(value, str) and len(value) <= FIELD_MAX and _is_text(value)
+        if not number and not text:
             raise self._wrong("an item has neither a number nor a short text at `field`")
         return value
 
@@ -245,6 +260,8 @@ class _WalkedPage:
         #: Those with the value `top`.
         self._at_top = dict.fromkeys(walk.get("at_top", self._before))
         self._known = 0
+        self._repeats_before: int = walk.get("repeats", 0)
+        self._again = False
         self.new: list[Any] = []
 
     def take(self, item: Any, digest: str, value: Any) -> None:
@@ -258,8 +275,17 @@ class _WalkedPage:
         if digest not in self._walked:
             self._walked[digest] = None
             self.new.append(item)
+        else:
+            self._again = True
         if value == self._top:
             self._at_top[digest] = None
+
+    @property
+    def _repeats(self) -> int:
+        """How many pages up to this one had only what was walked before; empty ones aside."""
+        if self.new or self._known:
+            return 0
+        return self._repeats_before + self._again
 
     def known(self, listed: Sequence[Any]) -> bool:
         """True if everything on the page was delivered before this walk."""
@@ -267,7 +293,7 @@ class _WalkedPage:
 
     def walked(self, following: str | int) -> dict[str, Any]:
         """The cursor in the middle of a walk."""
-        walk = {"at": following, "seen": remembered(self._walked, ())}
+        walk = {"at": following, "seen": remembered(self._walked, ()), "repeats": self._repeats}
         if self._top is not None:
             walk |= {"top": self._top, "at_top": self._all_at_top()}
         return {**self._state, "walk": walk}
@@ -296,6 +322,11 @@ def _less(a: Any, b: Any) -> bool:
             "be numbers, or all be texts"
         )
     return bool(a < b)
+
+
+def _is_text(text: str) -> bool:
+    """False for half a character, as JSON can hold one: no URL can."""
+    return text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _path(name: str, given: str | None) -> Path | None:
