@@ -473,10 +473,14 @@ def test_entry_points_that_cannot_be_read_are_ignored(example: Path) -> None:
     install(example, "torn", "[pollwise.queues]\nno equals sign\n")
     install(example, "bare", "[pollwise.queues]\nbare = added_bare:x\n")
     (example / "bare-1.dist-info" / "METADATA").write_text("")
+    install(example, "latin", "")
+    (example / "latin-1.dist-info" / "entry_points.txt").write_bytes(b"[x]\nb\xe4r = m:x\n")
+    plugins.forget()
     with pytest.warns(UserWarning, match="cannot be read and are ignored") as seen:
         assert strategy_named("patient").name == "patient"
     said = sorted(str(each.message).partition(" cannot")[0] for each in seen)
-    assert said == ["the entry points of an installed package", "the entry points of torn 1"]
+    unnamed = "the entry points of an installed package"
+    assert said == [unnamed, unnamed, "the entry points of torn 1"]
 
 
 def test_an_older_version_further_along_the_path_is_not_used(

@@ -132,11 +132,11 @@ def installed() -> tuple[Plugin, ...]:
 
     found: list[Plugin] = []
     for each in distributions():
-        text = each.read_text(_FILE) or ""
-        if PREFIX not in text:
-            continue
         package = "an installed package"
         try:
+            text = each.read_text(_FILE) or ""
+            if PREFIX not in text:
+                continue
             name, version = each.name, each.version
             if not name:
                 raise ValueError("its METADATA does not name it")

@@ -164,6 +164,13 @@ def test_a_server_that_lies_about_its_limit_silences_nobody_for_ever(
     assert at <= 62.0 + PATIENCE  # the other one never comes back
 
 
+def test_a_server_that_says_it_has_no_limit_is_believed_as_far_as_numbers_go() -> None:
+    budget = FairBudget[str](1.0, 1.0, 60.0)
+    budget.answered(0.0, Allowance(10**400, 10.0))
+    assert budget.ask("a", 0.0) == 0.0
+    assert budget.ask("a", 0.0) == 1.0
+
+
 def test_who_leaves_or_does_not_come_back_holds_up_nobody() -> None:
     budget: FairBudget[str] = FairBudget(0.1, 1.0, 600.0)
     assert budget.ask("first", 0.0) == 0.0

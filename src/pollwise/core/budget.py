@@ -24,6 +24,8 @@ LOWEST = 1 / 64
 RAISED = 1 / 32
 #: A poller that is this many seconds late loses its place in the line; it has ended, or hangs.
 PATIENCE = 10.0
+#: A server that has more left has no limit.
+REMAINING_MAX = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ class FairBudget(Generic[K]):
 
     def _note_allowance(self, allowance: Allowance, now: float) -> None:
         resets_in = min(max(allowance.resets_in, 0.0), self.longest)
-        remaining = max(allowance.remaining, 0)
+        remaining = min(max(allowance.remaining, 0), REMAINING_MAX)
         self._bucket.has(now)
         self._cap, self._cap_until = math.inf, -math.inf
         if not resets_in:

@@ -47,6 +47,21 @@ def test_nothing_in_hindsight_is_cheaper_than_the_best(took: list[float], price:
     assert best.cost(price) >= price * len(took)
 
 
+def test_many_different_runs_take_no_time_with_their_square(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    took = np.array([10.0 + n / 1000 for n in range(20 * costs.DURATIONS_TRIED)])
+    tried: list[float] = []
+
+    def noted(interval: float, _: object) -> costs.RunCost:
+        tried.append(interval)
+        return costs.RunCost(1, 1, interval)
+
+    monkeypatch.setattr(costs, "at_interval", noted)
+    costs.best_interval(took, 1.0)
+    assert len(tried) <= costs.INTERVALS + costs.DURATIONS_TRIED + 1
+
+
 def test_the_best_back_off_is_one_of_those_tried() -> None:
     took = np.array([10.0, 12.0, 300.0])
     (start, factor), best = costs.best_back_off(took, 1.0)

@@ -74,6 +74,13 @@ def test_too_many_runs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         read(tmp_path, "1\n2\n3\n")
 
 
+def test_too_many_groups_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "GROUPS_MAX", 2)
+    assert len(read(tmp_path, "group,seconds\na,1\nb,2\na,3\n")) == 2
+    with pytest.raises(ConfigError, match="has more than 2 groups; group by what ran, not by"):
+        read(tmp_path, "group,seconds\na,1\nb,2\nc,3\n")
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.csv cannot be read"):
         reading.read(tmp_path / "none.csv")

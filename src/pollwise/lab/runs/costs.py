@@ -22,6 +22,8 @@ from pollwise.lab.replay.base import Seconds
 
 #: The intervals that are tried in hindsight, beside the durations themselves.
 INTERVALS = 1500
+#: How many of the durations are tried: those of more runs are too close to each other to matter.
+DURATIONS_TRIED = 5000
 #: The back-offs that are tried in hindsight: how often and how fast, as shares of the median.
 STARTS, FACTORS = 16, (1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0)
 POLLS_MAX = 1_000_000  # of one run
@@ -90,7 +92,9 @@ def best_interval(took: Seconds, price: float) -> tuple[Fixed, RunCost]:
     usual = math.sqrt(2.0 * price * max(float(took.mean()), 1e-3))  # the best for steady ends
     low = min(max(float(took.min()), 1e-3) * 0.5, usual * 0.2)
     high = max(float(took.max()), usual) * 1.001
-    tried = np.concatenate([np.geomspace(low, high, INTERVALS), np.unique(took) * (1.0 + 1e-9)])
+    ends = np.unique(took)
+    ends = ends[:: math.ceil(len(ends) / DURATIONS_TRIED)]
+    tried = np.concatenate([np.geomspace(low, high, INTERVALS), ends * (1.0 + 1e-9)])
     tried = tried[tried > 0.0]
     costs = [at_interval(interval, took).cost(price) for interval in tried]
     best = float(tried[int(np.argmin(costs))])

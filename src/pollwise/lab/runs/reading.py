@@ -17,6 +17,8 @@ GROUP_NAMES = ("group", "name", "kind", "job", "task")
 #: The most runs of a file, and the longest run in seconds.
 RUNS_MAX = 1_000_000
 LONGEST_RUN = 30 * 86400.0
+#: The most groups: what is learned of each takes memory and time.
+GROUPS_MAX = 1000
 
 
 def read(path: Path, column: str | None = None, group: str | None = None) -> dict[str, list[float]]:
@@ -31,6 +33,10 @@ def read(path: Path, column: str | None = None, group: str | None = None) -> dic
             for count, (name, took) in enumerate(_runs(text.cells(), column, group), 1):
                 if count > RUNS_MAX:
                     raise BadFile(f"has more than {RUNS_MAX:,} runs; use a part of it")
+                if name not in found and len(found) == GROUPS_MAX:
+                    raise BadFile(
+                        f"has more than {GROUPS_MAX:,} groups; group by what ran, not by each run"
+                    )
                 found.setdefault(name, []).append(took)
     except BadLine as error:
         raise ConfigError(f"{path}, {error}") from None
