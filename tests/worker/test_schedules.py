@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from pollwise.core.strategies.fixed import Fixed
-from pollwise.errors import ConfigError, HandlerError, Unsupported
+from pollwise.errors import ConfigError, HandlerError, JobError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.schedules.record import TICK_HEADER
 from pollwise.queues.schedules.when import When
 from pollwise.queues.sqlite.queue import SqliteQueue
@@ -26,6 +27,7 @@ from pollwise.runtime.events import (
     ChoreFailed,
     Event,
     Events,
+    PollFailed,
     PollFinished,
     ScheduleChanged,
     TickPut,
@@ -439,6 +441,60 @@ def test_tables_without_schedules_stop_no_worker(tmp_path: Path) -> None:
         assert ran == [1]
         [failed] = seen.of(ChoreFailed)
         assert "pollwise queue migrate" in failed.error
+
+    virtually(main)
+
+
+def test_a_schedule_of_the_largest_size_ticks() -> None:
+    """Its note grows with its first tick, and the header of a fraction of a second is longer."""
+
+    async def main(clock: VirtualClock) -> None:
+        queue, ran = MemoryQueue(clock=clock), []
+        worker = worker_of(queue)
+        worker.handle("mail")(lambda job: ran.append(job.kind))
+
+        async def largest(most: int, make: Any) -> None:
+            low, high = 0, most
+            while low < high:
+                middle = (low + high + 1) // 2
+                try:
+                    await queue.schedules.set(str(most), make("x" * middle), every="90.25s")
+                    low = middle
+                except ValueError:
+                    high = middle - 1
+
+        await largest(40_000, lambda text: NewJob("mail", text))
+        await largest(10_000, lambda text: NewJob("mail", headers={"h": text}))
+        async with worker.running():
+            await clock.advance(100)
+        assert ran == ["mail", "mail"]
+
+    virtually(main)
+
+
+def test_a_schedule_whose_job_cannot_be_put_stops_no_worker() -> None:
+    class Refusing(Schedules):
+        async def put_tick(self, name: str, value: str, *, undeclared: bool = False) -> Any:
+            if name == "bad":
+                raise JobError("the headers are too large")
+            return await super().put_tick(name, value, undeclared=undeclared)
+
+    async def main(clock: VirtualClock) -> None:
+        queue, seen, ran = MemoryQueue(clock=clock), Seen(), []
+        queue.schedules = Refusing(queue)  # type: ignore[misc]
+        worker = worker_of(queue, "a", seen)
+        worker.handle("mail")(lambda job: ran.append(job.payload))
+        await queue.schedules.set("bad", NewJob("mail", 1), every="100s")
+        await queue.schedules.set("good", NewJob("mail", 2), every="100s")
+        async with worker.running():
+            await clock.advance(550)
+            await queue.put(NewJob("mail", 3))
+            await clock.advance(10)
+        assert ran == [2, 2, 2, 2, 2, 3]
+        assert not seen.of(PollFailed)
+        [failed] = seen.of(ChoreFailed)
+        assert "'bad'" in failed.error
+        assert "too large" in failed.error
 
     virtually(main)
 

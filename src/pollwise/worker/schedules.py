@@ -10,7 +10,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pollwise.errors import ConfigError, HandlerError, StoreError, StoreUnavailable, Unsupported
+from pollwise.errors import (
+    ConfigError,
+    HandlerError,
+    PollwiseError,
+    StoreError,
+    StoreUnavailable,
+    Unsupported,
+)
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import SCHEDULES_CHANGED
 from pollwise.queues.schedules.calls import TickResult
@@ -174,7 +181,17 @@ class WorkerSchedules:
     async def _put(self, name: str) -> None:
         known = self._known[name]
         undeclared = known.in_code and name not in self._declared and known.kind in self._kinds
-        result = await self._queue.schedules.put_tick(name, known.value, undeclared=undeclared)
+        try:
+            result = await self._queue.schedules.put_tick(name, known.value, undeclared=undeclared)
+        except (StoreError, Unsupported):
+            raise
+        except (PollwiseError, ValueError, ArithmeticError) as error:
+            # Its job cannot be made. Others must run, so it rests until the schedules change.
+            known.due = None
+            self._find_next()
+            text = f"schedule {name!r}: {text_of(error)}"
+            self._events.emit(ChoreFailed(self._queue.name, SCHEDULES, text))
+            return
         if result.outcome == "early":
             known.due = self._clock.epoch() + max(result.wait, AFTER_TICK) if result.wait else None
         elif result.value is None:

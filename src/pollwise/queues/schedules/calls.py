@@ -25,6 +25,9 @@ from pollwise.queues.notes import (
 )
 from pollwise.queues.schedules.record import (
     BY_LENGTH_MAX,
+    NOTE_ROOM,
+    TICK_ROOM,
+    NoteText,
     Schedule,
     checked_schedule,
     note_of,
@@ -234,10 +237,10 @@ class Schedules:
             wait = 0.0 if due is None or schedule.paused else due - now
             return TickResult("early", value, wait=max(wait, 0.0))
         job = None if plan.tick is None else plan.schedule.job(plan.tick)
-        head, tail = note_of(plan.schedule)
+        head, tail = note_of(plan.schedule, NOTE_ROOM - TICK_ROOM)
         ends = plan.schedule.next_at is None and schedule.origin == "calls"
         if job is None:
-            head, tail = note_of(plan.schedule).with_job(schedule.last_job), ""
+            head, tail = NoteText(head, tail).with_job(schedule.last_job), ""
         done = await self._queue._swap_schedule(
             ScheduleSwap(name, value, head, tail, job, ENDED_KEPT if ends else None)
         )
@@ -269,7 +272,9 @@ class Schedules:
         old = schedule_from(name, expected)
         if old is None:
             raise ConfigError(f"the value of the schedule {name!r} is not a schedule")
-        head, tail = note_of(replace(old, last_put=self._queue.clock.epoch()))
+        head, tail = note_of(
+            replace(old, last_put=self._queue.clock.epoch()), NOTE_ROOM - TICK_ROOM
+        )
         done = await self._queue._swap_schedule(
             ScheduleSwap(name, expected, head, tail, job=old.job())
         )

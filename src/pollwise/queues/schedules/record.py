@@ -23,6 +23,11 @@ Origin = Literal["code", "calls"]
 SCHEDULE_HEADER, TICK_HEADER = "pollwise-schedule", "pollwise-tick"
 #: The longest text that says who set a schedule, in characters.
 BY_LENGTH_MAX = 200
+#: How many bytes of a note are left for the id of a job and for what ticks add, of which ticks may
+#: use this many themselves.
+NOTE_ROOM, TICK_ROOM = 1000, 400
+#: The tick whose header is the longest, because of its fraction.
+_LONGEST_TICK = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +138,15 @@ def checked_schedule(
         name, when, job.kind, decode(job.encoded), job.key, job.priority, job.headers,
         catch_up, overlap, delay,  # type: ignore[arg-type]
     )  # fmt: skip
-    made.job(0.0)  # refuses headers that are too large together with ours
+    made.job(_LONGEST_TICK)  # refuses headers that are too large together with ours
     return made
 
 
-def note_of(schedule: Schedule) -> NoteText:
-    """A schedule as the value of its note. Raises ConfigError if it is too large."""
+def note_of(schedule: Schedule, room: int = NOTE_ROOM) -> NoteText:
+    """A schedule as the value of its note. Raises ConfigError if it is too large.
+
+    room: how many bytes must be left; less for a schedule that was accepted and then ticked.
+    """
     value = {
         name: value
         for name, value in schedule.to_value().items()
@@ -146,10 +154,10 @@ def note_of(schedule: Schedule) -> NoteText:
     }
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     size = len(text.encode("utf-8", "replace"))
-    if size > NOTE_VALUE_MAX - 1000:  # the rest is for the id
+    if size > NOTE_VALUE_MAX - room:
         raise ConfigError(
             f"the schedule {schedule.name!r} has {size} bytes of JSON; at most "
-            f"{NOTE_VALUE_MAX - 1000}. Store large data elsewhere and put a reference to it into "
+            f"{NOTE_VALUE_MAX - room}. Store large data elsewhere and put a reference to it into "
             "the payload"
         )
     return NoteText(f'{text[:-1]},"last_job":"', '"}')
