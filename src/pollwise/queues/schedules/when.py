@@ -106,7 +106,8 @@ class When:
         if self.at is not None:
             return ticks
         if self.every is not None:
-            begin = (math.floor(now / self.every) - most) * self.every
+            # One step more than needed, because the quotient is rounded.
+            begin = (math.floor(now / self.every) - most - 1) * self.every
         else:
             # Backwards to about the right place, then forwards: only that decides what is a tick.
             now_there = datetime.fromtimestamp(now, ZoneInfo(self.tz))
