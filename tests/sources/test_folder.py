@@ -153,6 +153,7 @@ def test_the_cursor_of_a_full_folder_has_room(tmp_path: Path) -> None:
         ({"limit": 10_001}, "limit"),
         ({"quiet": -1}, "quiet"),
         ({"name": "x" * 501}, "name"),
+        ({"name": "\udcff"}, "a store can keep; give another with name="),
     ],
 )
 def test_options_that_are_wrong_are_refused(

@@ -192,6 +192,20 @@ def postgres_rows(
     return asyncio.run(main())
 
 
+def test_a_column_may_have_any_name(postgres: Postgres) -> None:
+    url = postgres.create_database("odd_column")
+    postgres.execute('CREATE TABLE o ("100% s" int)', dbname="odd_column")
+    postgres.execute("INSERT INTO o VALUES (1), (2)", dbname="odd_column")
+
+    async def main() -> None:
+        async with SqlRows(url, "SELECT * FROM o", watermark="100% s", limit=1) as source:
+            assert [(await source()).items for _ in range(3)] == [
+                [{"100% s": 1}], [{"100% s": 2}], ()
+            ]  # fmt: skip
+
+    asyncio.run(main())
+
+
 def test_a_transaction_that_commits_late_is_found_within_the_overlap(postgres: Postgres) -> None:
     url = postgres.create_database("late_rows")
     run = {"dbname": "late_rows"}

@@ -334,6 +334,7 @@ def test_a_locked_file_delays_nothing_for_long_and_loses_no_value(
     ("given", "words"),
     [
         ({"name": None}, "needs a name"),
+        ({"name": "\udcff"}, r"name = '\\udcff' has characters that no file can keep"),
         ({"name": "x" * 201}, "201 characters; 200 is the maximum"),
         ({"poll_cost": 0}, "poll_cost = 0 must be above 0"),
         ({"wait_cost": -1}, "wait_cost = -1 must be above 0"),

@@ -14,6 +14,7 @@ from pollwise.durations import shown
 from pollwise.errors import ConfigError, SourceClosed, StoreError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import storable
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.loop import Batch
 from pollwise.sources.cursors import CursorStore, open_cursors
@@ -79,10 +80,10 @@ class Source(ABC, Generic[T]):
         limit: int = LIMIT,
         clock: Clock | None = None,
     ) -> None:
-        if not isinstance(name, str) or not name or len(name) > NAME_MAX:
+        if not isinstance(name, str) or not name or len(name) > NAME_MAX or storable(name) != name:
             raise ConfigError(
-                f"name = {shown(name)} must be a text of 1 to {NAME_MAX} characters; give another "
-                "with name="
+                f"name = {shown(name)} must be a text of 1 to {NAME_MAX} characters that a store "
+                "can keep; give another with name="
             )
         whole("limit", limit, 1, LIMIT_MAX)
         self.name = name

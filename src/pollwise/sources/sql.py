@@ -177,7 +177,8 @@ class SqlRows(Source[Row]):
         query = self._query
         if not lite and start is not None:
             query = query.replace("%", "%%")
-        column = f'pollwise_rows."{self.watermark}"'
+        name = self.watermark if lite or start is None else self.watermark.replace("%", "%%")
+        column = f'pollwise_rows."{name}"'
         above = f"{column} IS NOT NULL" if start is None else f"{column} >= {sign}"
         text = (
             f"SELECT * FROM ({query}\n) AS pollwise_rows WHERE {above} "  # noqa: S608 - their own

@@ -19,6 +19,7 @@ from pollwise.core.forecast.durations import Durations
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
 from pollwise.runtime.home import watch_forks
+from pollwise.runtime.jobs import storable
 
 #: How many names are remembered in a process or in a file. Those that learned nothing for the
 #: longest time are forgotten first.
@@ -115,6 +116,8 @@ class WaitHistory:
                 f"name = {shown(name)} has {len(self._name)} characters; {NAME_LENGTH_MAX} is the "
                 "maximum. Give things of one kind one name"
             )
+        if storable(self._name) != self._name:
+            raise ConfigError(f"name = {shown(name)} has characters that no file can keep")
         self._histories = MEMORY
         if given is not None:
             from pollwise.waiting.history_file import SqliteHistories
