@@ -147,3 +147,12 @@ def test_a_wrong_url_is_refused_without_its_secrets(url: Any, said: str) -> None
     assert said in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "T0KEN" not in str(caught.value)
+
+
+def test_queries_have_cursors_of_their_own_whatever_their_secrets() -> None:
+    def name(query: str) -> str:
+        return open_source(f"json+https://h.example/v1?{query}").name
+
+    assert len({name(""), name("state=open"), name("state=closed")}) == 3
+    assert name("api_key=hunter2&state=open") == name("api_key=hunter3&state=open")
+    assert "open" not in name("state=open")
