@@ -9,6 +9,7 @@
     ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
     ├── JobFailed            a job whose result was waited for has none
+    ├── NotYet               what `until` waits for did not happen within its timeout
     ├── CodecError           an encoded payload or result cannot be decoded: it was changed
     │   └── KeyMissing       this process has no key or codec for it; another may have
     ├── LeaseLost            the lease is no longer ours; nothing was changed
@@ -248,6 +249,18 @@ class JobFailed(PollwiseError):
         super().__init__(text)
         if traceback:
             self.add_note(f"In the worker:\n{traceback}")
+
+
+class NotYet(PollwiseError, TimeoutError):
+    """What `until` waits for did not happen within its timeout.
+
+    value: what the last poll returned; None if none returned anything. polls: how many there were.
+    """
+
+    def __init__(self, text: str, *, value: object = None, polls: int = 0) -> None:
+        self.value = value
+        self.polls = polls
+        super().__init__(text)
 
 
 class Signal(Exception):

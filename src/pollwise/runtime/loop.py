@@ -11,7 +11,6 @@ What it decides is in `polling.decisions`, which the loop for code without an ev
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -60,7 +59,9 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
 
     async def __anext__(self) -> Sequence[T]:
         while True:
-            hinted = await self._turn()
+            hinted = await self._rest()
+            if self._options.budget is not None:
+                await self._wait_for_turn(self._options.budget)
             if self._stopped:
                 raise StopAsyncIteration
             items = await self._poll(hinted)
@@ -72,19 +73,14 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
 
         For a consumer that has something to do after each poll, failed ones included.
         """
-        hinted = await self._turn()
+        hinted = await self._rest()
+        if self._options.budget is not None:
+            await self._wait_for_turn(self._options.budget)
         return None if self._stopped else await self._poll(hinted)
 
     async def aclose(self) -> None:
         """End the iteration; there is nothing to wait for."""
         self.stop()
-
-    async def _turn(self) -> bool:
-        """Sleep until the poll may begin; return True if a hint ended the pause."""
-        hinted = await self._rest()
-        if self._options.budget is not None:
-            await self._wait_for_turn(self._options.budget)
-        return hinted
 
     async def _rest(self) -> bool:
         """Sleep until the next poll is due; return True if a hint ended the sleep."""
@@ -92,8 +88,8 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
             return False
         clock, hints = self._options.clock, self._options.hints
         left = self._left()
-        if (until := self._deaf_until()) > -math.inf:
-            hinted = await self._rest_until(until)
+        if self._deaf:
+            hinted = await self._rest_until(self._deaf_until())
             if hinted or self._failures:
                 return hinted and not self._failures
             left = self._left()
@@ -116,12 +112,8 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
         """Sleep until the budget allows a poll, which it then counts."""
         clock = self._options.clock
         try:
-            while not self._stopped:
-                now = clock.now()
-                at = budget.ask(self, now)
-                if at <= now:
-                    return
-                await clock.sleep(at - now, self._hint)
+            while not self._stopped and (left := self._turn_left(budget)) > 0:
+                await clock.sleep(left, self._hint)
         finally:
             budget.leave(self)
 
@@ -130,7 +122,8 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
         began = self._begin_poll()
         try:
             batch = await self._source(self._pause.hold)
-            wait = batch.wait
+            asks = batch.not_before is not None or batch.allowance is not None
+            wait = batch.wait if asks else 0.0
         except Exception as error:
             self._note_failure(error, began)
             return None
