@@ -57,6 +57,8 @@ def test_the_commands_of_the_design_are_there() -> None:
         "fleet maintenance list", "fleet maintenance end", "fleet maintenance remove",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
         "lab until",
+        "schedule add", "schedule list", "schedule pause", "schedule resume", "schedule remove",
+        "schedule run",
     }  # fmt: skip
 
 
