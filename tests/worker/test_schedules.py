@@ -468,6 +468,8 @@ def test_a_schedule_of_the_largest_size_ticks() -> None:
         async with worker.running():
             await clock.advance(100)
         assert ran == ["mail", "mail"]
+        for each in await queue.schedules.list():
+            assert await queue.schedules.pause(each.name)
 
     virtually(main)
 
@@ -481,7 +483,7 @@ def test_a_schedule_whose_job_cannot_be_put_stops_no_worker() -> None:
 
     async def main(clock: VirtualClock) -> None:
         queue, seen, ran = MemoryQueue(clock=clock), Seen(), []
-        queue.schedules = Refusing(queue)  # type: ignore[misc]
+        queue.schedules = Refusing(queue)
         worker = worker_of(queue, "a", seen)
         worker.handle("mail")(lambda job: ran.append(job.payload))
         await queue.schedules.set("bad", NewJob("mail", 1), every="100s")

@@ -264,7 +264,9 @@ class Schedules:
             raise ConfigError(f"the value of the schedule {name!r} is not a schedule")
         if expected is None and value is not None:
             self._check_room(await self._queue._read_schedules())
-        return await self._swap(name, expected, new)
+        # A schedule that ticked may be paused, so one that exists may use the room of ticks.
+        room = NOTE_ROOM if expected is None else NOTE_ROOM - TICK_ROOM
+        return await self._swap(name, expected, new, room)
 
     async def run_given(self, name: str, expected: str) -> ScheduleSwapped:
         """Put a job of a schedule now, if its note has this value."""
@@ -316,11 +318,14 @@ class Schedules:
 
         kept = await self._queue._read_schedules()
         self._known(name, kept)
-        await self._change(name, change)
+        await self._change(name, change, NOTE_ROOM - TICK_ROOM)
         return changed
 
     async def _change(
-        self, name: str, change: Callable[[Schedule | None], Schedule | None]
+        self,
+        name: str,
+        change: Callable[[Schedule | None], Schedule | None],
+        room: int = NOTE_ROOM,
     ) -> bool:
         """Replace a schedule by what `change` makes of it; None deletes it. False if not there."""
         for _ in range(TRIES_MAX):
@@ -331,13 +336,15 @@ class Schedules:
                 return False
             if text is None:
                 self._check_room(kept)
-            if (await self._swap(name, text, new)).done:
+            if (await self._swap(name, text, new, room)).done:
                 return True
         raise self._busy(name)
 
-    async def _swap(self, name: str, expected: str | None, new: Schedule | None) -> ScheduleSwapped:
+    async def _swap(
+        self, name: str, expected: str | None, new: Schedule | None, room: int
+    ) -> ScheduleSwapped:
         """Replace a schedule if its note has the expected value, and tell workers."""
-        value = None if new is None else note_of(new).with_job(new.last_job)
+        value = None if new is None else note_of(new, room).with_job(new.last_job)
         ends = new is not None and new.next_at is None and new.origin == "calls"
         stamp = f"{self._queue.clock.epoch():.3f} {secrets.token_hex(4)}"
         done = await self._queue._swap_schedule(
