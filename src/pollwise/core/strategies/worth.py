@@ -149,7 +149,8 @@ class Worth(Strategy):
             raise ConfigError(
                 f"{what} = {getattr(self, what)!r} is {per_hour:g} polls an hour, but "
                 f"max_interval = {self.max_interval!r} alone makes {3600.0 / self.max_interval:g}; "
-                "raise the max_interval, to several times the mean interval of the budget"
+                f"raise max_interval to several times {HOUR / per_hour:.3g} s, the mean interval "
+                "of the budget"
             )
         for what, share in (("mean_wait", 0.5), ("p95_wait", 0.95)):
             wait = getattr(self, what)
