@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pollwise.sources.imap import ImapFolder, MailMessage
     from pollwise.sources.redis_stream import RedisStream, StreamEntry
     from pollwise.sources.sql import SqlRows
+    from pollwise.sources.urls import SourceUrl, open_source
 
 __all__ = [
     "Bucket",
@@ -35,9 +36,11 @@ __all__ = [
     "MemoryCursors",
     "RedisStream",
     "Source",
+    "SourceUrl",
     "SqlRows",
     "SqliteCursors",
     "StreamEntry",
+    "open_source",
 ]
 
 if not TYPE_CHECKING:
@@ -58,9 +61,11 @@ if not TYPE_CHECKING:
         "MemoryCursors": "cursors",
         "RedisStream": "redis_stream",
         "Source": "base",
+        "SourceUrl": "urls",
         "SqlRows": "sql",
         "SqliteCursors": "cursors",
         "StreamEntry": "redis_stream",
+        "open_source": "urls",
     }
 
     def __getattr__(name):

@@ -98,7 +98,7 @@ def add(
 ) -> None:
     """Add a schedule, or replace the one that has this name.
 
-    Example: pollwise schedule add sqlite:///jobs.db nightly tidy --cron '0 3 * * *'
+    Example: pollwise schedule add sqlite:///jobs.db tidy tidy --cron '0 3 * * *'
     """
     job = NewJob(
         kind, decoded_payload(payload), key=key, priority=priority,
