@@ -45,6 +45,7 @@ __all__ = [
 
 if not TYPE_CHECKING:
     import importlib
+    import sys
 
     #: The module that defines each name, which is imported, with the extra it needs, at first use.
     _HOMES = {
@@ -70,7 +71,10 @@ if not TYPE_CHECKING:
 
     def __getattr__(name):
         if name not in _HOMES:
-            raise AttributeError(f"module 'pollwise.sources' has no attribute {name!r}")
+            raise AttributeError(
+                f"module 'pollwise.sources' has no attribute {name!r}", name=name,
+                obj=sys.modules[__name__],
+            )  # fmt: skip
         found = getattr(importlib.import_module(f"pollwise.sources.{_HOMES[name]}"), name)
         globals()[name] = found
         return found

@@ -126,7 +126,7 @@ def remove(url: Url, name: Name, as_json: Json = False) -> None:
     Example: pollwise schedule remove sqlite:///jobs.db nightly
     """
     removed = with_queue(url, lambda queue: queue.schedules.remove(name))
-    _told("removed", name, removed, as_json, f"no schedule {name!r}")
+    _told("removed", name, removed, as_json, f"no schedule {name!r}; see pollwise schedule list")
 
 
 @app.command("pause")
