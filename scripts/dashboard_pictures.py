@@ -192,7 +192,8 @@ async def measured(seconds: float) -> dict[str, tuple[dict[str, Any], dict[int, 
 
     boards = {name: json.loads(made) for name, made in files().items()}
     with tempfile.TemporaryDirectory() as folder, Servers() as servers:
-        async with Observed(Path(folder)).running() as observed:
+        dsn = servers.postgres().create_database("observed")
+        async with Observed(Path(folder), dsn).running() as observed:
             prometheus = servers.begin(Prometheus(servers, *observed.scrapes), {})
             begin = time.time() + 15.0
             while (now := time.time()) < begin + seconds:
