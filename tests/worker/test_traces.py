@@ -54,6 +54,8 @@ def test_a_run_has_a_link_to_its_put_and_each_retry_too(traces: Traces) -> None:
     first, second, bill = traces.named("process orders")
     assert parent_of(sent) == id_of(traces.one("request"))
     assert (sent.kind, first.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert sent.instrumentation_scope is not None
+    assert sent.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
     assert links_of(first) == links_of(second) == [id_of(sent)]
     assert first.parent is second.parent is None
     assert len({trace_of(each) for each in (sent, first, second)}) == 3

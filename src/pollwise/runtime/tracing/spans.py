@@ -23,6 +23,8 @@ from pollwise.runtime.tracing import w3c
 from pollwise.version import __version__
 
 SYSTEM = "pollwise"
+#: The version of the semantic conventions that names and attributes of spans follow.
+CONVENTIONS = "https://opentelemetry.io/schemas/1.44.0"
 #: The length of the hash of a key, in bytes.
 KEY_HASH_BYTES = 6
 #: How many links a span has at most.
@@ -50,7 +52,7 @@ def tracer() -> Any:
     provider, found = _known
     if (now := provider_of()) is not provider:
         off = isinstance(now, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
-        found = None if off else now.get_tracer("pollwise", __version__)
+        found = None if off else now.get_tracer("pollwise", __version__, CONVENTIONS)
         _known = now, found
     return found
 
@@ -227,9 +229,9 @@ class RequestSpan:
     url: without secrets; None if it is not known to have none.
     """
 
-    def __init__(self, tracer: Any, method: str, host: str, url: str | None) -> None:
+    def __init__(self, tracer: Any, method: str, host: str, port: int, url: str | None) -> None:
         self._trace = sys.modules["opentelemetry.trace"]
-        about = {"http.request.method": method, "server.address": host}
+        about = {"http.request.method": method, "server.address": host, "server.port": port}
         about |= {} if url is None else {"url.full": url}
         kind = self._trace.SpanKind.CLIENT
         self._span = tracer.start_span(method, kind=kind, attributes=about)
