@@ -27,6 +27,7 @@ from pollwise.runtime.events import (
     BreakerChanged,
     BudgetShort,
     ChoreFailed,
+    ChoreRecovered,
     ConcurrencyChanged,
     ControllerCounted,
     Event,
@@ -127,6 +128,7 @@ UNCOUNTED = {
     LoopResumed: "its beginning is counted",
     QueuesLeftOut: "told once; what is measured has metrics",
     PlacesFree: "the threads that still occupy places have a gauge",
+    ChoreRecovered: "its failures were counted",
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
     WorkerRegistered: "workers are counted when somebody asks for it",
@@ -288,6 +290,7 @@ def every_event() -> Iterator[Event]:
         yield kind("q", "w", "1", "greet", 1, *values)
     yield BreakerChanged("q", "greet", "open")
     yield ChoreFailed("q", "settle", "no")
+    yield ChoreRecovered("q", "settle", 1)
     yield KindUnhandled("q", "w", "unknown", "1", None)
     yield ConcurrencyChanged("q", "w", 8, 4)
     yield JobLocked("q", "w", "1", "greet", "no key", 30.0)

@@ -426,6 +426,12 @@ class Fleet(FleetWithAlerts):
         """True while it polls."""
         return self._run is not None and self._run.loaded
 
+    def not_ready(self) -> list[str]:
+        """Why it cannot do its work now, for people; empty if it can."""
+        if self._run is None or not self._run.loaded:
+            return ["not running"]
+        return self._run.not_ready()
+
     def state(self, *, targets: bool = True) -> FleetState:
         """The state of the whole fleet.
 
