@@ -179,6 +179,20 @@ def test_a_handler_in_a_process_goes_on_with_the_trace(traces: Traces) -> None:
     asyncio.run(main())
 
 
+def test_a_provider_that_only_the_environment_names_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    spans._is_named.cache_clear()
+    assert spans.tracer() is None
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
+    spans._is_named.cache_clear()
+    try:
+        assert spans.tracer() is not None
+    finally:
+        spans._is_named.cache_clear()
+
+
 def test_without_a_provider_there_is_no_span_and_no_header() -> None:
     async def main(clock: VirtualClock) -> None:
         queue = MemoryQueue(clock=clock)
