@@ -3,8 +3,8 @@
     python benchmarks/tracing.py [--quick] [--json FILE]
 
 The CPU time to put a job alone and to run its empty handler, on a queue in memory: there is no
-store whose work would hide the difference. Each figure is compared with the same program whose check for
-a provider is replaced by a function that returns None, in turns, in one process. First
+store whose work would hide the difference. Each figure is compared with the same program whose
+check for a provider is replaced by a function that returns None, in turns, in one process. First
 OpenTelemetry is not imported, then its SDK is, without a provider, and at last there is one. It
 exports to nobody: what an exporter costs is its own.
 """
