@@ -28,7 +28,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 
 from benchmarks import common  # noqa: E402 - see there
-from benchmarks.pacing_sections import promises  # noqa: E402
+from benchmarks.pacing_sections import promises, restart  # noqa: E402
 from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
 from pollwise.lab.replay import limits  # noqa: E402
 from pollwise.lab.replay.base import Replay, Situation, Trace  # noqa: E402
@@ -288,6 +288,7 @@ def goals(rows: list[common.Plain], quick: bool, found: list[Trace]) -> list[com
         common.Goal("Worth over best tuned rival, worst", max(behind), 1.05, "×"),
         common.Goal("a decision, mean", sum(decisions) / len(decisions), 20.0, "µs"),
         *promises.goals(found, quick),
+        *restart.goals(found, quick),
     ]
 
 

@@ -281,6 +281,7 @@ def strategies_page() -> str:
     parts = [
         "# Strategies",
         "A strategy is an immutable recipe. Its arguments are checked when it is created.",
+        "If none of these fits, [write your own](../extend/strategy.md).",
     ]
     for name, strategy in STRATEGIES.items():
         parts += [f"## {strategy.__name__}", describe(strategy, strategy.__name__)]

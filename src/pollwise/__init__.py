@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
     from pollwise.controller.options import ControllerOptions
     from pollwise.core.breaker import Breaker
+    from pollwise.core.budget import Allowance
     from pollwise.core.retry import Retry
     from pollwise.core.strategies.adaptive import Adaptive
     from pollwise.core.strategies.base import Strategy
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
     from pollwise.runtime.events import Events
     from pollwise.runtime.hints import Hints
     from pollwise.runtime.jobs import Job, NewJob
+    from pollwise.runtime.limits.budget import SharedBudget
     from pollwise.runtime.loop import Batch, poll
+    from pollwise.runtime.polling.sync import poll_sync
     from pollwise.worker.context import from_context
     from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
@@ -52,6 +55,7 @@ __all__ = [
     "Adaptive",
     "Agent",
     "AgentOptions",
+    "Allowance",
     "Batch",
     "BatchFill",
     "Breaker",
@@ -77,6 +81,7 @@ __all__ = [
     "Record",
     "Reject",
     "Retry",
+    "SharedBudget",
     "Snooze",
     "Strategy",
     "SyncQueue",
@@ -89,6 +94,7 @@ __all__ = [
     "open",
     "open_sync",
     "poll",
+    "poll_sync",
     "task_ref",
 ]
 
@@ -103,6 +109,7 @@ if not TYPE_CHECKING:
         "Adaptive": "pollwise.core.strategies.adaptive",
         "Agent": "pollwise.agent.agent",
         "AgentOptions": "pollwise.agent.options",
+        "Allowance": "pollwise.core.budget",
         "Batch": "pollwise.runtime.loop",
         "BatchFill": "pollwise.core.strategies.batch_fill",
         "Breaker": "pollwise.core.breaker",
@@ -125,6 +132,7 @@ if not TYPE_CHECKING:
         "Reading": "pollwise.fleet.targets",
         "Record": "pollwise.outbox.records",
         "Retry": "pollwise.core.retry",
+        "SharedBudget": "pollwise.runtime.limits.budget",
         "Strategy": "pollwise.core.strategies.base",
         "SyncQueue": "pollwise.queues.sync",
         "Target": "pollwise.fleet.targets",
@@ -136,6 +144,7 @@ if not TYPE_CHECKING:
         "open": "pollwise.queues.urls:open_queue",
         "open_sync": "pollwise.queues.sync",
         "poll": "pollwise.runtime.loop",
+        "poll_sync": "pollwise.runtime.polling.sync",
         "task_ref": "pollwise.worker.tasks",
     }
     #: Modules that are available after `import pollwise` alone.

@@ -2,7 +2,7 @@
 
 from pollwise.core.outcome import Change, Outcome, Pause
 from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.core.strategies.base import Pacer, Strategy
+from pollwise.core.strategies.base import Pacer, Strategy, bounds
 from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.ewma import Ewma
 from pollwise.core.strategies.fixed import Fixed
@@ -23,4 +23,5 @@ __all__ = [
     "PollingStrategy",
     "Strategy",
     "Worth",
+    "bounds",
 ]

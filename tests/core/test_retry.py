@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pollwise.core.retry import Retry, grown
+from pollwise.core.retry import Retry, asked_wait, grown
 from pollwise.errors import ConfigError, StoreUnavailable
 
 BUILTINS = {each.__name__: each for each in (Exception, OSError, ValueError, KeyError)}
@@ -333,3 +333,21 @@ def test_refused(make: Any, arguments: dict[str, Any], message: str) -> None:
 def test_a_changed_copy_is_checked_too() -> None:
     with pytest.raises(ConfigError, match="attempts = 0"):
         dataclasses.replace(Retry.fixed(), attempts=0)
+
+
+class Asks(Exception):
+    def __init__(self, retry_after: object) -> None:
+        self.retry_after = retry_after
+
+
+@pytest.mark.parametrize(
+    ("asked", "wait"),
+    [
+        *((5, 5.0), (0.5, 0.5), (0, 0.0), (-1, 0.0), (None, 0.0), (True, 0.0), ("9", 0.0)),
+        *((math.nan, 0.0), (math.inf, 60.0), (10**400, 60.0), (61, 60.0)),
+    ],
+)
+def test_a_server_asks_to_wait_up_to_the_longest(asked: object, wait: float) -> None:
+    assert asked_wait(Asks(asked), 60.0) == wait
+    assert asked_wait(Exception()) == 0.0
+    assert asked_wait(Asks(10**400)) < math.inf

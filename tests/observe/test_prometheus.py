@@ -73,6 +73,7 @@ from pollwise.runtime.events import (
     NoticeSent,
     OutboxMeasured,
     PaceChanged,
+    PaceRestored,
     PatternUnmatched,
     PlacesFree,
     PlacesTaken,
@@ -129,6 +130,7 @@ UNCOUNTED = {
     QueuesLeftOut: "told once; what is measured has metrics",
     PlacesFree: "the threads that still occupy places have a gauge",
     ChoreRecovered: "its failures were counted",
+    PaceRestored: "told once, at the start; the interval has a gauge",
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
     WorkerRegistered: "workers are counted when somebody asks for it",
@@ -285,6 +287,7 @@ def every_event() -> Iterator[Event]:
     yield PollFailed("q", "OSError: gone", 1, 1.0)
     yield PollRecovered("q", 1)
     yield PaceChanged("q", "back-off", 0.1, 0.2)
+    yield PaceRestored("q", 30.0, "")
     for kind, values, _ in ENDS:
         yield started()
         yield kind("q", "w", "1", "greet", 1, *values)

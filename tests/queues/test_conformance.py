@@ -15,7 +15,7 @@ from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing import VirtualClock
-from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, exercise, name_of, run
+from pollwise.testing.conformance import CHECKS, Bench, Check, exercise, name_of, run
 from tests.queues.benches import MemoryBench, PostgresBench, RedisBench, SqliteBench
 from tests.support.servers import Postgres
 
@@ -39,13 +39,10 @@ def make_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Virt
 def test_contract(make_bench: Callable[[VirtualClock], Bench], check: Check) -> None:
     clock = VirtualClock()
     bench = make_bench(clock)
-    try:
-        if name_of(check) in IN_REAL_TIME and isinstance(bench, (RedisBench, PostgresBench)):
-            asyncio.run(run(check, bench.in_real_time()))
-        else:
-            clock.run(run(check, bench))
-    except NotCapable as reason:
-        pytest.skip(str(reason))
+    if name_of(check) in IN_REAL_TIME and isinstance(bench, (RedisBench, PostgresBench)):
+        asyncio.run(run(check, bench.in_real_time()))
+    else:
+        clock.run(run(check, bench))
 
 
 def test_exercise_reports_on_every_check() -> None:

@@ -75,6 +75,7 @@ OTHERS: dict[str, dict[str, tuple[object, dict[str, object]]]] = {
         "poll_cost": (1.0, COSTS),
         "wait_cost": (1.0, COSTS),
         "polls_per_hour": (900, {"polls_per_hour": 90}),
+        "polls_per_day": (21_600, {"polls_per_day": 2160}),
         "dollars_per_month": (90, {"dollars_per_month": 9, "price": 1e-5}),
         "price": (1e-4, {"dollars_per_month": 9, "price": 1e-5}),
         "mean_wait": ("9s", {"mean_wait": "2s"}),

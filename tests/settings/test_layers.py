@@ -265,6 +265,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
     shown = [(each.key, each.value, each.origin) for each in settings.table()]
     assert [row for row in shown if row[0].startswith("outbox.")] == [
         ("outbox.database", "none", "default"),
+        ("outbox.publish", "none", "default"),
         ("outbox.batch", "100", "default"),
         ("outbox.records_per_key", "20", "default"),
         ("outbox.concurrency", "64", "default"),

@@ -9,9 +9,12 @@ import platform
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
 
 import typer
@@ -20,11 +23,15 @@ from pollwise import __version__
 from pollwise.cli.options import Json
 from pollwise.cli.output import print_json, say, visible_lines
 from pollwise.durations import seconds
-from pollwise.errors import ConfigError, PollwiseError
+from pollwise.errors import ConfigError, PollwiseError, did_you_mean
+from pollwise.fleet.probes import ADDED as PROBES
+from pollwise.outbox.publishers.urls import ADDED as PUBLISHERS
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.stores.urls import open_store
+from pollwise.plugins import Plugin, installed
 from pollwise.queues.base import Queue
+from pollwise.queues.urls import ADDED as QUEUES
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.events import Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
@@ -32,6 +39,7 @@ from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.redact import without_secrets
 from pollwise.settings import load
 from pollwise.settings.codecs import codec_of
+from pollwise.settings.strategies import ADDED as STRATEGIES
 from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
@@ -46,15 +54,25 @@ FREE_MIN = 256 * 1024 * 1024
 OWN_NAME = "pollwise-doctor"
 SERVERS = ("redis", "rediss", "postgresql", "postgres")
 
+#: What packages can add.
+GROUPS = {each.name: each for each in (QUEUES, STRATEGIES, PROBES, PUBLISHERS)}
+
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
 
 
 class Finding(NamedTuple):
-    """One check: `ok`, `note` (works, but know this) or `bad`, and what to do."""
+    """One check: `ok`, `note` (works, but know this) or `bad`, and what to do.
+
+    facts: more about it, for --json.
+    """
 
     check: str
     level: str
     says: str
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+    def as_json(self) -> dict[str, Any]:
+        return {"check": self.check, "level": self.level, "says": self.says, **self.facts}
 
 
 def doctor(
@@ -68,6 +86,8 @@ def doctor(
 ) -> None:
     """Check this machine, the settings and, if given, a queue or an outbox. Changes nothing there.
 
+    It also lists what installed packages add: queues, strategies, probes and publishers.
+
     It writes a little, to find out whether that works: a file beside a local store, which it
     deletes; on Redis and Postgres, one job in a queue of its own named pollwise-doctor.
 
@@ -77,15 +97,16 @@ def doctor(
     """
     system = f"{platform.python_version()} on {platform.system()}, pollwise {__version__}"
     findings = [Finding("python", "ok", system), _sqlite(), _metrics(), _settings()]
+    findings += map(_plugin, installed())
     if url is not None:
         of_outbox = outbox or "outbox" in parse_qs(urlsplit(url).query, keep_blank_values=True)
         findings += asyncio.run(_outbox(url) if of_outbox else _queue(url))
     elif outbox:
         raise ConfigError("--outbox needs the URL of its database: pollwise doctor URL --outbox")
     if as_json:
-        print_json([finding._asdict() for finding in findings])
+        print_json([finding.as_json() for finding in findings])
     else:
-        for check, level, says in findings:
+        for check, level, says, _ in findings:
             mark = (f"{level:<4}", COLOURS[level])
             say(mark, " ", (check, "bold"), "  ", visible_lines(says))
     if any(finding.level == "bad" for finding in findings):
@@ -115,6 +136,23 @@ def _settings() -> Finding:
         return Finding("settings", "ok", f"valid; polling by {settings.worker.polling!r}{codec}")
     except PollwiseError as error:
         return Finding("settings", "bad", str(error))
+
+
+def _plugin(plugin: Plugin) -> Finding:
+    """An entry point of a package: whether it can be used."""
+    group, level = GROUPS.get(plugin.group), "ok"
+    says = f"{plugin.group} {plugin.name} = {plugin.value}, by {plugin.package}"
+    if group is None:
+        level, says = "note", f"{says}: no such group; {did_you_mean(plugin.group, GROUPS)}"
+    elif plugin.name in group.built_in():
+        level, says = "note", f"{says}: {group.not_used(plugin)}"
+    else:
+        try:
+            group.refuse(plugin)
+        except ConfigError as error:
+            level, says = "bad", str(error)
+    facts = {**asdict(plugin), "loads": level == "ok"}
+    return Finding("plugin", level, says, facts)
 
 
 async def _queue(url: str) -> list[Finding]:

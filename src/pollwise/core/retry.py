@@ -23,6 +23,10 @@ Shape = Literal["exponential", "linear", "fixed", "never"]
 Classification = Literal["transient", "permanent"]
 Errors = type[BaseException] | Iterable[type[BaseException]]
 
+#: The maximum of the seconds that a server may ask to wait, where nothing else is set: limits of
+#: APIs by the hour are common, and a wrong header must not silence a poller for ever.
+RETRY_AFTER_MAX = 3600.0
+
 _FIRST = {"exponential": "first", "linear": "step", "fixed": "delay"}
 _JITTER = {"exponential": 0.25, "linear": 0.25}
 _GROWTH_MAX = 1e300  # a ratio max_delay/first above this counts as this: powers stay finite
@@ -172,6 +176,17 @@ class Retry:
         if self.exclude:
             shown.append(f"exclude={_named(self.exclude)}")
         return f"Retry.{self.shape}({', '.join(shown)})"
+
+
+def asked_wait(error: BaseException, longest: float = math.inf) -> float:
+    """The seconds that a server asked to wait, at most `longest`; 0 if it did not ask.
+
+    An error has them as `retry_after`.
+    """
+    asked = getattr(error, "retry_after", None)
+    if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked > 0:
+        return 0.0
+    return float(min(asked, longest, sys.float_info.max))
 
 
 def grown(first: float, multiplier: float, steps: int, max_delay: float) -> float:

@@ -6,11 +6,12 @@ what users and operators work with.
 from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
 from pollwise.fleet.fleet import Fleet
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.targets import Probe, ProbeContext, Reading, Target
 from pollwise.fleet.views import FleetState, TargetState
 
 __all__ = [
     "FailureRules", "Fleet", "FleetRunOptions", "FleetState", "FleetStore", "GroupPace",
-    "Probe", "ProbeContext", "Reading", "Target", "TargetState",
+    "Probe", "ProbeContext", "ProbeOptions", "Reading", "Target", "TargetState",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ A policy is written as the strategy's name and its settings: `adaptive`, `fixed 
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from pollwise.durations import shown
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.lab.texts import plain
 from pollwise.settings import STRATEGIES
-from pollwise.settings.strategies import parameters
+from pollwise.settings.strategies import ADDED, parameters
 from pollwise.settings.values import DurationReader
 
 #: What is compared by default.
@@ -64,7 +65,7 @@ class CostTerms:
 
 
 def known() -> dict[str, type[Strategy]]:
-    """The strategies that can be compared, by name.
+    """The strategies of Pollwise that can be compared, by name.
 
     Not `Freshness`: it paces targets whose readings change, and a trace has items that wait.
     """
@@ -87,25 +88,40 @@ def parse_one(text: str, terms: CostTerms) -> Strategy:
     """The strategy of one policy."""
     name, *words = text.split()
     kind = strategy_kind(name)
-    values = _values(text, kind.name, words)
+    values = _values(text, kind, words)
     if kind is Worth:
         values = {**_costs(terms, values), **values}
     return _built(text, kind, values)
 
 
 def strategy_kind(name: str) -> type[Strategy]:
-    """The strategy with this name; hyphens and capitals are accepted."""
+    """The strategy with this name, of Pollwise or of a package; hyphens and capitals are
+    accepted.
+    """
     word = name.lower().replace("-", "_")
     strategies = known()
-    if word in strategies:
-        return strategies[word]
-    raise ConfigError(f"strategy {shown(name)} is unknown; {did_you_mean(word, strategies)}")
+    found: type[Strategy] | None = strategies.get(word) or ADDED.get(word)
+    if found is None:
+        advice = did_you_mean(word, [*strategies, *ADDED.names()])
+        raise ConfigError(f"strategy {shown(name)} is unknown; {advice}")
+    return found
 
 
-def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
+def _plain_keys(kind: type[Strategy]) -> tuple[str, ...]:
+    """The settings that can be written without a key, in order."""
+    if kind.name in STRATEGIES:
+        return _PLAIN.get(kind.name, _ENDS)
+    return _ENDS if _has_ends(kind) else ()
+
+
+def _has_ends(kind: type[Strategy]) -> bool:
+    return {each.key for each in parameters(kind)}.issuperset(_ENDS)
+
+
+def _values(text: str, kind: type[Strategy], words: Sequence[str]) -> dict[str, str]:
     """The values by their keys in settings."""
     values: dict[str, str] = {}
-    plain = _PLAIN.get(name, _ENDS)
+    plain = _plain_keys(kind)
     places = iter(plain)
     for word in words:
         key, equals, value = word.partition("=")
@@ -114,7 +130,7 @@ def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
         if not equals:
             key, value = next(places, ""), word
         if not key:
-            form = " ".join((name, *plain))
+            form = " ".join((kind.name, *plain))
             raise ConfigError(f"{word!r} in {text.strip()!r} is too much; write {form} key=value")
         if key in values:
             raise ConfigError(f"{key} is given twice in {text.strip()!r}")
@@ -140,7 +156,12 @@ def _built(text: str, kind: type[Strategy], values: Mapping[str, str]) -> Strate
         low = arguments.pop("min_interval", usual_ends.very_high_interval)
         high = arguments.pop("max_interval", usual_ends.idle_interval)
         arguments = {**_classes(*bounds(low, high)), **arguments}
-    return kind(**arguments)
+    try:
+        return kind(**arguments)
+    except (ValueError, TypeError) as error:  # that of a package may raise any
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{text.strip()!r}: {error}") from error
 
 
 def _classes(low: float, high: float) -> dict[str, Any]:
@@ -163,7 +184,12 @@ def label(strategy: Strategy, terms: CostTerms | None = None) -> str:
     terms: costs that are left out.
     """
     kind, text = type(strategy), DurationReader().text
-    usual_values = {each.key: each.reader.read(each.default) for each in parameters(kind)}
+    usual_values = {
+        each.key: None
+        if each.default is inspect.Parameter.empty
+        else each.reader.read(each.default)
+        for each in parameters(kind)
+    }
     words = [strategy.name]
     if isinstance(strategy, Fixed):
         words.append(text(strategy.interval))
@@ -174,7 +200,7 @@ def label(strategy: Strategy, terms: CostTerms | None = None) -> str:
     elif isinstance(strategy, Ewma):
         words += [text(strategy.very_high_interval), "to", text(strategy.idle_interval)]
         usual_values |= _classes(strategy.very_high_interval, strategy.idle_interval)
-    else:
+    elif _has_ends(kind):
         words += [text(strategy.min_interval), "to", text(strategy.max_interval)]
         usual_values |= {
             "min_interval": strategy.min_interval,
@@ -252,6 +278,10 @@ def space(name: str, min_interval: float, max_interval: float, terms: CostTerms)
     def high(low: float, factor: float) -> float:
         return max(rounded(min(low * factor, max_interval)), rounded(low))
 
+    def between(low: float, factor: float) -> Strategy:
+        ends = {"min_interval": rounded(low), "max_interval": high(low, factor)}
+        return kind(**ends)
+
     def ewma(low: float, factor: float, alpha: float) -> Strategy:
         return Ewma(alpha=rounded(alpha), **_classes(rounded(low), high(low, factor)))
 
@@ -269,10 +299,17 @@ def space(name: str, min_interval: float, max_interval: float, terms: CostTerms)
         return SearchSpace(
             (interval, stretch),
             (13, 9),
-            lambda low, factor: BatchFill(rounded(low), high(low, factor)),
+            between,
         )
     if kind is Ewma:
         return SearchSpace((interval, stretch, Axis("alpha", 0.1, 0.6)), (9, 8, 3), ewma)
+    if kind is not Worth:  # of a package, and not compiled
+        if not _has_ends(kind):
+            raise ConfigError(
+                f"strategy {name!r} has no min_interval and max_interval to vary; compare settings "
+                f"that you choose: pollwise lab compare TRACE --strategies '{name} …'"
+            )
+        return SearchSpace((interval, stretch), (7, 5), between)
     # Worth has one number to vary, the price of waiting: the higher, the shorter the intervals.
     poll = terms.poll_cost
     return SearchSpace(

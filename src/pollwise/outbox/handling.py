@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pollwise.core.retry import Retry
+from pollwise.core.retry import RETRY_AFTER_MAX, Retry, asked_wait
 from pollwise.errors import Reject, Snooze
 from pollwise.outbox.handlers import FailedRecord, RecordHandler, RecordHandlers
 from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
@@ -43,8 +43,6 @@ SOON = 0.05
 #: After a failed trial of a breaker, its record lets those of others go first: one record that
 #: always fails must not keep the breaker open.
 AFTER_TRIAL = 1.0
-#: The longest `retry_after` of a receiver that is respected, in seconds.
-RETRY_AFTER_MAX = 3600.0
 #: Why a record waits whose handler is not called because of its breaker.
 BREAKER_OPEN = "its breaker is open"
 #: The maximum number of kinds that are reported as unhandled.
@@ -268,7 +266,7 @@ class Handling:
                 state.last_resort = True
                 return
             delay = retry.delay(state.attempts, self._random.random())
-        delay = max(delay, _asked_for(error))
+        delay = max(delay, asked_wait(error, RETRY_AFTER_MAX))
         state.due = self._now() + delay
         said = (name, state.attempts, state.error, delay, state.where)
         self._emit(RecordRetried, record, work.lane, *said)
@@ -317,11 +315,3 @@ def _ended(
     """The names of the handlers that ended in this way."""
     pairs = zip(handlers, states, strict=True)
     return tuple([handler.name for handler, state in pairs if state.ended == how])
-
-
-def _asked_for(error: BaseException) -> float:
-    """The error's `retry_after` in seconds, or 0."""
-    asked = getattr(error, "retry_after", None)
-    if isinstance(asked, bool) or not isinstance(asked, (int, float)):
-        return 0.0
-    return min(max(float(asked), 0.0), RETRY_AFTER_MAX)

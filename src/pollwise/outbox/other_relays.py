@@ -27,6 +27,7 @@ from pollwise.runtime.events import (
     RelayStandsBy,
 )
 from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.rollups.kept_pace import KeptPace
 from pollwise.runtime.rollups.tally import Tally
 
 #: How often a relay announces its handlers, in seconds; done during a poll.
@@ -50,6 +51,7 @@ class OtherRelays:
     count: how many others live.
     tally: what this relay did, which is stored as history together with its announcements.
     keeps_history: False if the store has no table for it, or does not allow it.
+    pace: the pace that is stored with the history.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class OtherRelays:
         self.me = f"{relay[:_NAME_MAX]}{RELAY_SEPARATOR}{secrets.token_hex(3)}"
         self.tally = Tally(writer_of(self.me), clock)
         self.keeps_history = True
+        self.pace: KeptPace | None = None
         self._next_history = 0.0
         self._source = source
         self._handlers = handlers
@@ -126,7 +129,9 @@ class OtherRelays:
             self._store.announce_handlers, self.me, handlers, now - self._started_at
         )
         due = self.keeps_history and (now >= self._next_history or not handlers)
-        rows = self.tally.rows() if due else ()
+        rows = [*self.tally.rows()] if due else []
+        if due and self.pace is not None:
+            rows += self.pace.rows(last=not handlers)
         if not rows:
             return await announced()
         try:

@@ -55,6 +55,7 @@ from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.starting import RunOptions, check_whole
 from pollwise.runtime.jobs import Renewal
 from pollwise.runtime.loop import POLL_RETRY, Batch
+from pollwise.runtime.rollups.kept_pace import KeptPace
 
 #: The maximum number of keys that one poll claims.
 MAX_KEYS = 1000
@@ -149,6 +150,7 @@ class Relay:
         )
         self._others = OtherRelays(store, name, self.source, registry.patterns(), clock, events)
         self._tally = self._others.tally
+        self._others.pace = self._pace = KeptPace(store, self._executor.polls, clock, events)
         self._executor.pruning.fold = self._fold_history
         self._ahead = 0.0  # how far the store's clock is ahead of the event loop's
         self._handling = Handling(
@@ -187,6 +189,7 @@ class Relay:
         """Relay until stopped. Raises at once if the outbox does not exist or is not migrated."""
         try:
             await self._others.announce()
+            await self._pace.read()
             await self._check_patterns()
         except Exception as error:
             if POLL_RETRY.classify(error) == "permanent":

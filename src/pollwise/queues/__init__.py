@@ -2,6 +2,7 @@
 take and return; `urls` opens a queue from its URL.
 """
 
+from pollwise.queues.urls import StoreUrl
 from pollwise.queues.views import BulkDone, JobFilter, JobPage, Stats
 
-__all__ = ["BulkDone", "JobFilter", "JobPage", "Stats"]
+__all__ = ["BulkDone", "JobFilter", "JobPage", "Stats", "StoreUrl"]

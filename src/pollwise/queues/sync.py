@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
-from pollwise.queues.urls import open_queue
+from pollwise.queues.urls import SCHEMES, open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks
 from pollwise.runtime.jobs import NewJob
@@ -242,12 +242,20 @@ def sync_queue_for(
     an object: a second one would not hold the same jobs.
     user: the event loop that uses it now, if one does.
     """
-    if isinstance(queue, Queue) or urlsplit(queue).scheme == "memory":
+    if isinstance(queue, Queue) or _is_in_memory(urlsplit(queue).scheme, opened):
         return BorrowedSyncQueue(opened, user)
     place = queue, codec
     if place in _shared and _shared[place].closed:
         _shared.pop(place, None)
     return _shared.get(place) or _shared.setdefault(place, SyncQueue(queue, codec=codec))
+
+
+def _is_in_memory(scheme: str, opened: Callable[[], Queue]) -> bool:
+    if scheme in SCHEMES:
+        return scheme == "memory"
+    from pollwise.queues.memory import MemoryQueue
+
+    return isinstance(opened(), MemoryQueue)  # of a package
 
 
 _shared: dict[tuple[str, CodecChain | None], SyncQueue] = {}

@@ -2,18 +2,20 @@
 
 `SCHEMES` maps each scheme to the function that opens it and knows its options. A store is imported
 when its scheme is first used, so that nobody needs the extras of other stores. If an extra is
-missing, the store's own module says so.
+missing, the store's own module says so. Packages add schemes by entry points (`ADDED`).
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pollwise.errors import ConfigError
+from pollwise.plugins import PluginGroup
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs
@@ -57,10 +59,13 @@ def open_queue(
     `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
     `dead=name`, `timeout=10s` and `linger=20s`.
     `http://host:8420` or `https://…`, a controller, with `token_file=path`, `ca_file=path`
-    and `timeout=30s`.
+    and `timeout=30s`. Installed packages can add schemes; `pollwise doctor` lists them.
     """
     at = parse_url(url, clock=clock, create=create)
-    queue = SCHEMES[at.parts.scheme](at)
+    scheme = at.parts.scheme
+    queue = (SCHEMES.get(scheme) or ADDED.get(scheme))(at)
+    if not isinstance(queue, Queue):
+        raise ConfigError(f"the function that opens {scheme}:// returned {queue!r:.80}, no Queue")
     queue.use_codec(codec)
     return queue
 
@@ -95,7 +100,11 @@ def parse_url(
     create: bool = True,
     what: str = "queue",
 ) -> StoreUrl:
-    """Split and check a URL. schemes: those allowed. what: the noun for errors, such as queue."""
+    """Split and check a URL. what: the noun for errors, such as queue.
+
+    schemes: those allowed; by default those of queues, with those that packages add.
+    """
+    added = ADDED if schemes is None else None
     schemes = SCHEMES if schemes is None else schemes
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(
@@ -109,15 +118,15 @@ def parse_url(
             f"{_shown(url)} is not {_a(what)} URL: its host cannot be read; write special "
             "characters in a user or a password as %XX"
         ) from None
-    if parts.scheme not in schemes:
+    if parts.scheme not in schemes and not (added and added.get(parts.scheme)):
         plain = [each for each in parts.scheme.split("+") if each in schemes]
         if len(plain) == 1 and "+" in parts.scheme:  # as SQLAlchemy and Celery write them
             raise ConfigError(
                 f"{_a(what)} URL names no driver: write {plain[0]}:// instead of {parts.scheme}://"
             )
+        known = ", ".join([*schemes, *(added.names() if added else ())])
         raise ConfigError(
-            f"no {what} has the scheme {parts.scheme!r}; known: {', '.join(schemes)} "
-            f"(for example {examples[0]})"
+            f"no {what} has the scheme {parts.scheme!r}; known: {known} (for example {examples[0]})"
         )
     if parts.fragment:
         raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 if it is part of a name")
@@ -289,6 +298,16 @@ SCHEMES: dict[str, Callable[[StoreUrl], Queue]] = {
     "https": _http,
     "http": _http,
 }
+
+
+def _wrong_opener(name: str, thing: Any) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*", name):
+        return "has a name that is not a URL scheme: lower-case letters, digits and '+', '-', '.'"
+    return "" if callable(thing) else "is not a function that returns a Queue for a StoreUrl"
+
+
+#: Schemes that packages add: functions like those of `SCHEMES`.
+ADDED = PluginGroup("pollwise.queues", "queue scheme", lambda: SCHEMES, _wrong_opener)
 
 #: Options that are whole numbers.
 _WHOLE = ("max_payload_bytes", "connections")

@@ -6,6 +6,8 @@ that the real code runs through an idle day in under a second, the same way each
 
 Two readings: `now()` is the event loop's time, which never goes back and paces the polls;
 `epoch()` is seconds since 1970, for what is stored and compared between processes.
+
+Code without an event loop blocks in `wait` where other code awaits `sleep`.
 """
 
 from __future__ import annotations
@@ -16,14 +18,18 @@ import selectors
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, TypeVar
 
-from pollwise.runtime.hints import Hint
+from pollwise.runtime.hints import BlockingHint, Hint
 
 T = TypeVar("T")
 
 #: 2026-01-01T00:00:00Z, when virtual time begins: a fixed date, so that runs repeat exactly.
 VIRTUAL_EPOCH = 1_767_225_600.0
+#: Calls for the same time are made in the order in which they were asked for.
+_numbers = count()
 #: Real seconds after which a virtual loop that waits for something outside gives up.
 STUCK_AFTER = 60.0
 
@@ -32,8 +38,12 @@ class Clock:
     """The system's clock."""
 
     def now(self) -> float:
-        """Seconds of the running event loop; never decreases."""
-        return asyncio.get_running_loop().time()
+        """Seconds of the running event loop, else of the monotonic clock; never decreases.
+
+        asyncio's loops read the monotonic clock too.
+        """
+        loop = asyncio._get_running_loop()
+        return time.monotonic() if loop is None else loop.time()
 
     def epoch(self) -> float:
         """Seconds since 1970-01-01 UTC."""
@@ -58,6 +68,13 @@ class Clock:
             return False
         return await hint.wait(delay)
 
+    def wait(self, delay: float, hint: BlockingHint | None = None) -> bool:
+        """Block this thread for `delay` seconds; return True as soon as `hint` is given."""
+        if hint is None:
+            time.sleep(delay)
+            return False
+        return hint.block(delay)
+
 
 _NOWHERE: AbstractContextManager[None] = nullcontext()
 
@@ -69,13 +86,45 @@ class VirtualClock(Clock):
     threads (a SQLite queue, a plain handler) and what runs within `outside()` (a call to a server)
     is waited for in real time while virtual time stands still. Other sockets and subprocesses are
     not waited for: time would jump past them.
+
+    Without an event loop, time passes in `wait` only, and at once: `poll_sync` and `until_sync`
+    take this clock too. Use it in one thread.
     """
 
     def __init__(self, epoch: float = VIRTUAL_EPOCH) -> None:
         self._epoch = epoch
+        #: The time that passed in `wait`, and what is to be called in it.
+        self._waited = 0.0
+        self._calls: list[tuple[float, int, Callable[[], object]]] = []
+
+    def now(self) -> float:
+        loop = asyncio._get_running_loop()
+        return self._waited if loop is None else loop.time()
 
     def epoch(self) -> float:
-        return self._epoch + self.now()
+        loop = asyncio._get_running_loop()
+        return self._epoch + self._waited + (0.0 if loop is None else loop.time())
+
+    def wait(self, delay: float, hint: BlockingHint | None = None) -> bool:
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError(
+                "a blocking call waits for virtual time in an event loop, where it would never "
+                "pass; use the async call, or run the blocking one without an event loop"
+            )
+        ends_at = self._waited + delay
+        while True:
+            while self._calls and self._calls[0][0] <= self._waited:
+                heappop(self._calls)[2]()
+            if hint is not None and hint.taken():
+                return True
+            if not self._calls or self._calls[0][0] > ends_at:
+                self._waited = ends_at
+                return False
+            self._waited = self._calls[0][0]
+
+    def call_later(self, delay: float, call: Callable[[], object]) -> None:
+        """Call a function when `delay` seconds have passed in `wait`: it gives hints, or stops."""
+        heappush(self._calls, (self._waited + delay, next(_numbers), call))
 
     def imposed(self) -> float | None:
         return self.epoch()

@@ -11,6 +11,9 @@ every process. Its kind begins with `#`. It is not about new work, so it ends no
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -68,6 +71,42 @@ class Hint:
             self._sleeping.set_result(False)
 
 
+class BlockingHint(Hint):
+    """A hint whose owner blocks its thread in its pauses. Any thread may give it.
+
+    A lock that is held unless a hint was given, and that the giver releases. Unlike an `Event` or a
+    `Condition`, it may also be given by a signal handler that interrupts `block` at any point.
+    """
+
+    def __init__(self, wants: frozenset[str] | None = None) -> None:
+        super().__init__(wants)
+        self._not_given = threading.Lock()
+        self._not_given.acquire()
+
+    def give(self) -> bool:
+        with suppress(RuntimeError):  # it was given before
+            self._not_given.release()
+        return True
+
+    def taken(self) -> bool:
+        """True if a hint was given since it was last taken; takes it."""
+        return self._not_given.acquire(blocking=False)
+
+    def forget(self) -> None:
+        self.taken()
+
+    def block(self, delay: float) -> bool:
+        """Block for `delay` seconds; return True as soon as a hint is given."""
+        ends_at = time.monotonic() + delay
+        while (left := ends_at - time.monotonic()) > 0:
+            if self._not_given.acquire(timeout=min(left, BLOCK_MAX)):
+                return True
+        return self.taken()
+
+
+#: How long a thread blocks at once, in seconds. On Windows, Ctrl-C ends no wait for a lock, so it
+#: is noticed when this time is over. Elsewhere this only keeps the time below the maximum.
+BLOCK_MAX = 0.5 if sys.platform == "win32" else 86_400.0
 #: How many kinds that hints named are remembered.
 HEARD_MAX = 1000
 #: The broadcast that somebody asked to cancel a job that runs.
@@ -173,10 +212,18 @@ class Hints:
         if not self._members:
             return
         delivery = self._delivery(count, kinds)
-        delivery.give_to(self._asleep, self.awake)
+        asleep = list(self._asleep)
+        delivery.give_to(asleep, self.awake)
         if delivery:
-            awake = [hint for hint in self._members if hint not in self._asleep]
+            # In another thread, one of them may have begun a pause meanwhile: it is not in `asleep`
+            # and must not be left out.
+            passed_over = self._asleep.keys() & asleep
+            awake = [hint for hint in self._joined() if hint not in passed_over]
             delivery.give_to(sorted(awake, key=lambda hint: not hint.polling))
+
+    def _joined(self) -> list[Hint]:
+        """The members, also if other threads join and leave meanwhile."""
+        return [hint for ref in self._members.keyrefs() if (hint := ref()) is not None]
 
     def opened(self) -> None:
         """The store answered: the channel between processes may be set up now."""
@@ -284,7 +331,7 @@ class Hints:
 
     def _groups(self, kinds: Iterable[str] | None) -> list[frozenset[str] | None]:
         """The distinct sets of kinds that members want and that include any of `kinds`."""
-        groups = list(dict.fromkeys(hint.wants for hint in self._members))
+        groups = list(dict.fromkeys(hint.wants for hint in self._joined()))
         if kinds is None or len(groups) == 1:
             return groups
         named = set(kinds)

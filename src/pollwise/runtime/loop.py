@@ -3,276 +3,141 @@
 It is an iterator, so its consumer sets the limit: no poll begins before the last batch was taken.
 Between a poll's return and the batch's delivery nothing is awaited, so a cancelled loop never loses
 a batch.
+
+What it decides is in `polling.decisions`, which the loop for code without an event loop
+(`polling.sync`) uses too.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-from pollwise.core.jitter import jittered
-from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.retry import Retry
+from pollwise.core.retry import RETRY_AFTER_MAX, Retry
 from pollwise.core.strategies.base import Strategy
+from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, PaceChanged, PollFailed, PollFinished, PollRecovered
+from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.limits.budget import SharedBudget
+from pollwise.runtime.polling.decisions import LONG_INTERVAL as LONG_INTERVAL
+from pollwise.runtime.polling.decisions import PACE_POLLS as PACE_POLLS
+from pollwise.runtime.polling.decisions import POLL_RETRY as POLL_RETRY
+from pollwise.runtime.polling.decisions import Batch as Batch
+from pollwise.runtime.polling.decisions import Counts as Counts
+from pollwise.runtime.polling.decisions import (
+    LoopDecisions,
+    batch_of,
+    check_budget,
+    check_capacity,
+    checked_strategy,
+    name_of,
+    takes_hold,
+)
+from pollwise.runtime.polling.decisions import LoopOptions as LoopOptions
 
 T = TypeVar("T")
-
-#: How a failed poll is retried: after 1 s to 60 s, without end; the pacer has no say in it.
-POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch(Generic[T]):
-    """What a source returns: the items found, out of a capacity, and how long each had waited."""
-
-    items: Sequence[T]
-    capacity: int | None = None
-    waits: tuple[float, ...] = ()
-
-
-@dataclass(slots=True)
-class Counts:
-    """What a loop did so far."""
-
-    polls: int = 0
-    empty: int = 0
-    failed: int = 0
-    found: int = 0
-    hinted: int = 0
-
-
-#: The longest pause while hints are proven to arrive, in seconds.
-LONG_INTERVAL = 60.0
 
 #: One poll of a source. The argument is the hold: how many seconds the poll may block.
 Source = Callable[[float], Awaitable[Batch[T]]]
 
 
-@dataclass(slots=True)
-class LoopOptions:
-    """How a loop runs; every field has a default that a library user rarely changes.
-
-    hints: where hints come from that end a pause early.
-    long_interval: how long a pause may be after an empty poll, in seconds, while it is proven that
-        hints arrive; else, and for a strategy whose min_interval is its max_interval, the strategy
-        decides.
-    wants: the kinds of items that the source polls for; hints about others do not wake it.
-    retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
-    drain: poll again at once after a full batch; None leaves it to the strategy: all do except
-        `Fixed`.
-    empty: deliver empty batches too, for a consumer that has something to do after every poll.
-    spread: put the first poll at a random point of the first interval, so that processes started
-        together do not poll together.
-    """
-
-    clock: Clock = field(default_factory=Clock)
-    random: random.Random = field(default_factory=random.Random)
-    events: Events = field(default_factory=Events)
-    hints: Hints | None = None
-    long_interval: float = LONG_INTERVAL
-    wants: frozenset[str] | None = None
-    retry: Retry = POLL_RETRY
-    drain: bool | None = None
-    empty: bool = False
-    spread: bool = True
-
-
-class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
+class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
     """Iterate over the batches of a source, at the pace of a strategy."""
 
     def __init__(
         self, source: Source[T], strategy: Strategy, name: str, options: LoopOptions | None = None
     ) -> None:
-        self.name = name
-        self.strategy = strategy
-        self.counts = Counts()
+        super().__init__(strategy, name, options, Hint)
         self._source = source
-        self._options = options or LoopOptions()
-        drain = self._options.drain
-        self._drains = strategy.drains if drain is None else drain
-        self._pacer = strategy.pacer()
-        self._pause = self._pacer.first()
-        self._hint = Hint(self._options.wants)
-        #: The length of the present pause, in seconds, before jitter.
-        self.interval = self._pause.delay
-        self._next_at: float | None = None
-        self._poll_by: float | None = None
-        self._failures = 0
-        self._stopped = False
-        if self._options.hints is not None:
-            self._options.hints.join(self._hint)
-            self._options.hints.report_to(name, self._options.events)
 
     def __aiter__(self) -> PollLoop[T]:
         return self
 
     async def __anext__(self) -> Sequence[T]:
         while True:
-            hinted = await self._rest()
+            hinted = await self._turn()
             if self._stopped:
                 raise StopAsyncIteration
             items = await self._poll(hinted)
             if items is not None and (len(items) or self._options.empty):
                 return items
 
-    def stop(self) -> None:
-        """End the iteration: at once when it pauses, else before its next poll."""
-        self._stopped = True
-        self._hint.give()
-        if self._options.hints is not None:
-            self._options.hints.leave(self._hint)
+    async def poll_once(self) -> Sequence[T] | None:
+        """Pause, poll, and return what the poll found; None if it failed, or the loop is stopped.
 
-    def hint(self) -> None:
-        """End the current pause, or skip the next one; a failed poll still backs off."""
-        self._hint.give()
-
-    def poll_by(self, when: float) -> None:
-        """For a source to call in its poll: poll again by `when`, even if the pacer says later."""
-        self._poll_by = when if self._poll_by is None else min(when, self._poll_by)
+        For a consumer that has something to do after each poll, failed ones included.
+        """
+        hinted = await self._turn()
+        return None if self._stopped else await self._poll(hinted)
 
     async def aclose(self) -> None:
         """End the iteration; there is nothing to wait for."""
         self.stop()
 
-    def state(self) -> dict[str, Plain]:
-        """The pacer's running state and the loop's counts, as plain values."""
-        counts = self.counts
-        return {
-            **self._pacer.state(),
-            "polls": counts.polls,
-            "polls_empty": counts.empty,
-            "polls_failed": counts.failed,
-            "found": counts.found,
-            "hinted": counts.hinted,
-        }
+    async def _turn(self) -> bool:
+        """Sleep until the poll may begin; return True if a hint ended the pause."""
+        hinted = await self._rest()
+        if self._options.budget is not None:
+            await self._wait_for_turn(self._options.budget)
+        return hinted
 
     async def _rest(self) -> bool:
         """Sleep until the next poll is due; return True if a hint ended the sleep."""
         if self._stopped:
             return False
-        now = self._options.clock.now()
-        if self._next_at is None:
-            share = self._options.random.random() if self._options.spread else 0.0
-            self._next_at = now + self._pause.delay * share
-        left = max(self._next_at - now, 0.0)
-        if self._failures:
-            return await self._rest_after_failure(left)
-        if self._poll_by is not None:
-            left = min(left, max(self._poll_by - now, 0.0))
-        hints = self._options.hints
+        clock, hints = self._options.clock, self._options.hints
+        left = self._left()
+        if (until := self._deaf_until()) > -math.inf:
+            hinted = await self._rest_until(until)
+            if hinted or self._failures:
+                return hinted and not self._failures
+            left = self._left()
         if hints is None or left == 0.0:
-            return await self._options.clock.sleep(left, self._hint if left else None)
+            return await clock.sleep(left, self._hint if left else None)
         hints.asleep(self._hint)
         try:
-            return await self._options.clock.sleep(left, self._hint)
+            return await clock.sleep(left, self._hint)
         finally:
             hints.awake(self._hint)
 
-    async def _rest_after_failure(self, left: float) -> bool:
-        """Sleep out the retry's delay: a hint does not repair a source that fails."""
-        until = self._options.clock.now() + left
-        while left > 0 and not self._stopped:
-            await self._options.clock.sleep(left, self._hint)
-            left = until - self._options.clock.now()
-        return False
+    async def _rest_until(self, when: float) -> bool:
+        """Sleep until then, also if a hint comes; return True if one came."""
+        clock, hinted = self._options.clock, False
+        while not self._stopped and (left := when - clock.now()) > 0:
+            hinted = await clock.sleep(left, self._hint) or hinted
+        return hinted
+
+    async def _wait_for_turn(self, budget: SharedBudget) -> None:
+        """Sleep until the budget allows a poll, which it then counts."""
+        clock = self._options.clock
+        try:
+            while not self._stopped:
+                now = clock.now()
+                at = budget.ask(self, now)
+                if at <= now:
+                    return
+                await clock.sleep(at - now, self._hint)
+        finally:
+            budget.leave(self)
 
     async def _poll(self, hinted: bool) -> Sequence[T] | None:
         """What a poll found; None if it failed."""
-        clock = self._options.clock
-        self._hint.forget()
-        self._hint.polling = True
-        self._poll_by = None
-        began = clock.now()
+        began = self._begin_poll()
         try:
             batch = await self._source(self._pause.hold)
+            wait = batch.wait
         except Exception as error:
-            self._note_failure(error, clock.now())
+            self._note_failure(error, began)
             return None
         finally:
             self._hint.polling = False
-        self._note_success(batch, began, clock.now(), hinted)
+        self._note_success(batch, wait, began, hinted)
         return batch.items
-
-    def _note_failure(self, error: Exception, now: float) -> None:
-        retry = self._options.retry
-        self._failures += 1
-        self.counts.polls += 1
-        self.counts.failed += 1
-        if retry.classify(error) == "permanent" or retry.exhausted(self._failures):
-            self.stop()
-            raise error
-        self._pause = self._pacer.after(Outcome(now, 0, None, failed=True))
-        delay = retry.delay(self._failures, self._options.random.random())
-        self._next_at = now + delay
-        self._options.events.emit(
-            PollFailed(self.name, f"{type(error).__name__}: {error}", self._failures, delay)
-        )
-
-    def _note_success(self, batch: Batch[T], began: float, now: float, hinted: bool) -> None:
-        options, counts = self._options, self.counts
-        if self._failures:
-            options.events.emit(PollRecovered(self.name, self._failures))
-            self._failures = 0
-        found = len(batch.items)
-        counts.polls += 1
-        counts.found += found
-        counts.empty += not found
-        counts.hinted += hinted
-        outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
-        self._pause = pause = self._pacer.after(outcome)
-        interval = self._interval_of(pause, outcome, began)
-        self.interval = interval
-        delay = self._delay_of(interval, outcome)
-        self._next_at = now + delay
-        if options.events.wants(PollFinished):
-            options.events.emit(
-                PollFinished(
-                    source=self.name,
-                    found=found,
-                    capacity=batch.capacity,
-                    took=now - began,
-                    interval=interval,
-                    delay=delay,
-                    hold=pause.hold,
-                    hinted=hinted,
-                    average=pause.average,
-                    forecast=pause.forecast,
-                )
-            )
-        for change in pause.changes:
-            options.events.emit(PaceChanged(self.name, change.what, change.before, change.after))
-
-    def _interval_of(self, pause: Pause, outcome: Outcome, began: float) -> float:
-        """The pacer's delay, or the long interval after an empty poll while hints are proven.
-
-        Only a poll that began after the proof counts: then no hint about what it missed was lost.
-        """
-        hints, strategy = self._options.hints, self.strategy
-        if (
-            hints is None
-            or outcome.found
-            or pause.hold
-            or strategy.min_interval == strategy.max_interval
-        ):
-            return pause.delay
-        proven_at = hints.proven_at
-        if proven_at is None or proven_at > began:
-            return pause.delay
-        return max(self._options.long_interval, pause.delay)
-
-    def _delay_of(self, interval: float, outcome: Outcome) -> float:
-        if outcome.full and self._drains:
-            return 0.0
-        strategy = self.strategy
-        u = self._options.random.random()
-        return jittered(interval, strategy.min_interval, max(strategy.max_interval, interval), u)
 
 
 def poll(
@@ -283,11 +148,14 @@ def poll(
     name: str | None = None,
     hints: Hints | None = None,
     retry: Retry = POLL_RETRY,
+    max_retry_after: Duration = RETRY_AFTER_MAX,
+    budget: SharedBudget | None = None,
     drain: bool | None = None,
     spread: bool = True,
     clock: Clock | None = None,
     events: Events | None = None,
     seed: int | None = None,
+    state: Mapping[str, Any] | None = None,
 ) -> PollLoop[Any]:
     """Poll anything at the right pace: `async for batch in pollwise.poll(fetch, strategy)`.
 
@@ -299,76 +167,46 @@ def poll(
         which polls at its interval exactly.
     hints: a `Hints` whose `send()` ends the pause early.
     retry: how a fetch that raised is retried; a permanent error is raised to you.
+    max_retry_after: how long the server may silence this poller, with `Batch(not_before=…)` or an
+        error that has an attribute `retry_after`; one hour by default.
+    budget: a `SharedBudget` that is asked before each poll.
     spread: begin at a random point of the first interval, not at once.
     seed: makes the jitter repeatable.
+    state: what `dump()` of an earlier loop returned, so that this one goes on at its pace. If it
+        does not fit, or is older than seven days, it is not used; the event `PaceRestored` says
+        why.
 
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
-    elsewhere with `.stop()`.
+    elsewhere with `.stop()`. Without an event loop, use `poll_sync`.
     """
-    if not callable(fetch):
-        raise ConfigError(f"fetch = {fetch!r} is not callable; give an async function")
-    if not isinstance(strategy, Strategy):
-        raise ConfigError(
-            f"strategy = {strategy!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
-        )
-    if capacity is not None and (
-        isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1
-    ):
-        raise ConfigError(
-            f"capacity = {capacity!r} must be a whole number, 1 or more: the most items a fetch "
-            "can return; None if there is no limit"
-        )
-    if not isinstance(retry, Retry):
-        raise ConfigError(f"retry = {retry!r} is not a Retry; give e.g. Retry.exponential('1s')")
-    strategy = strategy.for_source(_takes_hold(fetch))
-    if strategy.longest_hold and not _takes_hold(fetch):
-        raise ConfigError(
-            f"{strategy!r} holds its polls, but fetch has no argument named `hold`; "
-            "add one and pass it on to the server, or use a strategy without a hold"
-        )
+    strategy = checked_strategy(fetch, strategy, retry)
+    check_capacity(capacity)
+    check_budget(budget)
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
         events=events or Events(),
         hints=hints,
         retry=retry,
+        max_retry_after=seconds(max_retry_after, "max_retry_after"),
+        budget=budget,
         drain=drain,
         spread=spread,
+        state=state,
     )
-    label = name or str(getattr(fetch, "__name__", type(fetch).__name__))
-    return PollLoop(_source_from(fetch, capacity), strategy, label, options)
-
-
-def _takes_hold(fetch: Callable[..., Any]) -> bool:
-    try:
-        own = inspect.signature(fetch, follow_wrapped=False).parameters
-        passes_on = any(each.kind is each.VAR_KEYWORD for each in own.values())
-        # A decorator that takes only some arguments hides those of the function that it wraps.
-        return "hold" in (inspect.signature(fetch).parameters if passes_on else own)
-    except ValueError:  # some builtins have no signature
-        return False
+    return PollLoop(_source_from(fetch, capacity), strategy, name or name_of(fetch), options)
 
 
 def _source_from(fetch: Callable[..., Any], capacity: int | None) -> Source[Any]:
-    takes_hold = _takes_hold(fetch)
+    can_hold = takes_hold(fetch)
 
     async def source(hold: float) -> Batch[Any]:
-        polling = fetch(hold=hold) if takes_hold else fetch()
+        polling = fetch(hold=hold) if can_hold else fetch()
         if not inspect.isawaitable(polling):
             raise ConfigError(
                 f"fetch returned {type(polling).__name__}, which cannot be awaited; "
-                "make it an async function: `async def fetch(): ...`"
+                "make it an async function (`async def fetch(): ...`), or use pollwise.poll_sync"
             )
-        found = await polling
-        batch = (
-            found if isinstance(found, Batch) else Batch(() if found is None else found, capacity)
-        )
-        items = batch.items
-        if isinstance(items, (str, bytes, Mapping)) or not hasattr(items, "__len__"):
-            raise ConfigError(
-                f"fetch returned {type(items).__name__}, not a list of items; return a list "
-                "(empty or None when there is nothing), or a pollwise.Batch of one"
-            )
-        return batch
+        return batch_of(await polling, capacity)
 
     return source

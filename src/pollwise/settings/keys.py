@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from pollwise.core.strategies.base import Strategy
 from pollwise.settings import groups
 from pollwise.settings.models import default_strategy, fields, is_polling, reader_of
-from pollwise.settings.strategies import NAMES, STRATEGIES, parameters
+from pollwise.settings.strategies import ADDED, NAMES, STRATEGIES, parameters
 from pollwise.settings.values import ValueReader, is_duration
 
 PREFIX = "POLLWISE_"
@@ -82,16 +83,29 @@ def tables() -> tuple[str, ...]:
 @cache
 def spellings() -> Mapping[str, Spelling]:
     """Every way to write a key, and what it means."""
-    known: dict[str, Spelling] = {}
-    for key, reader in _readers():
-        known[key] = Spelling(key)
-        if is_duration(reader):
-            known[key + MILLISECONDS] = Spelling(key, milliseconds=True)
+    known = _spelled(_readers())
     for table in polling_tables():
         for place in (table, table.rpartition(".")[0]):
             old, new = f"{place}.{OLD_KEY}", f"{table}.interval"
             known[old] = Spelling(new, deprecated=True)
             known[old + MILLISECONDS] = Spelling(new, milliseconds=True, deprecated=True)
+    return known
+
+
+def added_spellings() -> Mapping[str, Spelling]:
+    """The same for the parameters of strategies that packages add; those of Pollwise come first."""
+    added = _spelled(
+        pair for table in polling_tables() for pair in _parameters(table, ADDED.loaded())
+    )
+    return {written: it for written, it in added.items() if written not in spellings()}
+
+
+def _spelled(readers: Iterable[tuple[str, ValueReader]]) -> dict[str, Spelling]:
+    known: dict[str, Spelling] = {}
+    for key, reader in readers:
+        known[key] = Spelling(key)
+        if is_duration(reader):
+            known[key + MILLISECONDS] = Spelling(key, milliseconds=True)
     return known
 
 
@@ -101,6 +115,8 @@ def spelling_of(written: str) -> Spelling | None:
     if known is None:
         group = groups.parsed_key(written)
         known = None if group is None else Spelling(*group)
+    if known is None and written.rpartition(".")[0] in polling_tables():
+        known = added_spellings().get(written)
     return known
 
 
@@ -108,6 +124,11 @@ def spelling_of(written: str) -> Spelling | None:
 def variables() -> Mapping[str, str]:
     """Every environment variable, and the spelling that it sets."""
     return {name: written for written in spellings() for name in variables_of(written)}
+
+
+def added_variable(name: str) -> str | None:
+    """The spelling that a variable sets, if it is a parameter of a strategy of a package."""
+    return next((each for each in added_spellings() if name in variables_of(each)), None)
 
 
 def variables_of(written: str) -> list[str]:
@@ -167,9 +188,15 @@ def _readers() -> Iterable[tuple[str, ValueReader]]:
             yield key, reader_of(field)
             continue
         yield f"{key}.strategy", NAMES
-        for strategy in STRATEGIES.values():
-            for each in parameters(strategy):
-                yield f"{key}.{each.key}", each.reader
+        yield from _parameters(key, STRATEGIES)
+
+
+def _parameters(
+    table: str, strategies: Mapping[str, type[Strategy]]
+) -> Iterable[tuple[str, ValueReader]]:
+    for strategy in strategies.values():
+        for each in parameters(strategy):
+            yield f"{table}.{each.key}", each.reader
 
 
 def _nearest_key(written: str) -> str | None:
@@ -180,6 +207,7 @@ def _nearest_key(written: str) -> str | None:
     """
     table, _, last = written.rpartition(".")
     current = [each for each in spellings() if not _is_old(each)]
+    current += added_spellings()
     section = table.partition(".")[0]
     for each in current:
         if each.startswith(f"{section}.") and each.endswith(f".{last}"):
@@ -212,7 +240,9 @@ def _is_old(written: str) -> bool:
 
 
 def _keys_in(table: str) -> str:
-    inside = (key for key, _ in _readers() if key.rpartition(".")[0] == table)
+    every = [key for key, _ in _readers()]
+    every += [each.key for each in added_spellings().values()]
+    inside = (key for key in every if key.rpartition(".")[0] == table)
     return ", ".join(dict.fromkeys(key.rpartition(".")[2] for key in inside))
 
 

@@ -19,6 +19,7 @@ from pollwise.settings.keys import (
     FILE_VARIABLE,
     MILLISECONDS,
     PREFIX,
+    added_variable,
     advice_for_key,
     advice_for_table,
     advice_for_variable,
@@ -116,7 +117,7 @@ class LayerReader:
             if _of_kubernetes(name, value):
                 continue
             origin = f"environment variable {name}"
-            written = variables().get(name) or parsed_variable(name, groups)
+            written = variables().get(name) or parsed_variable(name, groups) or added_variable(name)
             if written is None:
                 advice = advice_for_variable(name)
                 self.problems.append(f"{origin} = {shown(value, name)} is not a setting; {advice}")

@@ -20,11 +20,10 @@ from pollwise.errors import ConfigError
 from pollwise.settings.layers import GivenValue, Layer
 from pollwise.settings.models import DEFAULT, SettingRow, default_strategy, plain_keys
 from pollwise.settings.strategies import (
-    NAMES,
-    STRATEGIES,
     parameter_names,
     parameters,
     strategies_with,
+    strategy_class,
 )
 from pollwise.settings.values import shown
 
@@ -53,10 +52,14 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
     deciding = max((depth for depth, layer in enumerate(layers) if key in layer), default=-1)
     chosen = layers[deciding][key] if deciding >= 0 else None
     try:
-        name = NAMES.read(chosen.value if chosen else default_strategy(table))
+        strategy = strategy_class(chosen.value if chosen else default_strategy(table))
+    except ConfigError as error:  # of a package
+        result.problems.append(f"{chosen}: {error}")
+        return result
     except ValueError as error:
         result.problems.append(f"{chosen} {error}")
         return result
+    name = strategy.name
     if chosen:
         result.used[key] = chosen
     if chosen and table == OUTBOX and name == Adaptive.name:
@@ -66,7 +69,7 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
             inside, _, last = given.key.rpartition(".")
             if inside != table or given.key == key or given.key in plain_keys():
                 continue
-            if last in parameter_names(STRATEGIES[name]):
+            if last in parameter_names(strategy):
                 result.used[given.key] = given
             elif depth <= deciding:
                 result.unused.append(_unused(given))
@@ -75,13 +78,13 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
             else:
                 result.problems.append(_misplaced(given, name, chosen))
     if not result.problems:
-        result.strategy = _built(STRATEGIES[name], table, result)
+        result.strategy = _built(strategy, table, result)
     return result
 
 
 def _unused(given: GivenValue) -> SettingRow:
     last = given.key.rpartition(".")[2]
-    owner = STRATEGIES[strategies_with(last)[0]]
+    owner = next(iter(strategies_with(last).values()))
     reader = next(each.reader for each in parameters(owner) if each.key == last)
     try:
         text = reader.text(reader.read(given.value))
@@ -91,7 +94,7 @@ def _unused(given: GivenValue) -> SettingRow:
 
 
 def _misplaced(given: GivenValue, name: str, chosen: GivenValue | None) -> str:
-    owners = strategies_with(given.key.rpartition(".")[2])
+    owners = list(strategies_with(given.key.rpartition(".")[2]))
     listed = " and ".join([", ".join(owners[:-1]), owners[-1]] if owners[1:] else owners)
     by = chosen.origin if chosen else DEFAULT
     return (
@@ -114,7 +117,7 @@ def _built(strategy: type[Strategy], table: str, result: Polling) -> Strategy | 
         return None
     try:
         return strategy(**arguments)
-    except ConfigError as error:
+    except (ValueError, TypeError) as error:  # that of a package may lack a required argument
         said = _in_settings_words(str(error), strategy, table, arguments, result.used)
         result.problems.append(said)
         return None

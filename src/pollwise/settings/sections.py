@@ -20,6 +20,7 @@ from pollwise.settings.values import (
     IntegerReader,
     ListReader,
     OptionalReader,
+    PublishReader,
     TextReader,
     UrlReader,
 )
@@ -76,6 +77,7 @@ FleetUrls = Annotated[
 OutboxUrls = Annotated[
     tuple[str, ...], ListReader(UrlReader("outbox", "sqlite:///shop.db"), commas=False), HIDDEN
 ]
+Publish = Annotated[tuple[str, ...], ListReader(PublishReader(), commas=False), HIDDEN]
 
 # Fields of several sections. In a base class, they would come before all other fields.
 ClaimLease = Annotated[
@@ -196,6 +198,7 @@ class OutboxSettings(Section):
     """`[outbox]`: how a relay runs; durations are in seconds here."""
 
     database: OutboxUrl = setting(None, "The database that holds the outbox.")
+    publish: Publish = setting((), "Which kinds of records are published, and where to.")
     batch: Annotated[int, IntegerReader(1, MAX_KEYS)] = setting(
         100, "How many keys a poll claims at most; strategies call that a full batch."
     )

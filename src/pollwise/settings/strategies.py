@@ -1,12 +1,14 @@
 """The strategies that settings can name, and their parameters as keys.
 
-Names, types, defaults and descriptions come from the classes: to add a strategy, add its class to
-`STRATEGIES`.
+Names, types, defaults and descriptions come from the classes. `STRATEGIES` has the classes of
+Pollwise, and `ADDED` those of other packages, which are read only when a name or a key is used that
+no class of Pollwise has.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +24,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError
+from pollwise.plugins import PluginGroup
 from pollwise.settings.values import (
     BooleanReader,
     ChoiceReader,
@@ -83,25 +86,42 @@ def _settings_of(strategy: type[Strategy]) -> dict[str, inspect.Parameter]:
     return {key: each for key, each in takes.items() if key not in strategy.not_settings}
 
 
+def strategy_class(name: object) -> type[Strategy]:
+    """The strategy with this name, of Pollwise or of a package; ValueError says what is wrong."""
+    word = name.strip().lower() if isinstance(name, str) else ""
+    found: type[Strategy] | None = STRATEGIES.get(word) or (ADDED.get(word) if word else None)
+    if found is None:
+        found = STRATEGIES[ChoiceReader((*STRATEGIES, *ADDED.names())).read(name)]
+    return found
+
+
 def strategy_named(name: str) -> Strategy:
     """The strategy with this name, with its defaults."""
     try:
-        found = NAMES.read(name)
+        found = strategy_class(name)
+    except ConfigError:  # of a package
+        raise
     except ValueError as error:
         raise ConfigError(f"strategy = {shown(name)} {error}") from None
-    return STRATEGIES[found]()
+    return found()
 
 
-def strategies_with(key: str) -> list[str]:
-    """The names of the strategies that have this parameter."""
-    return [name for name, strategy in STRATEGIES.items() if key in parameter_names(strategy)]
+def strategies_with(key: str) -> dict[str, type[Strategy]]:
+    """The strategies that have this parameter; of packages, if none of Pollwise has it."""
+
+    def having(every: Mapping[str, type[Strategy]]) -> dict[str, type[Strategy]]:
+        return {name: each for name, each in every.items() if key in parameter_names(each)}
+
+    return having(STRATEGIES) or having(ADDED.loaded())
 
 
 def polling_table(strategy: Strategy, table: str = "worker.polling") -> str:
     """The TOML table from which `load` builds this strategy."""
-    if STRATEGIES.get(strategy.name) is not type(strategy):
+    known = STRATEGIES.get(strategy.name) or ADDED.get(strategy.name)
+    if known is not type(strategy):
+        names = ", ".join((*STRATEGIES, *ADDED.names()))
         raise ConfigError(
-            f"{strategy!r} cannot be written as settings, which have {', '.join(STRATEGIES)}; "
+            f"{strategy!r} cannot be written as settings, which have {names}; "
             "pass it to the worker in code: WorkerRunOptions(polling=…)"
         )
     lines = [f"[{table}]", f"strategy = {quoted(strategy.name)}"]
@@ -141,3 +161,25 @@ def _meanings(strategy: type[Strategy]) -> dict[str, str]:
         if about:
             meanings[about] = f"{meanings[about]} {line.strip()}".strip()
     return meanings
+
+
+def _wrong_class(name: str, thing: Any) -> str:
+    if not (isinstance(thing, type) and issubclass(thing, Strategy)):
+        return "is not a subclass of pollwise.strategies.Strategy"
+    if inspect.isabstract(thing):
+        return f"lacks {', '.join(sorted(thing.__abstractmethods__))}"
+    if getattr(thing, "name", None) != name or not re.fullmatch("[a-z][a-z0-9_]*", name):
+        said = getattr(thing, "name", None)
+        return (
+            f"has name = {said!r}, and its entry point {name!r}; both must be the same word of "
+            "lower-case letters, digits and '_'"
+        )
+    try:
+        keys = [each.key for each in parameters(thing) if each.default_text]
+    except Exception as error:  # annotations and defaults may be anything
+        return f"has parameters that settings cannot read: {type(error).__name__}: {error}"
+    return "has a parameter that is called strategy" if "strategy" in keys else ""
+
+
+#: Strategies that packages add.
+ADDED = PluginGroup("pollwise.strategies", "strategy", lambda: STRATEGIES, _wrong_class)

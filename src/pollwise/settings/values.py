@@ -212,6 +212,31 @@ class UrlReader(TextReader):
 
 
 @dataclass(frozen=True)
+class PublishReader(TextReader):
+    """Where records are published: `order.*=redis://cache/0?stream=orders`.
+
+    Patterns of kinds are separated by commas. Only its form is checked.
+    """
+
+    @property
+    def kind(self) -> str:
+        return "PATTERN=URL"
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str) or not re.match(r"[^=\s]+=[A-Za-z][A-Za-z0-9+.-]*://", value):
+            raise ValueError(
+                "is not PATTERN=URL; write like 'order.*=redis://cache/0?stream=orders'"
+            )
+        return value
+
+    def text(self, value: str) -> str:
+        patterns, _, url = value.partition("=")
+        # The path of a webhook may be a secret too.
+        shown = re.sub(r"(?<=[^/:])/.*", "", url) if url.startswith("http") else url
+        return f"{patterns}={without_secrets(shown)}"
+
+
+@dataclass(frozen=True)
 class OptionalReader(ValueReader):
     """A value of another reader, or None, written "none" because TOML has no null."""
 

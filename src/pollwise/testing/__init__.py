@@ -8,7 +8,8 @@
         clock.run(my_program(queue))  # an idle hour takes no time
 
 Every pytest run can use the fixtures of `plugin`. `pollwise.testing.conformance` tests an
-implementation of a queue. All of it is imported at first use.
+implementation of a queue, and `pollwise.testing.contracts` those of strategies, probes and
+publishers. All of it is imported at first use.
 """
 
 from __future__ import annotations

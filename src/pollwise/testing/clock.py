@@ -22,7 +22,8 @@ class SteppedClock(VirtualClock):
 
     def epoch(self) -> float:
         loop = asyncio._get_running_loop()
-        return self._epoch + (loop.time() if isinstance(loop, VirtualLoop) else 0.0)
+        ran = loop.time() if isinstance(loop, VirtualLoop) else 0.0
+        return self._epoch + self._waited + ran
 
     async def advance(self, duration: Duration) -> None:
         """Let time pass. In `run`, what is due in it runs."""
@@ -34,7 +35,7 @@ class SteppedClock(VirtualClock):
 
     def skip(self, duration: Duration) -> None:
         """Let time pass at once, in a test without an event loop."""
-        self._epoch += seconds(duration, "duration")
+        self._waited += seconds(duration, "duration")
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run `main` to its end on a virtual event loop and return its result."""

@@ -35,6 +35,7 @@ from pollwise.runtime.events import ChoreFailed, ConcurrencyChanged, Events
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.rollups.kept_pace import KeptPace
 from pollwise.runtime.rollups.tally import Tally
 from pollwise.version import __version__
 
@@ -89,12 +90,18 @@ class Presence:
         self._keeps_history = self._able and queue.capabilities.history
         if self._keeps_history:
             executor.pruning.fold = queue.fold_history
+        self._pace = KeptPace(queue, executor.polls, clock, events, kinds)
         executor.chores.add(PRESENCE, PRESENCE_EVERY, self._chore)
         self._listening = (
             self._hints.listen(self._heard, (order_broadcast(name),))
             if self._able and options.hints
             else None
         )
+
+    async def begin(self) -> None:
+        """Before the first poll: go on at the pace that workers of this queue learned."""
+        if self._keeps_history:
+            await self._pace.read()
 
     async def after_poll(self, found: bool) -> None:
         """Write the record, if it is time; `found`: the poll found something."""
@@ -115,7 +122,7 @@ class Presence:
         if written is not None:
             with suppress(Exception):
                 async with asyncio.timeout(LEAVE_WITHIN):
-                    await self._with_history(partial(self._queue.forget_worker, written))
+                    await self._with_history(partial(self._queue.forget_worker, written), last=True)
 
     def _heard(self, _: str) -> None:
         """An operator has an order for this worker."""
@@ -146,12 +153,14 @@ class Presence:
         else:
             self._follow(order)
 
-    async def _with_history(self, write: Callable[..., Awaitable[T]]) -> T:
+    async def _with_history(self, write: Callable[..., Awaitable[T]], *, last: bool = False) -> T:
         """Write a record with what happened since the last one; what fails is written again.
+
+        last: the worker stops.
 
         If the store has no table for it, or does not allow it, the record is written alone.
         """
-        rows = self.tally.rows() if self._keeps_history else ()
+        rows = [*self.tally.rows(), *self._pace.rows(last=last)] if self._keeps_history else []
         try:
             answer = await (write(history=rows) if rows else write())
         except StoreUnavailable:

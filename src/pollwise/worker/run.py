@@ -175,6 +175,8 @@ class WorkerRun:
         )
         try:
             async with self._executor as executor:
+                if self._once is None:
+                    await self._presence.begin()
                 if options.export_queue and self._events.wants(QueueMeasured):
                     executor.chores.wake(MEASURE)
                     executor.chores.hasten(MEASURE, 0.0)

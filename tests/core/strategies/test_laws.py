@@ -15,13 +15,19 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from pollwise.core.jitter import jittered
-from pollwise.core.outcome import Outcome, Pause
+from pollwise.core.outcome import Outcome
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Pacer, Strategy
 from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.ewma import NEGLIGIBLE, Ewma, decayed
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
+from pollwise.testing.contracts.strategy import (
+    LAWS,
+    failed_polls_change_nothing,
+    failed_polls_hurry,
+    walk,
+)
 from tests.core.strategies.histories import capacities, gaps, histories
 from tests.core.strategies.pacing import saw, turns
 
@@ -69,16 +75,7 @@ calm = fixed | adaptive | batch_fill | ewma
 recipes = calm | freshness
 
 
-def walk(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, Any, Any]]:
-    """Each pause with its changes and the state behind it."""
-    steps: list[tuple[Pause, Any, Any]] = [(pacer.first(), (), pacer.state())]
-    for outcome in history:
-        pause = pacer.after(outcome)
-        steps.append((pause, pause.changes, pacer.state()))
-    return steps
-
-
-# What a pacer answers.
+# What a pacer answers: the laws that users try their own strategies on.
 
 
 @given(recipes, histories())
@@ -86,46 +83,19 @@ def walk(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, Any, Any]]:
 @example(BatchFill(), [saw(10**400, 1), saw(10**400, None), saw(5, 0), saw(0, 0)])
 @example(Adaptive(5e-324, 1e308, backoff_multiplier=1e308), [saw(0)] * 4)
 @example(Ewma(half_life=5e-324), [saw(1), saw(0), saw(0, at=5e-324), saw(0, at=1e308)])
-def test_pauses_keep_within_the_bounds(strategy: Strategy, history: list[Outcome]) -> None:
-    for pause, _, _ in walk(strategy.pacer(), history):
-        assert strategy.min_interval <= pause.delay <= strategy.max_interval
-        assert 0 <= pause.hold <= strategy.longest_hold
-
-
-@given(recipes, histories())
-def test_pacers_are_deterministic(strategy: Strategy, history: list[Outcome]) -> None:
-    assert walk(strategy.pacer(), history) == walk(strategy.pacer(), history)
-
-
-@given(recipes, histories(), histories())
-def test_pacers_share_nothing(
-    strategy: Strategy, history: list[Outcome], other: list[Outcome]
-) -> None:
-    alone = walk(strategy.pacer(), history)
-    first, second = strategy.pacer(), strategy.pacer()
-    assert first is not second
-    beside: list[tuple[Pause, Any, Any]] = [(first.first(), (), first.state())]
-    for n, outcome in enumerate(history):
-        for noise in other[n : n + 2]:
-            second.after(noise)
-        pause = first.after(outcome)
-        beside.append((pause, pause.changes, first.state()))
-    assert beside == alone
+def test_the_laws_of_all(strategy: Strategy, history: list[Outcome]) -> None:
+    for law in LAWS:
+        law(strategy, history)
 
 
 @given(calm, histories())
 def test_a_failed_poll_changes_nothing(strategy: Strategy, history: list[Outcome]) -> None:
-    pacer = strategy.pacer()
-    pause, before = pacer.first(), pacer.state()
-    for outcome in history:
-        failure = pacer.after(dataclasses.replace(outcome, failed=True))
-        assert failure == pause
-        assert failure.changes == ()
-        assert pacer.state() == before
-        pause = pacer.after(outcome)
-        before = pacer.state()
-    seen = [outcome for outcome in history if not outcome.failed]
-    assert walk(strategy.pacer(), seen)[-1][2] == before
+    failed_polls_change_nothing(strategy, history)
+
+
+@given(freshness, histories())
+def test_a_failed_poll_of_a_target_hurries(strategy: Strategy, history: list[Outcome]) -> None:
+    failed_polls_hurry(strategy, history[:10])
 
 
 @given(calm, histories(), st.lists(st.tuples(gaps, capacities), max_size=30))
@@ -302,26 +272,11 @@ def test_changes_are_the_turns_of_the_average(strategy: Ewma, history: list[Outc
         before = after
 
 
-# State is plain.
-
-
 @given(recipes, histories())
-def test_state_is_plain_and_tells_the_interval(strategy: Strategy, history: list[Outcome]) -> None:
-    pacer = strategy.pacer()
-    keys = pacer.state().keys()
-    for pause, _, state in walk(pacer, history):
-        assert state.keys() == keys
-        assert all(isinstance(key, str) for key in state)
-        assert {type(value) for value in state.values()} <= {float, int, str, bool, type(None)}
+def test_state_tells_the_interval(strategy: Strategy, history: list[Outcome]) -> None:
+    for pause, _, state in walk(strategy.pacer(), history):
         held = isinstance(strategy, Ewma) and strategy.held
         assert state["interval"] == (pause.hold if held else pause.delay)
-
-
-def test_a_copy_of_the_state_is_given() -> None:
-    for kind in KINDS:
-        pacer = kind().pacer()
-        pacer.state()["interval"] = -1.0
-        assert pacer.state()["interval"] > 0
 
 
 # A strategy is a value.

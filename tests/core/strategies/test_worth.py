@@ -16,9 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pollwise.core.outcome import Outcome, Pause
-from pollwise.core.strategies.base import Pacer
 from pollwise.core.strategies.worth import COUNTED_MAX, SAMPLED, Worth
 from pollwise.errors import ConfigError
+from pollwise.testing.contracts.strategy import LAWS, failed_polls_change_nothing, walk
 from tests.core.strategies.histories import histories
 from tests.core.strategies.pacing import saw, turns
 from tests.core.strategies.worth_replay import Replay, cron, poisson, replay
@@ -45,15 +45,6 @@ held = st.builds(
     lambda strategy, hold: dataclasses.replace(strategy, hold=hold), unheld, st.floats(0, 1e6)
 )
 recipes = unheld | held
-
-
-def walk(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, Any, Any]]:
-    """Each pause with its changes and the state behind it."""
-    steps: list[tuple[Pause, Any, Any]] = [(pacer.first(), (), pacer.state())]
-    for outcome in history:
-        pause = pacer.after(outcome)
-        steps.append((pause, pause.changes, pacer.state()))
-    return steps
 
 
 # The contract.
@@ -101,34 +92,9 @@ def test_the_pause_before_a_hold_is_what_the_hold_leaves_of_it() -> None:
 
 
 @given(recipes, histories())
-def test_pacers_are_deterministic_and_share_nothing(
-    strategy: Worth, history: list[Outcome]
-) -> None:
-    assert walk(strategy.pacer(), history) == walk(strategy.pacer(), history)
-
-
-@given(recipes, histories())
-def test_a_failed_poll_changes_nothing(strategy: Worth, history: list[Outcome]) -> None:
-    pacer = strategy.pacer()
-    pause, before = pacer.first(), pacer.state()
-    for outcome in history:
-        failure = pacer.after(dataclasses.replace(outcome, failed=True))
-        assert failure == pause
-        assert failure.changes == ()
-        assert pacer.state() == before
-        pause = pacer.after(outcome)
-        before = pacer.state()
-    seen = [outcome for outcome in history if not outcome.failed]
-    assert walk(strategy.pacer(), seen)[-1][2] == before
-
-
-@given(recipes, histories())
-def test_state_is_plain_and_of_one_shape(strategy: Worth, history: list[Outcome]) -> None:
-    pacer = strategy.pacer()
-    keys = pacer.state().keys()
-    for _, _, state in walk(pacer, history):
-        assert state.keys() == keys
-        assert {type(value) for value in state.values()} <= {float, int, str, bool, type(None)}
+def test_the_laws_of_all_strategies(strategy: Worth, history: list[Outcome]) -> None:
+    for law in (*LAWS, failed_polls_change_nothing):
+        law(strategy, history)
 
 
 @given(recipes, histories())

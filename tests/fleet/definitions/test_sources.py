@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -362,6 +364,22 @@ def test_what_a_definition_may_not_do(
         await store.close()
 
     place.run(main())
+
+
+def test_what_is_refused_is_not_imported(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "refused_here.py").write_text("def probe(): ...\n")
+
+    async def main() -> None:
+        store = place.store()
+        control = await place.control(CLOSED, store=store)
+        table = {"name": "x", "type": "function", "call": "refused_here:probe"}
+        with pytest.raises(ConfigError, match="can run code"):
+            await control.targets.define(table, "api")
+        await store.close()
+
+    with mock.patch.object(sys, "path", [*sys.path, str(tmp_path)]):
+        place.run(main())
+    assert "refused_here" not in sys.modules
 
 
 def test_variables_are_kept_as_written_and_used_where_they_are_allowed(

@@ -260,7 +260,7 @@ def test_a_strategy_is_asked_for() -> None:
 
 def test_what_a_pacer_raises_comes_out() -> None:
     class Broken(Fixed):
-        def pacer(self) -> FixedPacer:
+        def pacer(self) -> FixedPacer:  # type: ignore[override]
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -95,7 +95,7 @@ def test_a_third_party_strategy_takes_the_lean_loop(monkeypatch: pytest.MonkeyPa
 
 def test_a_subclass_is_not_mistaken_for_its_parent() -> None:
     class Eager(Fixed):
-        def pacer(self) -> FixedPacer:
+        def pacer(self) -> FixedPacer:  # type: ignore[override]
             return Fixed(self.interval / 2).pacer()
 
     trace = trace_of([1.0, 99.5])

@@ -66,20 +66,6 @@ def test_binary_mode_has_the_envelope_in_headers() -> None:
     asyncio.run(main())
 
 
-def test_each_attempt_has_the_same_idempotency_key() -> None:
-    async def main() -> None:
-        async with receiving() as receiver:
-            receiver.answer("503 Busy", "200 OK")
-            async with opened(WebhookPublisher(receiver.url(), SECRET)) as publisher:
-                await failure(publisher(record()))
-                await publisher(record())
-                await publisher(record(outbox="other"))
-            keys = [request["Idempotency-Key"] for request in receiver.requests]
-            assert keys[0] == keys[1] != keys[2]
-
-    asyncio.run(main())
-
-
 def test_a_record_cannot_change_how_the_request_travels() -> None:
     forged = ["Host", "Content-Length", "Transfer-Encoding", "Authorization", "Cookie", "ce-id"]
     forged += ["Pollwise-Signature", "idempotency-key", "CONTENT-TYPE", "X-Forwarded-For", "a b"]

@@ -179,11 +179,20 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
         (
             "put",
             ("put", "stats", "kinds", "jobs", "paused", "workers", "history"),
-            ("claim", "retry", "cancel", "pause", "record_worker", "fold_history"),
+            ("claim", "retry", "cancel", "pause", "record_worker", "fold_history", "paces"),
         ),
         (
             "worker",
-            ("claim", "stats", "kinds", "paused", "record_worker", "forget_worker", "fold_history"),
+            (
+                "claim",
+                "stats",
+                "kinds",
+                "paused",
+                "record_worker",
+                "forget_worker",
+                "fold_history",
+                "paces",
+            ),
             ("put", "jobs", "drop", "cancel", "pause", "workers", "set_concurrency", "history"),
         ),
         (
@@ -235,6 +244,7 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "forget_worker": lambda: queue.forget_worker(INFO),
                 "history": queue.history,
                 "fold_history": queue.fold_history,
+                "paces": queue.paces,
                 "set_concurrency": lambda: queue.set_concurrency("w", 2),
             }
             for name in may:

@@ -7,17 +7,14 @@ import pytest
 from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing import VirtualClock
-from pollwise.testing.conformance import CHECKS, Check, NotCapable, name_of, run
+from pollwise.testing.conformance import CHECKS, Check, name_of, run
 from tests.queues.objects.stores import ObjectBench
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
 def test_contract(check: Check) -> None:
     clock = VirtualClock()
-    try:
-        clock.run(run(check, ObjectBench(clock)))
-    except NotCapable as reason:
-        pytest.skip(str(reason))
+    clock.run(run(check, ObjectBench(clock)))
 
 
 def test_counts_read_a_bounded_number_of_objects() -> None:

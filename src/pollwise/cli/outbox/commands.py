@@ -34,8 +34,10 @@ from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
 from pollwise.outbox import export as measuring
+from pollwise.outbox.publishers import open_publisher
 from pollwise.queues.views import MEASURED_MAX
 from pollwise.runtime.events import Events
+from pollwise.runtime.redact import without_user
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.settings import Settings, load
 from pollwise.settings.codecs import codec_of
@@ -64,8 +66,12 @@ app.command("replay")(views.replay)
 
 @app.command("run")
 def run(
-    target: Annotated[str, typer.Argument(help="The outbox as module:outbox.")],
+    target: Annotated[str, typer.Argument(help="The outbox as module:outbox, or its URL.")],
     processes: Processes = 1,
+    publish: Annotated[
+        list[str] | None,
+        typer.Option("--publish", help="Publish records: 'order.*=redis://cache/0?stream=orders'."),
+    ] = None,
     batch: Annotated[int | None, typer.Option(help="Maximum number of keys per poll.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Keys handled at a time.")] = None,
     strategy: StrategyName = None,
@@ -86,7 +92,8 @@ def run(
     flags |= {"metrics_port": metrics_port, "log_format": log_format, "log_level": log_level}
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     flags |= {"health_port": health_port, "trace_context": trace_context}
-    settings = load(overrides=overrides_of("outbox", setting, SET_EXAMPLE, **flags))
+    overrides = overrides_of("outbox", setting, SET_EXAMPLE, publish=publish or None, **flags)
+    settings = load(overrides=overrides)
     run_relay(settings, target, processes)
 
 
@@ -96,7 +103,7 @@ def run_relay(
     """Run the relay of the outbox `target`. program: the command line before its own words."""
     own = settings.outbox
     logs.set_up(own.log_level, own.log_format)
-    found = _found(target)
+    found = _found(target, own.publish)
     logs.show_users_records(own.log_level, own.log_format)
     if settings.is_set("outbox.database") and own.database:
         found.database = own.database
@@ -138,11 +145,22 @@ def export(
         close()
 
 
-def _found(target: str) -> Outbox:
-    found = found_at(target, Outbox, "pollwise outbox run", "pollwise.Outbox(database_url)")
+def _found(target: str, publish: Sequence[str]) -> Outbox:
+    """The outbox of the code or at a URL, with a handler for each publisher of the settings."""
+    if "://" in target:
+        found = Outbox(target)
+    else:
+        found = found_at(target, Outbox, "pollwise outbox run", "pollwise.Outbox(database_url)")
+    patterns: dict[str, list[str]] = {}
+    for each in publish:
+        kinds, _, url = each.partition("=")
+        patterns.setdefault(url, []).extend(kinds.split(","))
+    for url, kinds_of in patterns.items():
+        found.handle(*kinds_of)(open_publisher(url))
     if not found.handlers:
         raise HandlerError(
-            f"the outbox {target!r} has no handler; register one with @outbox.handle('order.*')"
+            f"the outbox {without_user(target)!r} has no handler; register one with "
+            "@outbox.handle('order.*'), or give --publish 'order.*=URL'"
         )
     return found
 

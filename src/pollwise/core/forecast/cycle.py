@@ -79,7 +79,9 @@ class Cycle:
             self._seen[math.floor((time - tick) / width + 0.5) % PHASES] += weight
         length = min(end - start, self._period)  # a longer time is the same at each phase
         place = (end - length - tick) / width + 0.5
-        while length > 0.0:
+        for _ in range(PHASES + 2):  # a period, and the parts of phases at its ends
+            if length <= 0.0:
+                break
             n = math.floor(place)
             step = min((n + 1 - place) * width, length)
             self._forecast[n % PHASES] += rate * step
@@ -91,19 +93,20 @@ class Cycle:
         width = self._period / PHASES
         held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
         place = (at - self._tick) / width + 0.5
-        start = expected = 0.0
-        while True:
+        start = expected = step = 0.0
+        for _ in range(3 * PHASES):
             n = math.floor(place)
             phase = n % PHASES
             here = rate * (self._seen[phase] + held) / (self._forecast[phase] + held)
             length = (n + 1 - place) * width
             step = 2.0 * price / (expected + math.sqrt(expected * expected + 2.0 * here * price))
             if step <= length or start > 2.0 * self._period:
-                return start + step
+                break
             price -= length * (expected + 0.5 * here * length)
             expected += here * length
             start += length
             place = n + 1.0
+        return start + step
 
     def factor(self, at: float, price: float, rate: float) -> float:
         """Items seen ÷ items forecast at the phase of `at`."""

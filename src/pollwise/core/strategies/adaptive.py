@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
-from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
+from pollwise.core.strategies.base import Pacer, State, Strategy, bounds, number_within, restored
 from pollwise.durations import Duration, seconds
 
 
@@ -48,8 +48,12 @@ class Adaptive(Strategy):
         self._set(min_interval=low, max_interval=high, hold=seconds(hold, "hold"))
         self._set(backoff_multiplier=growth)
 
-    def pacer(self) -> AdaptivePacer:
-        return AdaptivePacer(self)
+    @overload
+    def pacer(self) -> AdaptivePacer: ...
+    @overload
+    def pacer(self, state: State | None) -> Pacer: ...
+    def pacer(self, state: State | None = None) -> Pacer:
+        return AdaptivePacer(self) if state is None else restored(self, state).pacer
 
 
 class AdaptivePacer(Pacer):

@@ -8,10 +8,10 @@ promises, though its code doubles there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
-from pollwise.core.strategies.base import Pacer, Strategy, bounds, whole_number
+from pollwise.core.strategies.base import Pacer, State, Strategy, bounds, restored, whole_number
 from pollwise.durations import Duration, seconds
 
 LOW_LOAD = 0.25
@@ -49,8 +49,12 @@ class BatchFill(Strategy):
         self._set(min_interval=low, max_interval=high, hold=seconds(hold, "hold"))
         self._set(batch_size=whole_number(batch_size, "batch_size", "a batch holds items"))
 
-    def pacer(self) -> BatchFillPacer:
-        return BatchFillPacer(self)
+    @overload
+    def pacer(self) -> BatchFillPacer: ...
+    @overload
+    def pacer(self, state: State | None) -> Pacer: ...
+    def pacer(self, state: State | None = None) -> Pacer:
+        return BatchFillPacer(self) if state is None else restored(self, state).pacer
 
 
 class BatchFillPacer(Pacer):

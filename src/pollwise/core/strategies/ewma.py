@@ -19,10 +19,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
-from pollwise.core.strategies.base import Pacer, Strategy, number_within, whole_number
+from pollwise.core.strategies.base import (
+    Pacer,
+    State,
+    Strategy,
+    number_within,
+    restored,
+    whole_number,
+)
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 
@@ -149,8 +156,12 @@ class Ewma(Strategy):
         interval: float = getattr(self, f"{volume}_interval")
         return interval
 
-    def pacer(self) -> EwmaPacer:
-        return EwmaPacer(self)
+    @overload
+    def pacer(self) -> EwmaPacer: ...
+    @overload
+    def pacer(self, state: State | None) -> Pacer: ...
+    def pacer(self, state: State | None = None) -> Pacer:
+        return EwmaPacer(self) if state is None else restored(self, state).pacer
 
 
 class EwmaPacer(Pacer):
@@ -243,6 +254,10 @@ class EwmaPacer(Pacer):
         interval = self._strategy.interval_of(self._volume)
         delay, hold = (0.0, interval) if self._strategy.held else (interval, 0.0)
         return Pause(delay, hold, changes, self._average)
+
+    def resume(self, at: float) -> None:
+        """The average does not fade in a time in which nobody polled."""
+        self._true_at = at
 
     def state(self) -> dict[str, Plain]:
         return {

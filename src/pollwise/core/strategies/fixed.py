@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.strategies.base import Pacer, Strategy
+from pollwise.core.strategies.base import Pacer, State, Strategy, restored
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 
@@ -45,12 +45,17 @@ class Fixed(Strategy):
     def max_interval(self) -> float:
         return self.interval
 
-    def pacer(self) -> FixedPacer:
-        return FixedPacer(self)
+    @overload
+    def pacer(self) -> FixedPacer: ...
+    @overload
+    def pacer(self, state: State | None) -> Pacer: ...
+    def pacer(self, state: State | None = None) -> Pacer:
+        return FixedPacer(self) if state is None else restored(self, state).pacer
 
 
 class FixedPacer(Pacer):
     def __init__(self, strategy: Fixed) -> None:
+        self._strategy = strategy
         self._pause = Pause(strategy.interval, strategy.hold)
 
     def first(self) -> Pause:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
-from pollwise.core.strategies.base import Pacer, Strategy, bounds
+from pollwise.core.strategies.base import Pacer, State, Strategy, bounds, restored
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 
@@ -91,8 +91,12 @@ class Freshness(Strategy):
             base_interval = min(max(self.base_interval, low), high)
         return Freshness(base_interval, low, high)
 
-    def pacer(self) -> FreshnessPacer:
-        return FreshnessPacer(self)
+    @overload
+    def pacer(self) -> FreshnessPacer: ...
+    @overload
+    def pacer(self, state: State | None) -> Pacer: ...
+    def pacer(self, state: State | None = None) -> Pacer:
+        return FreshnessPacer(self) if state is None else restored(self, state).pacer
 
 
 class FreshnessPacer(Pacer):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Final
 
 #: How long a goal remembers, in seconds: some days, because traffic has a daily rhythm.
 MEMORY_SECONDS = 3 * 86400.0
@@ -101,6 +102,8 @@ class Goal(ABC):
 class PriceGoal(Goal):
     """A given price ratio."""
 
+    _ratio: Final[float]
+
     def __init__(self, ratio: float) -> None:
         self._ratio = ratio
 
@@ -114,6 +117,10 @@ class BudgetGoal(Goal):
     saved: how many of them may be saved for later, as a share. No time has more polls than its
         budget and the savings.
     """
+
+    _per_second: Final[float]
+    _memory: Final[float]
+    _saved_max: Final[float]
 
     def __init__(self, per_hour: float, period: float, saved: float) -> None:
         per_hour = max(PER_HOUR_MIN, min(per_hour, PER_HOUR_MAX))
@@ -151,6 +158,9 @@ class BudgetGoal(Goal):
 
 class MeanWaitGoal(Goal):
     """A mean wait of all items, in seconds."""
+
+    _mean: Final[float]
+    _fixed: Final[float]
 
     def __init__(self, mean: float) -> None:
         self._mean = min(mean, SECONDS_MAX)
@@ -191,6 +201,8 @@ class MeanWaitGoal(Goal):
 
 class P95WaitGoal(Goal):
     """A wait in seconds that all but one item in twenty stay below."""
+
+    _limit: Final[float]
 
     def __init__(self, p95: float) -> None:
         self._limit = min(p95, SECONDS_MAX)

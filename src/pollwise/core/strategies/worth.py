@@ -26,12 +26,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, overload
 
 from pollwise.core.forecast.arrivals import FADE_EVERY, MEMORY, Regimes, Rhythm
 from pollwise.core.forecast.cycle import ITEMS_MIN, SILENCE, Cycle
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
-from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
+from pollwise.core.strategies.base import Pacer, State, Strategy, bounds, number_within, restored
 from pollwise.core.strategies.goals import BudgetGoal, Goal, MeanWaitGoal, P95WaitGoal, PriceGoal
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
@@ -216,8 +216,12 @@ class Worth(Strategy):
             return MeanWaitGoal(self.mean_wait)
         return P95WaitGoal(self.p95_wait or 0.0)
 
-    def pacer(self) -> WorthPacer:
-        return WorthPacer(self)
+    @overload
+    def pacer(self) -> WorthPacer: ...
+    @overload
+    def pacer(self, state: State | None) -> Pacer: ...
+    def pacer(self, state: State | None = None) -> Pacer:
+        return WorthPacer(self) if state is None else restored(self, state).pacer
 
 
 class WorthPacer(Pacer):
@@ -365,6 +369,12 @@ class WorthPacer(Pacer):
             self._polls = 0
             for each in (self._regimes, *self._rhythms, self._cycle):
                 each.fade(1.0 - FADE_EVERY / MEMORY)
+
+    def resume(self, at: float) -> None:
+        """As at the start, it is unknown in what time the items of the first poll came. The time
+        before does not count as silence. A cycle keeps its phase, because time went on."""
+        self._last_at = None
+        self._open = 0
 
     def state(self) -> dict[str, Plain]:
         return {

@@ -16,7 +16,7 @@ from pollwise.alerts.values import PAGE_MAX as ALERTS_MAX
 from pollwise.fleet.api.access import CODES
 from pollwise.fleet.api.requests import PAGE_MAX, Routes, answer
 from pollwise.fleet.control import CHANGEABLE
-from pollwise.fleet.probes import MODULES
+from pollwise.fleet.probes import probe_types
 from pollwise.fleet.stores.base import ORDERS, TARGET_STATES
 from pollwise.fleet.views import FleetState, TargetState
 from pollwise.runtime.audit import AuditEntry
@@ -316,7 +316,7 @@ def _schemas() -> dict[str, Any]:
         "its type.",
         "properties": {
             "name": {"type": "string", "minLength": 1, "maxLength": 255},
-            "type": {"type": "string", "enum": sorted(MODULES)},
+            "type": {"type": "string", "enum": probe_types()},
             "group": {"type": "string"},
             "interval": _DURATION,
             "timeout": _DURATION,

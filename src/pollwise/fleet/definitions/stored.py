@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.definitions.table import TargetTables, WrongDefinition
-from pollwise.fleet.probes import MODULES
+from pollwise.fleet.probes import is_probe_type
 from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import HIDDEN
 
@@ -117,7 +117,7 @@ class StoredTables(TargetTables):
             return
         advice = "put the target into the file, or set fleet.api_may_run on the polling nodes"
         kind = given.get("type")
-        if isinstance(kind, str) and kind in MODULES and kind not in NETWORK_TYPES:
+        if isinstance(kind, str) and kind not in NETWORK_TYPES and is_probe_type(kind):
             yield "type", f"type = {shown(kind)} can run code on the polling machine; {advice}"
 
 

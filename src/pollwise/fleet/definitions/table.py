@@ -17,7 +17,7 @@ from pollwise.errors import ConfigError, PollwiseError, did_you_mean
 from pollwise.fleet.definitions.sections import names_of, rules_of
 from pollwise.fleet.definitions.shown import fingerprint
 from pollwise.fleet.definitions.variables import replaced
-from pollwise.fleet.probes import MODULES, make_probe
+from pollwise.fleet.probes import is_probe_type, make_probe, probe_types
 from pollwise.fleet.probes.options import BadOptions, hint
 from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import without_hidden
@@ -174,15 +174,17 @@ class _TargetReader:
             self._wrong("", "name is missing")
         kind = given.get("type")
         if kind is None:
-            self._wrong("", f"type is missing: one of {', '.join(sorted(MODULES))}")
-        elif not isinstance(kind, str) or kind not in MODULES:
-            known = hint(str(kind).lower(), sorted(MODULES))
+            self._wrong("", f"type is missing: one of {', '.join(probe_types())}")
+        elif not isinstance(kind, str) or not is_probe_type(kind):
+            known = hint(str(kind).lower(), probe_types())
             self._wrong("type", f"type = {shown(kind)} is not a probe type; {known}")
             kind = None
-        for key, what in self._tables.refused(given):
+        refused = dict(self._tables.refused(given))
+        for key, what in refused.items():
             self._wrong(key, what)
         self._refuse_actions()
-        rules = self._rules(kind)
+        # A type that is refused is not used in any way: that may import a module.
+        rules = self._rules(None if refused else kind)
         plan = {key: given[key] for key in (*PLAN_KEYS, "behind") if key in given}
         self._check_texts(plan)
         named = {"name": given.get("name", "-")}
@@ -202,6 +204,8 @@ class _TargetReader:
             alerts=rules,
             written=fingerprint(self._tables.written_groups.get(self._group or "", {}), self._raw),
         )
+        if refused:
+            return None
         try:
             make_probe(target or Target("-", kind, options=options))
         except BadOptions as error:

@@ -138,12 +138,6 @@ def is_permanent(error: BaseException) -> bool:
     return getattr(error, "permanent", False) is True
 
 
-def wait_of(error: BaseException) -> float:
-    """Seconds that the source asked to wait before the next poll; 0 if it did not ask."""
-    asked = getattr(error, "retry_after", None)
-    return float(asked) if isinstance(asked, (int, float)) and 0 < asked < math.inf else 0.0
-
-
 def text_of(error: BaseException) -> str:
     """An error for people, at most 500 characters: its message, after its class.
 

@@ -9,6 +9,7 @@ from pollwise.alerts.lifecycle import RuleState
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
 from pollwise.core.strategies.freshness import JITTER
+from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
 from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
@@ -39,6 +40,8 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
     learner = entry.learner
     if learner is not None and entry.succeeded_at is not None:
         more["changes"] = [learner.changes.rate, learner.changes.weight]
+    elif learner is None and entry.pacer is not None and entry.polled_at is not None:
+        more["pace"] = pace_saved(entry.pacer, entry.polled_at, entry.polled_at + offset)
     if entry.permanent:
         more["permanent"] = True
     if entry.failing_since is not None:
@@ -114,6 +117,8 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     if kept.interval is not None and not entry.dead:
         entry.interval = min(max(kept.interval, strategy.min_interval), strategy.max_interval)
     _restore_rate(entry, kept)
+    if entry.pacer is not None and entry.learner is None and "pace" in kept.more:
+        entry.pacer = pace_restored(strategy, kept.more["pace"], now, now + offset).pacer
     planned = kept.more.get("deferred", kept.due)  # the quiet hours may have changed
     if planned is not None:
         longest = _longest_delay(entry, kept, planned, scheduler.rules)

@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from pollwise.core.retry import asked_wait
 from pollwise.durations import seconds, short
 from pollwise.errors import ProbeTimeout
 from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, PollSlot
-from pollwise.fleet.engine.failures import is_permanent, text_of, wait_of
+from pollwise.fleet.engine.failures import is_permanent, text_of
 from pollwise.fleet.engine.nodes import RENEW, Nodes
 from pollwise.fleet.engine.observing import Observation, event_of
 from pollwise.fleet.engine.options import FleetRunOptions
@@ -437,7 +438,7 @@ class FleetRun:
         if self._nodes is not None:
             unconfirmed = self._nodes.confirmations.failed(entry, text, at, at - started)
         decision = self.scheduler.failed(
-            entry, text, is_permanent(error), at, wait_of(error), unconfirmed
+            entry, text, is_permanent(error), at, asked_wait(error), unconfirmed
         )
         if decision is not None:
             self._observed(entry, Observation(at, at - started, before=entry.reading, error=text))

@@ -58,7 +58,7 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
-from pollwise.runtime.rollups.keeping import HistoryChoice
+from pollwise.runtime.rollups.keeping import HistoryChoice, PaceKept, pace_of
 from pollwise.runtime.rollups.points import HistoryPoint
 from pollwise.runtime.rollups.rows import HistoryRow
 from pollwise.storage.in_doubt import InDoubt
@@ -304,13 +304,13 @@ class HttpQueue(Queue):
     async def _record_worker(
         self, info: WorkerInfo, ttl: float, history: tuple[HistoryRow, ...]
     ) -> int | None:
-        said = {"worker": info.to_value(), "ttl": ttl, "history": wire.rows_to(history)}
+        said = {"worker": info.to_value(), "ttl": ttl, **wire.rows_to(history)}
         answer = await self._again(lambda: self._post("record-worker", said))
         order: int | None = answer["concurrency"]
         return order
 
     async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:
-        said = {"worker": info.to_value(), "history": wire.rows_to(history)}
+        said = {"worker": info.to_value(), **wire.rows_to(history)}
         await self._again(lambda: self._post("forget-worker", said))
 
     async def _history_of(self, asked: HistoryChoice) -> list[HistoryPoint]:
@@ -323,6 +323,10 @@ class HttpQueue(Queue):
         said |= {"kind": asked.kinds, "worker": asked.worker}
         answer = await self._get("/history", {k: v for k, v in said.items() if v is not None})
         return wire.points_from(answer["points"])
+
+    async def paces(self) -> list[PaceKept]:
+        rows = wire.paces_from((await self._get("/paces"))["paces"])
+        return [pace for row in rows if (pace := pace_of(row)) is not None]
 
     async def fold_history(self) -> bool:
         return bool((await self._post("fold-history", {}))["more"])

@@ -28,7 +28,14 @@ from pollwise.runtime.jobs import (
     encode,
 )
 from pollwise.runtime.rollups import Histogram, HistoryPoint
-from pollwise.runtime.rollups.rows import BY_WORKER, ROWS_PER_WRITE_MAX, HistoryRow
+from pollwise.runtime.rollups.keeping import PACES_MAX
+from pollwise.runtime.rollups.rows import (
+    BY_WORKER,
+    PACE,
+    PACE_AT,
+    ROWS_PER_WRITE_MAX,
+    HistoryRow,
+)
 from pollwise.runtime.store import MAX_BATCH
 
 Wire = dict[str, Any]
@@ -307,9 +314,26 @@ def _ending_from(said: Wire) -> JobEnding:
     )
 
 
-def rows_to(rows: Sequence[HistoryRow]) -> list[list[Any]]:
-    """Rows of history that a worker writes: their times and figures."""
-    return [[row.at, row.value] for row in rows]
+def rows_to(rows: Sequence[HistoryRow]) -> Wire:
+    """Rows that a worker writes: times and figures of its history, and keys and states of paces.
+
+    A controller of an earlier version takes no notice of paces.
+    """
+    said: Wire = {"history": [[row.at, row.value] for row in rows if row.level != PACE]}
+    paces = [[row.writer, row.value] for row in rows if row.level == PACE]
+    return said | {"paces": paces} if paces else said
+
+
+def paces_from(given: object) -> list[HistoryRow]:
+    """The paces of a worker, as received."""
+    if not isinstance(given, list) or len(given) > PACES_MAX:
+        raise ConfigError(f"paces must be a list of at most {PACES_MAX} paces")
+    rows = []
+    for each in given:
+        if not isinstance(each, list) or list(map(type, each)) != [str, str]:
+            raise ConfigError("a pace must be a list of its key and its state, both as text")
+        rows.append(HistoryRow(PACE, PACE_AT, each[0], each[1]))
+    return rows
 
 
 def rows_from(given: object, writer: str) -> list[HistoryRow]:

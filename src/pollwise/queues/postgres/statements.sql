@@ -118,11 +118,13 @@ ORDER BY seq {order} LIMIT $7::integer
 SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: note_with_history
--- The same, and rows of history of a worker, which replace those of the same minute.
+-- The same, and rows of a worker: of its history, which replace those of the same minute, and of its
+-- pace.
 WITH written AS (
     INSERT INTO {schema}.history (queue, level, at, writer, value)
-    SELECT $1, 0, r.at, r.writer, r.value
-    FROM unnest($9::bigint[], $10::text[], $11::text[]) AS r (at, writer, value)
+    SELECT $1, r.level, r.at, r.writer, r.value
+    FROM unnest($9::smallint[], $10::bigint[], $11::text[], $12::text[])
+        AS r (level, at, writer, value)
     ON CONFLICT (queue, level, at, writer) DO UPDATE SET value = excluded.value
 )
 SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)

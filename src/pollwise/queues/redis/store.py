@@ -24,7 +24,7 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:pages      hash    number // 1024 -> how many jobs exist, so that lists find them
     …:notes:T    hash    the notes of a topic (pauses, workers, orders): name -> until when, as
                          bytes, and the value
-    …:history:L  zset    the history of a level (0, 1 or 2): time and writer by the time, and
+    …:history:L  zset    the history of a level (0, 1 or 2; 3: paces), time and writer by the time
     …:history:L:rows     hash of the values
     …:answer:ID  string  the last answer to a put or settle, for a while: if it is lost, the call is
                          repeated and answered from here

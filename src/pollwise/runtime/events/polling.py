@@ -53,6 +53,19 @@ class PaceChanged(Event):
 
 
 @event
+class PaceRestored(Event):
+    """A loop goes on from the pace that was saved `age` seconds ago.
+
+    problem: why it does not, and starts to learn again; "" if it does.
+    """
+
+    level: ClassVar[int] = logging.INFO
+
+    age: float
+    problem: str
+
+
+@event
 class BreakerChanged(Event):
     """The breaker of a kind, or of an outbox's handler, opened, went half-open or closed."""
 

@@ -6,12 +6,14 @@ on how many workers there are: 10,080 minutes and 2,160 hours, each with at most
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from pollwise.core.strategies.saved_pace import PACE_KEPT
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, Unsupported
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import checked_name
 from pollwise.runtime.rollups.points import HOUR, MINUTE, HistoryPoint, grouped
@@ -20,6 +22,8 @@ from pollwise.runtime.rollups.rows import (
     BY_MINUTE,
     BY_WORKER,
     LENGTHS,
+    PACE,
+    PACE_AT,
     HistoryRange,
     HistoryRow,
     encoded,
@@ -34,6 +38,9 @@ HISTORY_HOURS_KEPT = 90 * 86400.0
 #: always the time in which a worker may write a row again.
 HISTORY_WORKERS_KEPT = 2 * HOUR
 HISTORY_WORKERS_KEPT_MIN = 10 * MINUTE
+#: How long the pace of workers that are gone is kept, in seconds, and how many paces there can be.
+PACES_KEPT = PACE_KEPT
+PACES_MAX = 20
 #: How many rows of workers are kept apart at most, roughly.
 HISTORY_WORKER_ROWS = 5_000
 #: How many rows one step of folding reads.
@@ -41,6 +48,7 @@ FOLD_ROWS = 500
 #: Rows that begin this many seconds in the future were written by a wrong clock, and are deleted.
 FUTURE = 86400.0
 _END = 2**40
+_PACES = HistoryRange(PACE, PACE_AT, PACE_AT + 1, FOLD_ROWS)
 
 
 class HistoryChoice(NamedTuple):
@@ -50,6 +58,14 @@ class HistoryChoice(NamedTuple):
     kinds: tuple[str, ...] | None
     hourly: bool
     worker: str | None
+
+
+class PaceKept(NamedTuple):
+    """A pace that a worker learned: its key, when it was saved, and what `PollLoop.dump` gave."""
+
+    key: str
+    saved_at: float
+    state: dict[str, Any]
 
 
 class KeptHistory(ABC):
@@ -119,6 +135,16 @@ class KeptHistory(ABC):
         ]
         return grouped(points, length)
 
+    async def paces(self) -> list[PaceKept]:
+        """The paces that workers learned, for those that start; none if the store keeps none."""
+        try:
+            self._check_history()
+        except Unsupported:
+            return []
+        [rows] = await self._read_history([_PACES])
+        found = [pace for row in rows if (pace := pace_of(row)) is not None]
+        return sorted(found, key=lambda pace: pace.saved_at)[-PACES_MAX:]
+
     async def fold_history(self) -> bool:
         """Fold and delete what is due, a bounded number of rows; True if there may be more.
 
@@ -131,9 +157,10 @@ class KeptHistory(ABC):
             HistoryRange(BY_WORKER, _whole(now + FUTURE), _END, FOLD_ROWS),
             HistoryRange(BY_MINUTE, 0, _week_ago(now), FOLD_ROWS),
             HistoryRange(BY_WORKER, 0, _whole(apart_until), FOLD_ROWS),
+            _PACES,
         ]
-        old_hours, future, minutes, by_worker = await self._read_history(due)
-        if old := [*old_hours, *future, *minutes]:
+        old_hours, future, minutes, by_worker, paces = await self._read_history(due)
+        if old := [*old_hours, *future, *minutes, *_old_paces(paces, now)]:
             await self._replace_history(old, [])
         kept_apart = now - _kept_apart(by_worker)
         folded = [row for row in by_worker if row.at < kept_apart // MINUTE * MINUTE]
@@ -175,6 +202,24 @@ class KeptHistory(ABC):
     async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
         """Delete the old rows and write the new ones; do nothing, and return False, if one of the
         old ones is not there any more, or a new one is there and not among the old."""
+
+
+def pace_of(row: HistoryRow) -> PaceKept | None:
+    """The pace in a row; None if it is not one of ours."""
+    try:
+        state = json.loads(row.value)
+        return PaceKept(row.writer, float(state["saved_at"]), dict(state))
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
+        return None
+
+
+def _old_paces(rows: Sequence[HistoryRow], now: float) -> list[HistoryRow]:
+    """The rows of paces to delete: old ones, damaged ones, and those above the limit."""
+    paces = {row: pace_of(row) for row in rows}
+    saved = {row: pace.saved_at for row, pace in paces.items() if pace is not None}
+    kept = [row for row, at in saved.items() if now - PACES_KEPT <= at <= now + FUTURE]
+    newest = sorted(kept, key=lambda row: saved[row])[-PACES_MAX:]
+    return [row for row in rows if row not in newest]
 
 
 def _kept_apart(oldest: Sequence[HistoryRow]) -> float:

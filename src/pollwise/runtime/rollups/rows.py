@@ -4,12 +4,16 @@ A running worker writes a row for each minute (level `BY_WORKER`), under its own
 workers never wait for each other. Later they are folded, both into one row for each minute
 (`BY_MINUTE`), which is deleted after a week, and into one for each hour (`BY_HOUR`), so that charts
 of many days read few rows. A reader adds up the rows of workers and of one of the other two levels.
+
+Rows of a fourth level (`PACE`) keep something else: the paces that were learned, for a restart
+(`pollwise.runtime.rollups.kept_pace`). They are written with the others, in the same call.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,7 +23,9 @@ from pollwise.runtime.jobs import NAME_LENGTH_MAX, storable
 from pollwise.runtime.rollups.histogram import BUCKETS, EMPTY, Histogram
 from pollwise.runtime.rollups.points import HOUR, MINUTE, HistoryPoint, with_other_kinds
 
-BY_WORKER, BY_MINUTE, BY_HOUR = range(3)
+BY_WORKER, BY_MINUTE, BY_HOUR, PACE = range(4)
+#: The time of the rows of paces: a later one replaces an earlier one.
+PACE_AT = 0
 #: The length of the intervals of each level, in seconds.
 LENGTHS = {BY_WORKER: MINUTE, BY_MINUTE: MINUTE, BY_HOUR: HOUR}
 #: How many kinds a row names at most; those with the fewest jobs are added up as "…other".
@@ -31,11 +37,14 @@ ROWS_PER_WRITE_MAX = 60
 #: Counts from here on are not believed.
 _COUNT_MAX = 10**15
 _FORMAT = 1
+_PACE_KEY = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}", re.ASCII)
 
 
 class HistoryRow(NamedTuple):
     """A row: its level, the start of its interval (whole seconds since 1970), who wrote it (""
-    if it was folded), and its figures as `encoded` writes them."""
+    if it was folded), and its figures as `encoded` writes them.
+
+    Of a pace: PACE, PACE_AT, its key, and what `PollLoop.dump` returned, as JSON."""
 
     level: int
     at: int
@@ -187,11 +196,19 @@ def _time(value: object) -> float:
 
 def checked_rows(rows: Sequence[HistoryRow], writer: str) -> tuple[HistoryRow, ...]:
     """Refuse rows that a worker does not write: too many, too large, or under another name."""
-    if len(rows) > ROWS_PER_WRITE_MAX:
-        raise ConfigError(f"{len(rows)} rows of history; at most {ROWS_PER_WRITE_MAX} at once")
+    paces = sum(row.level == PACE for row in rows)
+    if (of_history := len(rows) - paces) > ROWS_PER_WRITE_MAX:
+        raise ConfigError(f"{of_history} rows of history; at most {ROWS_PER_WRITE_MAX} at once")
+    if paces > 1:
+        raise ConfigError("a worker has one pace, and writes no more at once")
     for row in rows:
         size = len(row.value.encode("utf-8", "replace"))
-        if row.level != BY_WORKER or row.writer != writer or not 0 <= row.at < 2**40:
+        if row.level == PACE:
+            if row.at != PACE_AT or not _PACE_KEY.fullmatch(row.writer):
+                raise ConfigError(
+                    f"a pace has the key {row.writer[:40]!r}, which is not one of ours"
+                )
+        elif row.level != BY_WORKER or row.writer != writer or not 0 <= row.at < 2**40:
             raise ConfigError(
                 f"a row of history at {row.at} by {row.writer[:40]!r} (level {row.level}) is not "
                 f"one of the worker {writer[:40]!r}"

@@ -32,23 +32,16 @@ class PostgresHistory:
         return found
 
     async def replace(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
-        params = [text(self._name), *_columns(old)[:3], *_columns(new)]
+        params = [text(self._name), *written_columns(old)[:3], *written_columns(new)]
         [(done,)] = await self._database.rows("replace_history", params)
         return bool(done)
 
 
-def _columns(rows: Sequence[HistoryRow]) -> list[Param]:
+def written_columns(rows: Sequence[HistoryRow]) -> list[Param]:
+    """Rows as the parameters of a statement that writes them."""
     return [
         numbers([row.level for row in rows]),
         numbers([row.at for row in rows]),
         texts([row.writer for row in rows]),
         texts([row.value for row in rows]),
     ]
-
-
-def written_columns(rows: Sequence[HistoryRow]) -> list[Param]:
-    """Rows as the parameters of a statement that writes them: times, writers and values.
-
-    They are of the level of a worker.
-    """
-    return _columns(rows)[1:]

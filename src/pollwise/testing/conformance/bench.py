@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
+from unittest import SkipTest
 
 from pollwise.errors import LeaseLost, Unsupported
 from pollwise.queues.base import Queue
@@ -22,8 +23,8 @@ Q = TypeVar("Q", bound=Queue)
 LONG = 1000.0
 
 
-class NotCapable(Exception):
-    """The store's capabilities say that it cannot do what this check is about."""
+class NotCapable(SkipTest):
+    """What is tested says that it cannot do what this check is about. pytest skips the test."""
 
 
 class Check(Protocol):

@@ -1,4 +1,5 @@
-"""Pauses, the records of workers, the orders that they get, and the history that they write."""
+"""Pauses, the records of workers, the orders that they get, and the history and the paces that they
+write."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from pollwise.runtime.rollups import Histogram, HistoryPoint, by_kind
 from pollwise.runtime.rollups.points import HOUR, MINUTE
 from pollwise.runtime.rollups.rows import (
     BY_WORKER,
+    PACE,
+    PACE_AT,
     ROW_BYTES_MAX,
     ROWS_PER_WRITE_MAX,
     HistoryRow,
@@ -439,3 +442,34 @@ async def check_history_bad_rows(bench: Bench) -> None:
     equal(await queue.history(), [], "rows of another format")
     for arguments in (("0s",), ("1h", "mail"), ("1h", None, "day")):
         await refused(ConfigError, queue.history(*arguments), f"history{arguments}")
+
+
+async def check_paces_are_kept(bench: Bench) -> None:
+    """Every handle sees the newest pace of each key, which is neither history nor a worker."""
+    queue, at = await _keeping(bench)
+    other = await bench.queue()
+    equal(await queue.paces(), [], "the paces of a new queue")
+    keys = [f"{n:016x}-{0:016x}" for n in range(2)]
+
+    def pace(n: int, saved_at: float) -> HistoryRow:
+        return HistoryRow(PACE, PACE_AT, keys[n], f'{{"saved_at":{saved_at!r},"note":"☃"}}')
+
+    await queue.record_worker(INFO, PRESENCE_KEPT, [_row(INFO, _figures(at, 1)), pace(0, at)])
+    await other.record_worker(TWIN, PRESENCE_KEPT, [pace(1, at + 1)])
+    await other.forget_worker(TWIN, [pace(0, at + 2)])
+    expected = [(keys[1], at + 1), (keys[0], at + 2)]
+    for handle in (queue, other):
+        found = await handle.paces()
+        equal([(each.key, each.saved_at) for each in found], expected, "the paces, the newest last")
+        equal(found[0].state, {"saved_at": at + 1, "note": "☃"}, "what was saved")
+    equal({each.at for each in await queue.history()}, {at}, "the history beside paces")
+    equal([each.name for each in await queue.workers()], ["ann-1"], "the workers beside paces")
+    await queue.fold_history()
+    equal(len(await queue.paces()), 2, "the paces after folding")
+    for bad in ([pace(0, at), pace(1, at)], [pace(0, at)._replace(at=60)]):
+        await refused(ConfigError, queue.record_worker(INFO, PRESENCE_KEPT, bad), "a bad pace")
+    await refused(
+        ConfigError,
+        queue.record_worker(INFO, PRESENCE_KEPT, [pace(0, at)._replace(writer="mine")]),
+        "a pace with a key of another form",
+    )

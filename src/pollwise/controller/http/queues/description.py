@@ -16,6 +16,7 @@ from pollwise.controller.http.queues.worker_models import (
     RawFolded,
     RawHistory,
     RawOrder,
+    RawPaces,
     RawStoppedWorker,
     RawWorkerCount,
     RawWorkerRecord,
@@ -392,6 +393,10 @@ def raw_history(
 
 @description.get("/pauses", summary="What is paused", **_answers(RawPauses, _ALL))
 def raw_pauses(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/paces", summary="What workers learned", **_answers(RawPaces, _WORK))
+def raw_paces(name: str, keep: Keep = None) -> None: ...
 
 
 @description.get("/workers", summary="The running workers", **_answers(RawWorkers, _READ))

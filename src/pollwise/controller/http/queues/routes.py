@@ -16,10 +16,11 @@ Under /api/queue/{name}:
     GET  …/pauses                                                              → {"pauses"}
     GET  …/workers      those that run                                         → {"workers"}
     POST …/concurrency  {"worker", "concurrency"}                              → {"workers"}
-    POST …/record-worker  {"worker", "ttl", "history"}: it describes itself    → {"concurrency"}
-    POST …/forget-worker  {"worker", "history"}: it stops                      → {}
+    POST …/record-worker  {"worker", "ttl", "history", "paces"}: about itself  → {"concurrency"}
+    POST …/forget-worker  {"worker", "history", "paces"}: it stops             → {}
     POST …/fold-history   the upkeep of the history, by workers                → {"more"}
     GET  …/history      ?since&by&kind&kind&worker                             → {"points"}
+    GET  …/paces        what workers learned, for those that start             → {"paces"}
     GET  …/stats        ?by=kind, ?most                                         → counts
     GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
     GET  …/page         ?state&kind&worker&key&error&older_than&newer_than&limit&after
@@ -172,6 +173,7 @@ class QueueApi:
             "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
             "/workers": (steering.workers, READ_JOBS),
+            "/paces": (steering.paces, WORK),
             "/history": (steering.history, READ_JOBS, "since", "by", "kind", "worker"),
         }
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -68,6 +69,10 @@ async def history(queue: Queue, request: Request, _: dict[str, Any], who: str) -
     return {"points": [wire.point_to(each) for each in points]}
 
 
+async def paces(queue: Queue, *_: object) -> Any:
+    return {"paces": [[each.key, json.dumps(each.state)] for each in await queue.paces()]}
+
+
 async def fold_history(queue: Queue, *_: object) -> Any:
     return {"more": queue.capabilities.history and await queue.fold_history()}
 
@@ -82,8 +87,10 @@ def _kind_from(body: dict[str, Any]) -> str | None:
 
 
 def _rows_from(queue: Queue, info: WorkerInfo, body: dict[str, Any]) -> list[HistoryRow]:
-    """The rows of history that came with a worker's record; none if the store keeps none."""
+    """The rows of history and paces that came with a worker's record; none if the store keeps
+    none."""
     rows = wire.rows_from(body.get("history") or [], info.note_name)
+    rows += wire.paces_from(body.get("paces") or [])
     return rows if queue.capabilities.history else []
 
 

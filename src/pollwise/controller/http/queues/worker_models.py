@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY
 from pollwise.runtime.jobs import NAME_LENGTH_MAX
+from pollwise.runtime.rollups.keeping import PACES_MAX
 from pollwise.runtime.rollups.rows import ROWS_PER_WRITE_MAX
 
 Seconds = Annotated[float | str, Field(description="Seconds, or text such as '2m'.")]
@@ -55,10 +56,25 @@ Rows = Annotated[
 ]
 
 
+Paces = Annotated[
+    list[tuple[str, str]],
+    Field(
+        default_factory=list,
+        max_length=PACES_MAX,
+        description="What workers learned: a key, and the state as Pollwise writes it.",
+    ),
+]
+
+
+class RawPaces(BaseModel):
+    paces: Paces
+
+
 class RawWorkerRecord(BaseModel):
     worker: RawWorker
     ttl: Seconds = Field(description="After how long the record expires; at most a day.")
     history: Rows
+    paces: Paces
 
 
 class RawOrder(BaseModel):
@@ -68,6 +84,7 @@ class RawOrder(BaseModel):
 class RawStoppedWorker(BaseModel):
     worker: RawWorker
     history: Rows
+    paces: Paces
 
 
 class RawHistogram(BaseModel):

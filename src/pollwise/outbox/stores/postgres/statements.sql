@@ -114,10 +114,12 @@ WHERE outbox = $1 AND relay <> $2 AND seen_at > now - $5::double precision
 ORDER BY started_at, relay
 
 -- name: write_history
--- Rows of history of a relay, which replace those of the same minute; part of an announcement.
+-- Rows of a relay, as part of an announcement: of its history, which replace those of the same minute,
+-- and of its pace.
 INSERT INTO {schema}.outbox_history (outbox, level, at, writer, value)
-SELECT $1, 0, r.at, r.writer, r.value
-FROM unnest($7::bigint[], $8::text[], $9::text[]) AS r (at, writer, value)
+SELECT $1, r.level, r.at, r.writer, r.value
+FROM unnest($7::smallint[], $8::bigint[], $9::text[], $10::text[])
+    AS r (level, at, writer, value)
 ON CONFLICT (outbox, level, at, writer) DO UPDATE SET value = excluded.value
 
 -- name: read_history

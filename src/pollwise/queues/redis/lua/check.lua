@@ -2,9 +2,10 @@
 local types = {
   hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages,
     KEY.notes .. 'pauses', KEY.notes .. 'workers', KEY.notes .. 'orders',
-    KEY.history .. '0:rows', KEY.history .. '1:rows', KEY.history .. '2:rows'},
+    KEY.history .. '0:rows', KEY.history .. '1:rows', KEY.history .. '2:rows',
+    KEY.history .. '3:rows'},
   zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled, KEY.results,
-    KEY.history .. '0', KEY.history .. '1', KEY.history .. '2'},
+    KEY.history .. '0', KEY.history .. '1', KEY.history .. '2', KEY.history .. '3'},
   set = {KEY.kinds},
 }
 for wanted, keys in pairs(types) do

@@ -1,0 +1,1 @@
+"""A strategy, a queue, a probe and a publisher that Pollwise finds by their entry points."""
