@@ -290,9 +290,10 @@ RULES: tuple[AlertRule, ...] = (
         "critical",
         "Outbox {{ $labels.outbox }} was last measured "
         "{{ $value | humanizeDuration }} ago: does a relay run?",
-        "Relays measure their outbox once a minute, and none did. Either no relay runs, or "
-        "Prometheus does not reach them. Records may wait, and the other alerts about this outbox "
-        "cannot fire. It ends by itself six hours after the last measurement.",
+        "Relays, and `pollwise outbox export`, measure their outbox once a minute, and none did. "
+        "Either none runs, or Prometheus does not reach them. Records may wait, and the other "
+        "alerts about this outbox cannot fire. It ends by itself six hours after the last "
+        "measurement.",
         (
             "`pollwise outbox stats URL`: records by state, and the relays that live.",
             "The page of targets in Prometheus: is the relay scraped?",
