@@ -413,11 +413,10 @@ class Fleet(FleetWithAlerts):
             self._run.stop()
 
     def _new_scheduler(self) -> Scheduler:
-        options = self.options
-        budget = None
-        if options.budget is not None:
-            budget = FleetBudget(float(options.budget), options.budget_burst, options.goal)
-        return Scheduler(options.rules, options.per_host, budget, self._random)
+        chosen, budget = self.options, None
+        if chosen.budget is not None:
+            budget = FleetBudget(float(chosen.budget), chosen.budget_burst, chosen.goal)
+        return Scheduler(chosen.rules, chosen.per_host, budget, self._random)
 
     # Views
 
@@ -428,9 +427,7 @@ class Fleet(FleetWithAlerts):
 
     def not_ready(self) -> list[str]:
         """Why it cannot do its work now, for people; empty if it can."""
-        if self._run is None or not self._run.loaded:
-            return ["not running"]
-        return self._run.not_ready()
+        return ["not running"] if self._run is None else self._run.not_ready()
 
     def state(self, *, targets: bool = True) -> FleetState:
         """The state of the whole fleet.

@@ -206,7 +206,7 @@ class FleetRun:
 
     def not_ready(self) -> list[str]:
         """Why it cannot do its work now, for people; empty if it can."""
-        return self._chores.trouble()
+        return self._chores.trouble() if self.loaded else ["its targets are not loaded yet"]
 
     def stop(self) -> None:
         """Start no more polls and finish those in progress. A second call ends the grace."""
