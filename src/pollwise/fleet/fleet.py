@@ -406,8 +406,7 @@ class Fleet(FleetWithAlerts):
             self._stop_asked = False
 
     def stop(self) -> None:
-        """Start no more polls and finish those in progress within the grace. A second call ends
-        the grace."""
+        """Start no more polls and finish those in progress; a second call ends the grace."""
         self._stop_asked = True
         if self._run is not None:
             self._run.stop()
