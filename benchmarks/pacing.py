@@ -10,16 +10,23 @@ instantaneous, without jitter, and find everything that arrived.
 
 Rivals are tried at their defaults, scaled so that the middle of their bounds is that interval, and
 tuned in hindsight: the cheapest of about 80 settings for each case, which no one could have known.
-Worth is not tuned. Stamps that are rounded (to seconds, say) get seeded jitter of one step, else
-polls on whole seconds would meet them by accident.
+Worth is not tuned. The first 500 and 2,000 items of each trace are replayed as well.
+
+Worth was developed with half of the traces: of those in DIR, sorted by name, the first, the third
+and so on. The others were held out. Figures are given for both halves.
+
+Stamps that are rounded (to seconds, say) get seeded jitter of one step, else polls on whole seconds
+would meet them by accident. Cases run in a process for each core; decisions are timed in CPU time.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +35,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 
 from benchmarks import common  # noqa: E402 - see there
-from benchmarks.pacing_sections import promises, restart  # noqa: E402
+from benchmarks.pacing_sections import promises, restart, stamps  # noqa: E402
 from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
 from pollwise.lab.replay import limits  # noqa: E402
 from pollwise.lab.replay.base import Replay, Situation, Trace  # noqa: E402
@@ -38,7 +45,13 @@ from pollwise.lab.traces import reading as traces  # noqa: E402
 from pollwise.lab.traces import synthetic  # noqa: E402
 
 RHOS = (0.3, 1.0, 3.0, 10.0)
-EVENTS, EVENTS_QUICK = 20_000, 3_000
+#: How many items of each trace are replayed; the last is the whole benchmark.
+LENGTHS, LENGTHS_QUICK = (500, 2_000, 20_000), (500, 2_000)
+#: What the cost should be at each length: its geometric mean and its worst case.
+AIMS = {500: (0.92, 1.25), 2_000: (0.86, 1.15), 20_000: (0.84, 1.03)}
+#: And over the best rival, tuned in hindsight.
+OVER_TUNED = 0.93
+HALVES = ("developed with", "held out")
 SEED = 1
 #: Worth's bounds as multiples of the best interval for the mean rate: wide, so that they decide
 #: nothing.
@@ -59,6 +72,7 @@ class Case:
     interval: float
     fixed: float
     optimum: float
+    half: str
 
     def share(self, done: Replay) -> float:
         return done.cost(self.ratio, 1.0) / self.fixed
@@ -72,7 +86,7 @@ class Case:
         )
 
 
-def load(folder: Path | None, events: int) -> list[Trace]:
+def load(folder: Path | None) -> list[Trace]:
     if folder is None:
         found = [synthetic.workload(name, seed=SEED) for name in synthetic.WORKLOADS]
     else:
@@ -81,7 +95,7 @@ def load(folder: Path | None, events: int) -> list[Trace]:
             p for p in folder.iterdir() if p.suffix in kinds and "durations" not in p.name
         )
         found = [traces.read(path, name=path.name.split(".")[0]) for path in paths]
-    return [cut(off_the_grid(trace), events) for trace in found]
+    return [off_the_grid(trace) for trace in found]
 
 
 def off_the_grid(trace: Trace) -> Trace:
@@ -105,13 +119,12 @@ def cut(trace: Trace, events: int) -> Trace:
     return Trace(trace.name, arrivals, float(arrivals[-1]))
 
 
-def cases(found: list[Trace]) -> Iterator[Case]:
-    for trace in found:
-        for rho in RHOS:
-            ratio = rho**2 / (2 * trace.rate)
-            _, fixed = limits.best_fixed(trace.arrivals, ratio, trace.span)
-            best = limits.optimum(trace.arrivals, ratio).cost
-            yield Case(trace, rho, ratio, rho / trace.rate, fixed, best)
+def case_of(place: int, trace: Trace, rho: float) -> Case:
+    """The case of the trace at this place of the folder."""
+    ratio = rho**2 / (2 * trace.rate)
+    _, fixed = limits.best_fixed(trace.arrivals, ratio, trace.span)
+    best = limits.optimum(trace.arrivals, ratio).cost
+    return Case(trace, rho, ratio, rho / trace.rate, fixed, best, HALVES[place % 2])
 
 
 def scaled(strategy: Strategy, case: Case) -> Strategy:
@@ -183,19 +196,21 @@ def geomean(values: list[float]) -> float:
 
 def replay_overhead(case: Case) -> float:
     """Seconds a poll of the replay takes that are not the strategy's."""
-    began = time.perf_counter()
+    began = time.process_time()
     done = lean(case.trace, Fixed(case.interval), SEEING)
-    return (time.perf_counter() - began) / done.polls
+    return (time.process_time() - began) / done.polls
 
 
-def measure(case: Case, quick: bool) -> common.Plain:
-    """All figures of one case."""
-    began = time.perf_counter()
+def measure(place: int, trace: Trace, rho: float, *, equal: bool) -> common.Plain:
+    """All figures of one case; `equal`: also with the polls of the best fixed interval."""
+    case = case_of(place, trace, rho)
+    began = time.process_time()
     seeing = replay(case.trace, case.worth(), SEEING)
-    took = time.perf_counter() - began - seeing.polls * replay_overhead(case)
+    took = time.process_time() - began - seeing.polls * replay_overhead(case)
     blind = replay(case.trace, case.worth(), BLIND)
     facts: common.Plain = {
         "trace": case.trace.name,
+        "half": case.half,
         "rho": case.rho,
         "worth": case.share(seeing),
         "worth blind": case.share(blind),
@@ -204,7 +219,7 @@ def measure(case: Case, quick: bool) -> common.Plain:
         "microseconds a decision": took / seeing.polls * 1e6,
         **rivals(case),
     }
-    if not quick:
+    if equal:
         facts[EQUAL] = at_equal_polls(case)
     return facts
 
@@ -275,21 +290,41 @@ def draw(rows: list[common.Plain], path: Path) -> None:
     figure.savefig(path)
 
 
-def goals(rows: list[common.Plain], quick: bool, found: list[Trace]) -> list[common.Goal]:
-    seeing, blind = [r["worth"] for r in rows], [r["worth blind"] for r in rows]
-    behind = [r["worth"] / r["best tuned"] for r in rows]
-    decisions = [r["microseconds a decision"] for r in rows]
-    return [
-        common.Goal("Worth, geomean of best fixed", geomean(seeing), 0.76, "×"),
-        common.Goal("Worth, worst case", max(seeing), 1.03, "×"),
-        common.Goal("Worth without timestamps, geomean", geomean(blind), 0.80, "×"),
-        common.Goal("Worth without timestamps, worst case", max(blind), 1.05, "×"),
-        common.Goal("Worth over best tuned rival, geomean", geomean(behind), 0.95, "×"),
-        common.Goal("Worth over best tuned rival, worst", max(behind), 1.05, "×"),
-        common.Goal("a decision, mean", sum(decisions) / len(decisions), 20.0, "µs"),
-        *promises.goals(found, quick),
-        *restart.goals(found, quick),
-    ]
+def show_lengths(rows: dict[int, list[common.Plain]]) -> None:
+    """What Worth costs at each length, for each half of the traces."""
+    common.heading("Worth on the first items of each trace: cost over the best fixed interval")
+    lines = []
+    for length, every in rows.items():
+        for half in HALVES:
+            part = [row for row in every if row["half"] == half]
+            figures = [
+                fold([row[column] for row in part])
+                for column in ("worth", "worth blind")
+                for fold in (geomean, max)
+            ]
+            figures.append(geomean([row["worth"] / row["best tuned"] for row in part]))
+            lines.append((f"{length:,}", half, *(f"{figure:.3f}" for figure in figures)))
+    heads = ("geomean", "worst", "without timestamps", "worst", "over the best tuned rival")
+    common.table(("items", "half", *heads), lines)
+
+
+def goals(rows: dict[int, list[common.Plain]]) -> Iterator[common.Goal]:
+    for length, every in rows.items():
+        geometric, worst = AIMS[length]
+        for half in HALVES:
+            part = [row for row in every if row["half"] == half]
+            costs = [row["worth"] for row in part]
+            behind = geomean([row["worth"] / row["best tuned"] for row in part])
+            name = f"{length:,} items, {half}"
+            yield common.Goal(f"{name}: geomean of best fixed", geomean(costs), geometric, "×")
+            yield common.Goal(f"{name}: worst", max(costs), worst, "×")
+            yield common.Goal(f"{name}: over best tuned rival", behind, OVER_TUNED, "×")
+    longest = rows[max(rows)]
+    blind = [row["worth blind"] for row in longest]
+    decisions = [row["microseconds a decision"] for row in longest]
+    yield common.Goal("without timestamps, geomean of best fixed", geomean(blind), 0.80, "×")
+    yield common.Goal("without timestamps, worst", max(blind), 1.05, "×")
+    yield common.Goal("a decision, mean", sum(decisions) / len(decisions), 20.0, "µs")
 
 
 def main() -> None:
@@ -298,19 +333,35 @@ def main() -> None:
     machine, versions = common.machine(common.HERE), common.versions()
     common.show(machine, versions)
     print(f"traces  {folder.name if folder else 'the workloads of the lab'}")
-    found = load(folder, EVENTS_QUICK if options.quick else EVENTS)
-    rows = []
-    for case in cases(found):
-        rows.append(measure(case, options.quick))
-        if sys.stderr.isatty():
-            print(f"{case.trace.name} ρ={case.rho:g} {rows[-1]['worth']:.3f}", file=sys.stderr)
-    show(rows)
+    whole = load(folder)
+    lengths = LENGTHS_QUICK if options.quick else LENGTHS
+    found = [cut(trace, max(lengths)) for trace in whole]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        pending: dict[int, list[Future[common.Plain]]] = {
+            length: [
+                pool.submit(measure, place, cut(trace, length), rho, equal=equal)
+                for place, trace in enumerate(whole)
+                for rho in RHOS
+            ]
+            for length in reversed(lengths)
+            for equal in [not options.quick and length == max(lengths)]
+        }
+        parts = (stamps, promises, restart)
+        promised = [goal for part in parts for goal in part.goals(found, options.quick)]
+        rows = {length: [each.result() for each in pending[length]] for length in lengths}
+    longest = rows[max(lengths)]
+    show(longest)
+    show_lengths(rows)
     picture = options.out or (None if options.quick else PICTURE)
     if picture is not None:
-        draw(rows, picture)
+        draw(longest, picture)
         print(f"\npicture: {picture.name}")
-    facts = {"machine": machine, "versions": versions, "cases": rows}
-    common.finish(facts, goals(rows, options.quick, found), options.json)
+    facts = {
+        "machine": machine,
+        "versions": versions,
+        "cases": [row | {"items": length} for length, every in rows.items() for row in every],
+    }
+    common.finish(facts, [*goals(rows), *promised], options.json)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Draw the pictures of README and docs.
 
 pacing.svg: a minute of bursty traffic and when each policy polls. It is measured: the real loop
-polls a real queue under the virtual clock. worth.svg: the rule of Worth on three forecasts. The
-others are diagrams (diagrams.py). Run this after a change of the loop, of a strategy or of
-architecture.toml; `--check` fails when a picture is out of date.
+polls a real queue under the virtual clock. worth.svg: the rule of Worth on three forecasts.
+until.svg: what Completion learns of builds by polling them. The others are diagrams (diagrams.py).
+Run this after a change of the loop, of a strategy or of architecture.toml; `--check` fails when a
+picture is out of date.
 
     python scripts/picture.py [--check]
 """
@@ -22,6 +23,8 @@ import svg
 from diagrams import draw_architecture, draw_job, draw_record
 from pollwise import Adaptive, Fixed, NewJob, Strategy, poll
 from pollwise.lab.replay.fixed import percentile
+from pollwise.lab.runs.compare import compare
+from pollwise.lab.runs.picture import picture as runs_picture
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events, PollFinished
@@ -229,9 +232,21 @@ def draw_worth() -> str:
     return svg.picture(WIDTH, 350, ABOUT_WORTH, parts)
 
 
+def draw_until() -> str:
+    """What Completion learns of 150 builds by polling, and when it polls the next one."""
+    rng = random.Random(11)
+    took = [
+        rng.uniform(8.0, 20.0) if rng.random() < 0.2 else rng.lognormvariate(5.0, 0.12)
+        for _ in range(150)
+    ]
+    facts = compare({"builds": took}, [], 3.0, 1.0).facts()
+    return runs_picture(facts, "svg").decode()
+
+
 PICTURES: dict[str, Callable[[], str]] = {
     "pacing.svg": draw,
     "worth.svg": draw_worth,
+    "until.svg": draw_until,
     "architecture.svg": draw_architecture,
     "job-states.svg": draw_job,
     "record-states.svg": draw_record,

@@ -22,6 +22,7 @@ import pollwise
 from diagrams import layers
 from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.completion import Completion
 from pollwise.durations import short
 from pollwise.fleet.probes import MODULES, facts_of
 from pollwise.lab.cost import idle_polls_a_month
@@ -52,6 +53,8 @@ from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.presence import RunningJob, WorkerInfo
 from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.schedules.calls import Schedules
+from pollwise.queues.schedules.record import Schedule
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
 from pollwise.runtime import events
@@ -76,6 +79,10 @@ TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Fixed("100ms"), "latency above all"),
 )
 NOTE = "<!-- Written by scripts/reference.py from the code; change the code, not this page. -->"
+COMPLETION_NOTE = (
+    "Only in Python: a worker or a relay polls for items that keep coming, and settings could not "
+    "give the history. [When to look at something that will finish](../why/until.md) explains it."
+)
 SETTINGS_NOTE = """Defaults < `pollwise.toml` < changes while a fleet ran < environment < arguments:
 the right one wins. `pollwise config show` prints every value and where it came from. A duration is
 written `"250ms"`, `"5s"`, `"2m"` or as a number of seconds; every duration has a second key that
@@ -286,6 +293,7 @@ def strategies_page() -> str:
     for name, strategy in STRATEGIES.items():
         parts += [f"## {strategy.__name__}", describe(strategy, strategy.__name__)]
         parts.append(f'In settings: `strategy = "{name}"`, and the arguments by their names.')
+    parts += ["## Completion", describe(Completion, "Completion"), COMPLETION_NOTE]
     return "\n\n".join(parts)
 
 
@@ -355,6 +363,10 @@ def metrics_page() -> str:
     return "\n\n".join(parts)
 
 
+#: The calls of `queue.schedules` that are not for workers and controllers.
+SCHEDULE_CALLS = ("set", "list", "get", "remove", "pause", "resume", "run", "last_states")
+
+
 def queues_page() -> str:
     names = [f.name for f in dataclasses.fields(Capabilities)]
     rows = []
@@ -382,8 +394,12 @@ def queues_page() -> str:
     parts += ["## What every queue does"]
     for name, method in _calls(Queue):
         parts += [f"### {name}", describe(method, f"queue.{name}")]
+    parts += ["## Schedules"]
+    for name, method in vars(Schedules).items():
+        if inspect.isfunction(method) and name in SCHEDULE_CALLS:
+            parts += [f"### schedules.{name}", describe(method, f"queue.schedules.{name}")]
     parts += ["## Values"]
-    for value in (PauseInfo, WorkerInfo, RunningJob):
+    for value in (Schedule, PauseInfo, WorkerInfo, RunningJob):
         parts += [f"### {value.__name__}", describe(value, value.__name__)]
     return "\n\n".join(parts)
 

@@ -6,10 +6,12 @@ import asyncio
 import re
 import shlex
 import signal
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from pollwise.outbox.records import RECORD_STATES
 from pollwise.runtime.jobs import STATES
 from tests.support.brokers import Nats, RabbitMQ
 from tests.support.clouds import BUCKET, CREDENTIALS, MiniStack
-from tests.support.daemons import PATIENCE, free_port
+from tests.support.daemons import HOST, PATIENCE, free_port
 from tests.support.forked import Forked
 from tests.support.kafka import Kafka
 from tests.support.servers import PgBouncer, Postgres, Redis
@@ -146,6 +148,34 @@ def kafka_servers(request: pytest.FixtureRequest, folder: Path) -> str:
     return server.servers
 
 
+class OrdersApi(BaseHTTPRequestHandler):
+    """An API with one page."""
+
+    def do_GET(self) -> None:
+        body = b'{"data": [{"id": 2}, {"id": 1}]}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def api_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    server = ThreadingHTTPServer((HOST, 0), OrdersApi)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    request.addfinalizer(end)
+    return f"http://{HOST}:{server.server_port}/orders"
+
+
 #: The servers that examples name, and how to start a real one.
 SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "postgresql://app@db/shop": postgres_url,
@@ -159,6 +189,7 @@ SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "broker:9092": kafka_servers,
     "orders.fifo": sqs_queue,
     "arn:aws:sns:us-east-1:000000000000:orders": sns_topic,
+    "https://api.example/orders": api_url,
     "8008": lambda *_: str(free_port()),
 }
 

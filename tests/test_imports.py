@@ -60,6 +60,11 @@ def test_pollwise_alone_brings_its_errors_and_version_alone() -> None:
     [
         ("from pollwise import Adaptive, Retry", {"runtime", "worker"}, {"asyncio"}),
         (
+            "import pollwise; pollwise.until_sync(lambda: True, name='x', poll_cost=1)",
+            {"fleet", "outbox", "worker", "queues", "storage", "settings"},
+            {"pydantic", "rich", "typer", "sqlite3", "httpx"},
+        ),
+        (
             "from pollwise import Worker",
             {"fleet", "outbox", "settings", "observe", "cli"},
             {"pydantic", "rich", "typer", "sqlite3", "httpx", "psycopg", "redis"},

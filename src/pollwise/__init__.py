@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from pollwise.controller.options import ControllerOptions
     from pollwise.core.breaker import Breaker
     from pollwise.core.budget import Allowance
+    from pollwise.core.forecast.durations import Durations
     from pollwise.core.retry import Retry
     from pollwise.core.strategies.adaptive import Adaptive
     from pollwise.core.strategies.base import Strategy
     from pollwise.core.strategies.batch_fill import BatchFill
+    from pollwise.core.strategies.completion import Completion
     from pollwise.core.strategies.ewma import Ewma
     from pollwise.core.strategies.fixed import Fixed
     from pollwise.core.strategies.freshness import Freshness
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from pollwise.runtime.limits.budget import SharedBudget
     from pollwise.runtime.loop import Batch, poll
     from pollwise.runtime.polling.sync import poll_sync
+    from pollwise.waiting.progress import WaitProgress
+    from pollwise.waiting.until import until, until_sync
     from pollwise.worker.context import from_context
     from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
@@ -61,8 +65,10 @@ __all__ = [
     "Breaker",
     "Cancelled",
     "Clock",
+    "Completion",
     "Controller",
     "ControllerOptions",
+    "Durations",
     "Events",
     "Ewma",
     "Fixed",
@@ -87,6 +93,7 @@ __all__ = [
     "SyncQueue",
     "Target",
     "Task",
+    "WaitProgress",
     "Worker",
     "WorkerRunOptions",
     "Worth",
@@ -96,6 +103,8 @@ __all__ = [
     "poll",
     "poll_sync",
     "task_ref",
+    "until",
+    "until_sync",
 ]
 
 # A name is imported when it is first used, so that a program that only polls does not load fleets
@@ -114,8 +123,10 @@ if not TYPE_CHECKING:
         "BatchFill": "pollwise.core.strategies.batch_fill",
         "Breaker": "pollwise.core.breaker",
         "Clock": "pollwise.runtime.clock",
+        "Completion": "pollwise.core.strategies.completion",
         "Controller": "pollwise.controller.controller",
         "ControllerOptions": "pollwise.controller.options",
+        "Durations": "pollwise.core.forecast.durations",
         "Events": "pollwise.runtime.events",
         "Ewma": "pollwise.core.strategies.ewma",
         "Fixed": "pollwise.core.strategies.fixed",
@@ -137,6 +148,7 @@ if not TYPE_CHECKING:
         "SyncQueue": "pollwise.queues.sync",
         "Target": "pollwise.fleet.targets",
         "Task": "pollwise.worker.tasks",
+        "WaitProgress": "pollwise.waiting.progress",
         "Worker": "pollwise.worker.worker",
         "WorkerRunOptions": "pollwise.worker.options",
         "Worth": "pollwise.core.strategies.worth",
@@ -146,11 +158,13 @@ if not TYPE_CHECKING:
         "poll": "pollwise.runtime.loop",
         "poll_sync": "pollwise.runtime.polling.sync",
         "task_ref": "pollwise.worker.tasks",
+        "until": "pollwise.waiting.until",
+        "until_sync": "pollwise.waiting.until",
     }
     #: Modules that are available after `import pollwise` alone.
     _PARTS = (
         "agent", "codecs", "controller", "durations", "errors", "events", "fleet", "outbox",
-        "queues", "strategies", "worker",
+        "queues", "sources", "strategies", "worker",
     )  # fmt: skip
 
     def __getattr__(name):

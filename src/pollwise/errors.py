@@ -9,15 +9,18 @@
     ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
     ├── JobFailed            a job whose result was waited for has none
+    ├── NotYet               what `until` waits for did not happen within its timeout
     ├── CodecError           an encoded payload or result cannot be decoded: it was changed
     │   └── KeyMissing       this process has no key or codec for it; another may have
     ├── LeaseLost            the lease is no longer ours; nothing was changed
     ├── StoreError           the store refused
     │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off
-    │   └── SchemaError        its tables are not Pollwise's, or newer than this code
+    │   ├── SchemaError        its tables are not Pollwise's, or newer than this code
+    │   ├── CursorMoved        another process polls the same source under the same name
+    │   └── SourceClosed       a source was closed, and polled again
     ├── HandlerTimeout       a handler ran longer than its timeout
     ├── HandlerCrashed       the process of a handler died
-    ├── ProbeError           a poll of a target failed; it may work later
+    ├── ProbeError           a poll of a target or a source failed; it may work later
     │   ├── ProbeTimeout     it ran longer than the target's timeout
     │   └── ProbeRefused     it will never work: not allowed, not found, not understood
     ├── PublishError         a broker or receiver did not accept a record; it may later
@@ -137,6 +140,21 @@ class SchemaError(StoreError):
     """The store's tables are newer than this code, or not Pollwise's."""
 
 
+class CursorMoved(StoreError):
+    """Another process polls the same source under the same name; nothing was changed.
+
+    It ends a poll loop: give each source a name of its own, or let one process poll it.
+    """
+
+    permanent = True
+
+
+class SourceClosed(StoreError):
+    """A source was closed, and polled again; it ends a poll loop. Open the source again."""
+
+    permanent = True
+
+
 class HandlerTimeout(PollwiseError, TimeoutError):
     """A handler ran longer than its `timeout`."""
 
@@ -231,6 +249,18 @@ class JobFailed(PollwiseError):
         super().__init__(text)
         if traceback:
             self.add_note(f"In the worker:\n{traceback}")
+
+
+class NotYet(PollwiseError, TimeoutError):
+    """What `until` waits for did not happen within its timeout.
+
+    value: what the last poll returned; None if none returned anything. polls: how many there were.
+    """
+
+    def __init__(self, text: str, *, value: object = None, polls: int = 0) -> None:
+        self.value = value
+        self.polls = polls
+        super().__init__(text)
 
 
 class Signal(Exception):

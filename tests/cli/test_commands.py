@@ -56,6 +56,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "fleet maintenance add",
         "fleet maintenance list", "fleet maintenance end", "fleet maintenance remove",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
+        "lab until",
     }  # fmt: skip
 
 

@@ -339,3 +339,28 @@ def test_bad_input(name: str, folder: Path) -> None:
     for fragment in says:
         assert fragment in said
     assert files(folder) == before
+
+
+# Runs that finish
+
+
+def test_until_compares_and_draws(folder: Path) -> None:
+    lines = [f"build,{60 + n % 7}" for n in range(40)] + ["docs,5"] * 20
+    (folder / "runs.csv").write_text("\n".join(["group,seconds", *lines]) + "\n")
+    shown = good("lab", "until", "runs.csv", "--poll-cost", "5", "--out", "learned.svg").out
+    assert "completion" in shown
+    assert "60 runs in 2 groups; a poll is worth 5s of waiting." in shown
+    assert "picture: learned.svg" in shown
+    assert b"<svg" in (folder / "learned.svg").read_bytes()
+    facts = good("lab", "until", "runs.csv", "--strategies", "fixed 5s", "--json").json()
+    assert [each["name"] for each in facts["policies"]][:2] == ["completion", "fixed 5s"]
+    assert facts["picture"] is None
+
+
+def test_until_says_what_is_wrong(folder: Path) -> None:
+    (folder / "runs.csv").write_text("seconds\n5\nsoon\n")
+    wrong = pollwise("lab", "until", "runs.csv")
+    assert wrong.code == 2
+    assert "line 3: column 'seconds': 'soon' is not a duration" in wrong.err
+    assert "must end in .svg or .png" in pollwise("lab", "until", "runs.csv", "--out", "a.pdf").err
+    assert "poll_cost = 0" in pollwise("lab", "until", "runs.csv", "--poll-cost", "0").err

@@ -252,7 +252,7 @@ def fleet_events() -> Iterator[Event]:
     yield TargetFailed(*t, "no", 3, 30.0)
     yield TargetStateChanged(*t, "open", "confirming")
     counts = tuple((state, n) for n, state in enumerate(STATES))
-    yield QueueMeasured("q", (KindTally("mail", counts, 7.5),), ("",), True, 2)
+    yield QueueMeasured("q", (KindTally("mail", counts, 7.5),), ("",), True, 2, (("s", 90.0),))
     yield QueueGone("gone")
     yield QueuesLeftOut("q", ("more",), 1)
     yield TargetRecovered(*t, 3)

@@ -103,6 +103,12 @@ CASES = {
         {f"pollwise_queue_measured_timestamp_seconds{Q}": "0+60x15"},
         {f"pollwise_queue_measured_timestamp_seconds{Q}": "0+60x35"},
     ),
+    "PollwiseScheduleLate": Case(
+        {"queue": "q", "schedule": "s"},
+        "The schedule s of queue q is late by 40m 0s.",
+        {'pollwise_queue_schedule_late_seconds{queue="q",schedule="s"}': "0+60x60"},
+        {'pollwise_queue_schedule_late_seconds{queue="q",schedule="s"}': "0+60x1 0+0x58"},
+    ),
     "PollwisePollsFail": Case(
         QUEUE, "Every poll of queue q fails.",
         _polls("0+2x60", "9+0x60"), _polls("0+2x60", "0+1x60"),

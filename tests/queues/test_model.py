@@ -45,6 +45,19 @@ jobs = st.fixed_dictionaries(
         "headers": st.sampled_from([None, None, {"a": "☃"}]),
     }
 )
+#: Replaces the job that has the `unique`, of the same kind and key or not.
+replacing = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(["a", "a", "a", "b"]),
+        "payload": st.sampled_from([0, {"x": 1}, "x" * 2000]),
+        "key": st.sampled_from([None, None, "k"]),
+        "priority": st.sampled_from([0, 0, -1, 1]),
+        "delay": delays,
+        "unique": st.sampled_from(["u", "v", "w"]),
+        "headers": st.sampled_from([None, {"a": "☃"}]),
+        "replace": st.just(True),
+    }
+)
 actions = st.sampled_from(
     ["done", "done", "result", "kept", "kept", "retry", "dead", "cancelled", "give_back"]
 )
@@ -62,6 +75,7 @@ claims = step(
     ahead=st.booleans(),
 )
 puts = step("put", jobs=st.lists(jobs, min_size=1, max_size=4))
+replaces = step("put", jobs=st.lists(st.one_of(replacing, replacing, jobs), min_size=1, max_size=3))
 #: A claim whose leases run out; so some jobs become suspects.
 lapses = step("lapse", limit=st.integers(1, 4), ahead=st.booleans())
 
@@ -83,6 +97,8 @@ programs = st.lists(
         lapses,
         puts,
         puts,
+        replaces,
+        replaces,
         claims,
         claims,
         claims,

@@ -22,7 +22,7 @@ from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import PollFinished
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.limits.budget import SharedBudget
-from pollwise.runtime.loop import Batch, LoopOptions, poll
+from pollwise.runtime.loop import Batch, LoopOptions, PollLoop, poll
 from tests.runtime.test_loop import Enough, Source, gaps, polled
 from tests.support.kit import Seen, virtually
 
@@ -80,6 +80,21 @@ def test_no_server_silences_a_poller_for_longer_than_the_maximum(
 
 def test_an_hour_is_the_maximum_by_default() -> None:
     assert gaps(polled(Source(Batch([], not_before=999_999_999)), Fixed("1s"), polls=2)) == [3600.0]
+
+
+def test_a_worker_is_back_within_a_minute_whatever_a_proxy_says() -> None:
+    async def main(clock: VirtualClock) -> list[float]:
+        source = Source(refusal(999_999_999), Batch([1]))
+
+        async def claim(_: float) -> Batch[Any]:
+            found: Batch[Any] = await source()
+            return found
+
+        options = LoopOptions(clock=clock, spread=False, events=Seen().events)
+        await anext(PollLoop(claim, Fixed("1s"), "jobs", options))
+        return source.asked
+
+    assert virtually(main) == [0.0, 60.0]
 
 
 def test_the_wait_counts_from_the_end_of_the_poll() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.hints import BlockingHint, Hint, Hints
 from tests.support.kit import virtually
 
 
@@ -243,3 +243,36 @@ def test_an_alarm_of_an_event_loop_that_ended_does_not_stand_in_the_way() -> Non
 
     virtually(first)
     assert virtually(second) == 10.0
+
+
+# Threads.
+
+
+def test_a_poller_whose_pause_begins_in_the_middle_of_a_send_gets_the_hint() -> None:
+    class Interrupted(Hints):
+        """Another thread begins its pause after those asleep were counted, before the others."""
+
+        counted = 0
+
+        def _joined(self) -> list[Hint]:
+            self.counted += 1
+            if self.counted == 2:
+                self.asleep(hint)
+            return super()._joined()
+
+    hints, hint = Interrupted(), BlockingHint()
+    hints.join(hint)
+    hints.send()
+    assert hints.counted == 2
+    assert hint.taken()
+
+
+def test_a_blocking_hint_is_taken_once_and_forgotten() -> None:
+    hint = BlockingHint()
+    assert not hint.block(0.0)
+    hint.give()
+    hint.give()
+    assert [hint.block(60.0), hint.block(0.0)] == [True, False]
+    hint.give()
+    hint.forget()
+    assert not hint.taken()

@@ -142,6 +142,7 @@ class Observed:
         await queue.migrate()
         worker = Worker(queue, name="reports-1", events=self._served(stack, "worker-reports"))
         worker.handle("thumbnail")(self._handler("charge_card"))
+        await queue.schedules.set("hourly", NewJob("thumbnail", {}), every="1h")
         options = self._options(Worth(mean_wait="500ms"), hints=False)
         await stack.enter_async_context(worker.running(options))
         self._go(self._every(1.5, lambda: queue.put([NewJob("thumbnail", {})])))

@@ -157,6 +157,28 @@ def test_pauses_and_workers_are_measured() -> None:
     asyncio.run(pauses_and_workers_are_measured())
 
 
+def test_late_schedules_are_measured_and_go_when_they_are_removed() -> None:
+    sink = PrometheusSink()
+
+    async def main(clock: VirtualClock) -> None:
+        queue, measurer = MemoryQueue("q", clock=clock), QueueMeasurer("q")
+        await queue.schedules.set("often", NewJob("mail"), every="1m")
+        await queue.schedules.set(HOSTILE, NewJob("mail"), every="1d")
+        await clock.advance(90)
+        event = await measurer.measured(queue)
+        [(first, late), (second, none)] = event.schedules
+        assert (first, second, none) == ("often", HOSTILE, 0.0)
+        assert 30 <= late <= 90
+        sink(event)
+        text = sink.exposed()[0].decode()
+        assert 'pollwise_queue_schedule_late_seconds{queue="q",schedule="often"}' in text
+        await queue.schedules.remove("often")
+        sink(await measurer.measured(queue))
+        assert 'schedule="often"' not in sink.exposed()[0].decode()
+
+    virtually(main)
+
+
 def test_every_queue_of_a_store_is_scraped_with_hostile_kinds(tmp_path: Path) -> None:
     asyncio.run(every_queue_of_a_store_is_scraped_with_hostile_kinds(tmp_path))
 

@@ -46,6 +46,10 @@ COMMANDS = {
         "queue.commands",
         "Put, list, cancel, retry and drop jobs; pause them, and see their workers.",
     ),
+    "schedule": CommandEntry(
+        "queue.schedule",
+        "Put jobs at set times: list, add, remove, pause, resume and run schedules.",
+    ),
     "outbox": CommandEntry(
         "outbox.commands",
         "The transactional outbox: run its relay, show its records, unblock keys.",

@@ -149,6 +149,12 @@ METRICS: tuple[Metric, ...] = (
             "1 while claims of a kind are paused, else 0; the empty kind is the whole queue.",
             "kind",
         ),
+        _gauge(
+            "schedule_late_seconds",
+            "How long the next tick of a schedule is overdue; 0 if it is not. At most 100 "
+            "schedules are shown, the latest first.",
+            "schedule",
+        ),
         _gauge("workers", "Workers of the queue whose record in the store has not expired."),
         _gauge(
             "measured_timestamp_seconds",

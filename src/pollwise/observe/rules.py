@@ -143,6 +143,26 @@ RULES: tuple[AlertRule, ...] = (
         ("Start `pollwise queue export URL`, or bring the store back.",),
     ),
     AlertRule(
+        "PollwiseScheduleLate",
+        "max by (queue, schedule) (pollwise_queue_schedule_late_seconds) > 120",
+        "5m",
+        "critical",
+        "The schedule {{ $labels.schedule }} of queue {{ $labels.queue }} is late by "
+        "{{ $value | humanizeDuration }}.",
+        "The next tick of a schedule is overdue, and no worker has put its job. Any running worker "
+        "of the queue would.",
+        (
+            "`pollwise schedule list URL`: which schedules are late?",
+            "`pollwise queue workers URL`: is a worker there?",
+            "The log of a worker: `chore_failed` with the chore `schedules` has the reason.",
+        ),
+        (
+            "Start a worker of the queue; it puts what its `catch_up` says.",
+            "If the tables are older than the workers, run `pollwise queue migrate URL`.",
+            "If it is no longer needed: `pollwise schedule remove URL NAME`.",
+        ),
+    ),
+    AlertRule(
         "PollwisePollsFail",
         "sum by (queue) (rate(pollwise_worker_poll_failed_total[5m])) > 0"
         " unless sum by (queue) (rate(pollwise_worker_poll_total[5m])) > 0",

@@ -77,7 +77,8 @@ class MetricsSink:
         self._price = price
         self._workers: Tally[str] = Tally()
         self._running: set[tuple[str, str, str]] = set()
-        self._measured: dict[str, tuple[set[str], set[str]]] = {}  # kinds and pauses, by queue
+        # By queue, kinds, pauses and schedules.
+        self._measured: dict[str, tuple[set[str], set[str], set[str]]] = {}
         self._polls: dict[tuple[str, str], tuple[MetricSeries, MetricSeries]] = {}
         self._controlled_kinds: dict[str, set[str]] = {}  # by queue
         self._react: dict[type[Event], Callable[[Any], None]] = {
@@ -262,8 +263,14 @@ class MetricsSink:
 
     def _queue_measured(self, event: events.QueueMeasured) -> None:
         kinds, paused = {each.kind for each in event.kinds}, {"", *event.paused}
-        before = self._measured.get(event.source, (set(), set()))
-        self._measured[event.source] = kinds, kinds | paused
+        schedules = dict(event.schedules)
+        before = self._measured.get(event.source, (set(), set(), set()))
+        self._measured[event.source] = kinds, kinds | paused, set(schedules)
+        for name in before[2] - set(schedules):
+            labels = {"queue": event.source, "schedule": name}
+            self.instruments[f"{QUEUE}_schedule_late_seconds"].remove_by_labels(labels)
+        for name, late in schedules.items():
+            self._queue(event, "schedule_late_seconds", name).set(late)
         for kind in before[0] - kinds:
             for name in ("depth", "oldest_age_seconds"):
                 self._remove(event.source, name, kind)

@@ -2,7 +2,8 @@
 take and return; `urls` opens a queue from its URL.
 """
 
+from pollwise.queues.schedules.record import Schedule
 from pollwise.queues.urls import StoreUrl
 from pollwise.queues.views import BulkDone, JobFilter, JobPage, Stats
 
-__all__ = ["BulkDone", "JobFilter", "JobPage", "Stats", "StoreUrl"]
+__all__ = ["BulkDone", "JobFilter", "JobPage", "Schedule", "Stats", "StoreUrl"]

@@ -22,6 +22,8 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
+from pollwise.queues.schedules.calls import Schedules
+from pollwise.queues.unique import check_replacing
 from pollwise.queues.viewed import ViewedStore
 from pollwise.queues.views import MEASURED_MAX, BulkDone, JobFilter
 from pollwise.queues.waiting import ENDINGS, EndingWaiters, JobEnding, endings_one_by_one
@@ -101,6 +103,11 @@ class Queue(ViewedStore):
     @cached_property  # only if it is used: the two refer to each other
     def _waiters(self) -> EndingWaiters:
         return EndingWaiters(self, lambda *result: self._sealing.opened_result(*result))
+
+    @cached_property
+    def schedules(self) -> Schedules:  # type: ignore[override]  # it is read only
+        """Jobs that are put by themselves: `queue.schedules.set("nightly", job, cron=…)`."""
+        return Schedules(self)
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
@@ -287,6 +294,8 @@ class Queue(ViewedStore):
         batch = [jobs] if isinstance(jobs, NewJob) else checked_batch(jobs, "put")
         for job in batch:
             self._check(job)
+        if any(job.replace for job in batch):
+            check_replacing(batch)
         return batch
 
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
@@ -368,6 +377,7 @@ class Queue(ViewedStore):
             ("priority", job.priority, can.priorities),
             ("delay", job.delay or job.run_at is not None, can.delay),
             ("unique", job.unique is not None, can.unique),
+            ("replace", job.replace, can.replace),
             ("headers", job.headers, can.headers),
         ):
             if wanted and not able:

@@ -13,6 +13,7 @@ class Capabilities:
     priorities, delay, unique: the fields of `NewJob` with these names.
     exact_unique: a `unique` is taken until its job is done, and another payload under it is
         refused; if False, repeats are recognised for a limited time only.
+    replace: the payload of a job that waits can be replaced by a put with its `unique`.
     ordered: jobs are claimed in the order they fell due and were put; if False, roughly so.
     kinds: a claim can ask for some kinds only.
     views: `get` and `jobs` show any job; if False, only `jobs("dead")` works.
@@ -35,6 +36,8 @@ class Capabilities:
     pause: kinds, and the whole queue, can be paused.
     presence: running workers store a record of themselves, and their concurrency can be changed.
     history: workers store what they did in each minute, with their records.
+    schedules: schedules are kept, and the job of a tick is put in the transaction that advances its
+        schedule.
     """
 
     keys: bool = True
@@ -42,6 +45,7 @@ class Capabilities:
     delay: bool = True
     unique: bool = True
     exact_unique: bool = True
+    replace: bool = True
     ordered: bool = True
     kinds: bool = True
     views: bool = True
@@ -63,3 +67,4 @@ class Capabilities:
     pause: bool = True
     presence: bool = True
     history: bool = True
+    schedules: bool = True

@@ -1,11 +1,12 @@
 """Notes: small named records of a queue beside its jobs, with one mechanism in every store.
 
-There are three topics: pauses (by kind), workers (each stores a record of itself, so that operators
-see which workers there are), and orders (what an operator asks of a worker). A note has a name
-within its topic, and a value that is JSON. Unless it is a pause, it expires after a time. The note
-of a progress report is something else: a text in a job's record.
+There are four topics: pauses (by kind), workers (each stores a record of itself, so that operators
+see which workers there are), orders (what an operator asks of a worker), and schedules (by name). A
+note has a name within its topic, and a value that is JSON. Unless it is a pause or a schedule, it
+expires after a time. The note of a progress report is something else: a text in a job's record.
 
-A store implements `_write_note` and `_read_notes`, and leaves paused kinds out of its claims.
+A store implements `_write_note` and `_read_notes`, and leaves paused kinds out of its claims. One
+that keeps schedules implements `_swap_schedule` too.
 """
 
 from __future__ import annotations
@@ -16,26 +17,34 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from hashlib import sha256
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.queues.presence import PRESENCE_EVERY, WorkerInfo
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY, check_whole
-from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, checked_name, storable
+from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, NewJob, checked_name, storable
 from pollwise.runtime.rollups.keeping import HistoryTable, KeptHistory
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow, checked_rows
 from pollwise.runtime.store import WorkStore
 
-Topic = Literal["pauses", "workers", "orders"]
-TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders")
+if TYPE_CHECKING:
+    from pollwise.queues.schedules.calls import Schedules, TickResult
+
+Topic = Literal["pauses", "workers", "orders", "schedules"]
+TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders", "schedules")
 #: How many notes of a topic a queue can have.
-NOTES_MAX: Mapping[str, int] = {"pauses": 1000, "workers": 10_000, "orders": 10_000}
+NOTES_MAX: Mapping[str, int] = {
+    "pauses": 1000, "workers": 10_000, "orders": 10_000, "schedules": 1000,
+}  # fmt: skip
 #: The largest value of a note, in bytes of JSON.
 NOTE_VALUE_MAX = 32 * 1024
 #: Times from the year 9999 on, in seconds since 1970, cannot be shown.
 TIME_MAX = 253_370_000_000.0
-#: The name of the pause of a whole queue; no kind has it.
+#: The name of the pause of a whole queue, and of the note with the stamp of the last change of
+#: schedules; no kind and no schedule has it.
 WHOLE = ""
+#: The broadcast that schedules of a queue were changed.
+SCHEDULES_CHANGED = "#schedules"
 #: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
 ORDER_KEPT = 600.0
 #: A number of pollers above that of any queue's workers: all of them get the hint.
@@ -72,10 +81,47 @@ class NoteWritten(NamedTuple):
 
     done: the note was written, or it was there to delete; False if there was no room for it.
     answer: the value of the note that was asked for, if there is one.
+    stamp: that of the last change of schedules, if a note was asked for.
     """
 
     done: bool
     answer: str | None = None
+    stamp: str | None = None
+
+
+class ScheduleSwap(NamedTuple):
+    """A schedule's note to replace if it is unchanged, and a job to put in the same transaction.
+
+    expected: its value as the caller read it; None: there is none.
+    value: the new one; None deletes it. With a job, its id and `tail` are added to the value.
+    job: checked and sealed.
+    ttl: seconds after which the note expires; None: never.
+    stamp: the new stamp of the last change; None keeps the old one.
+    """
+
+    name: str
+    expected: str | None
+    value: str | None
+    tail: str = ""
+    job: NewJob | None = None
+    ttl: float | None = None
+    stamp: str | None = None
+
+
+class ScheduleSwapped(NamedTuple):
+    """The result of a swap: whether it was done, the value of the note now, and the job's id."""
+
+    done: bool
+    value: str | None
+    job: str | None = None
+
+
+class KeptSchedules(NamedTuple):
+    """The schedules of a queue as one call read them: notes by name, and the stamp of the last
+    change."""
+
+    notes: Mapping[str, str]
+    stamp: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +136,9 @@ class PauseInfo:
 class NotedStore(KeptHistory, WorkStore[Claim]):
     """The calls of a queue that are about the queue and its workers, not about jobs."""
 
-    #: The same as `Queue.capabilities`.
+    #: The same as `Queue.capabilities` and `Queue.schedules`.
     capabilities: ClassVar[Any]
+    schedules: Schedules
     #: How often an idle worker writes its record at most, in seconds; less often for a store that
     #: bills each call.
     idle_presence: ClassVar[float] = PRESENCE_EVERY
@@ -212,7 +259,9 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
     ) -> int | None:
         value = _encoded(info.to_value())
         note = NewNote("workers", info.note_name, value, ttl, "orders", history)
-        return order_from((await self._write_note(note)).answer)
+        written = await self._write_note(note)
+        self.schedules.stamp = written.stamp
+        return order_from(written.answer)
 
     async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:
         await self._write_note(NewNote("workers", info.note_name, None, history=history))
@@ -230,6 +279,18 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         """The notes of these topics that have not expired."""
         raise self._cannot("keep notes")
+
+    async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
+        """Replace the note of a schedule if it is as expected, and put the job, or do nothing."""
+        raise self._cannot("keep schedules")
+
+    async def _read_schedules(self) -> KeptSchedules:
+        notes = {note.name: note.value for note in await self._read_notes(["schedules"])}
+        stamp = notes.pop(WHOLE, None)
+        return KeptSchedules(notes, stamp)
+
+    async def _put_tick(self, name: str, value: str, undeclared: bool) -> TickResult:
+        return await self.schedules.put_tick_here(name, value, undeclared)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         raise self._cannot("keep history")
@@ -277,8 +338,32 @@ class MemoryNotes(NotedStore):
             until = float("inf") if note.ttl is None else self._now() + note.ttl
             of_topic[note.name] = note.value, until
         self._history.write(note.history)
-        answer = None if note.answer is None else self._live_notes(note.answer).get(note.name)
-        return NoteWritten(done, None if answer is None else answer[0])
+        if note.answer is None:
+            return NoteWritten(done)
+        answer = self._live_notes(note.answer).get(note.name)
+        stamp = self._notes["schedules"].get(WHOLE)
+        return NoteWritten(
+            done, None if answer is None else answer[0], None if stamp is None else stamp[0]
+        )
+
+    async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
+        of_topic = self._live_notes("schedules")
+        found = of_topic.get(swap.name)
+        now_value = None if found is None else found[0]
+        if now_value != swap.expected:
+            return ScheduleSwapped(False, now_value)
+        value, job_id = swap.value, None
+        if swap.job is not None:
+            [job_id], _ = await self._put([swap.job])
+            value = f"{value}{job_id}{swap.tail}"
+        if value is None:
+            of_topic.pop(swap.name, None)
+        else:
+            until = float("inf") if swap.ttl is None else self._now() + swap.ttl
+            of_topic[swap.name] = value, until
+        if swap.stamp is not None:
+            of_topic[WHOLE] = swap.stamp, float("inf")
+        return ScheduleSwapped(True, value, job_id)
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         return [
@@ -307,6 +392,9 @@ class MemoryNotes(NotedStore):
     @abstractmethod
     def _now(self) -> float:
         """The time, in seconds since 1970."""
+
+    @abstractmethod
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]: ...
 
 
 def without_paused(kinds: Iterable[str], paused: Collection[str]) -> list[str]:

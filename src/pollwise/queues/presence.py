@@ -43,6 +43,7 @@ class WorkerInfo:
     strategy, interval: how it polls, and the length of its present pause in seconds.
     hints: True while hints of other processes are proven to arrive.
     breakers: the kinds that it does not claim, because their handlers keep failing.
+    schedules: those that it has in its code; None: too many to name.
     """
 
     name: str
@@ -61,6 +62,7 @@ class WorkerInfo:
     interval: float
     hints: bool
     breakers: tuple[str, ...]
+    schedules: tuple[str, ...] | None = ()
 
     @property
     def note_name(self) -> str:
@@ -98,6 +100,10 @@ class WorkerInfo:
             _number(value.get("interval")),
             value.get("hints") is True,
             _texts(value.get("breakers"), KINDS_MAX),
+            # A worker of an older version has none, and does not say so.
+            _texts(value.get("schedules", ()), KINDS_MAX)
+            if value.get("schedules", ()) is not None
+            else None,
         )
 
 

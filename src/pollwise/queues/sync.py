@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.urls import SCHEMES, open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks
@@ -49,6 +50,21 @@ def blocking(
     def call(self: SyncQueue, /, *args: P.args, **kwargs: P.kwargs) -> T:
         queue = self._queue_here()
         answer: T = self._run(queue, getattr(queue, name)(*args, **kwargs))
+        return answer
+
+    return call
+
+
+def blocking_of_schedules(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncSchedules, P], T]:
+    """An async method of `Schedules` as a method that blocks."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: SyncSchedules, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        queue = self._sync._queue_here()
+        answer: T = self._sync._run(queue, getattr(queue.schedules, name)(*args, **kwargs))
         return answer
 
     return call
@@ -107,6 +123,12 @@ class SyncQueue:
     paused = blocking(Queue.paused)
     workers = blocking(Queue.workers)
     history = blocking(Queue.history)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """Jobs that are put by themselves, as `Queue.schedules`."""
+        return SyncSchedules(self)
+
     migrate = blocking(Queue.migrate)
 
     @property
@@ -159,6 +181,21 @@ class SyncQueue:
         if self._queue is not None:
             keep_for_parent(self._queue)
             self._queue = None
+
+
+class SyncSchedules:
+    """`queue.schedules` of a queue whose calls block: the calls of `Schedules`."""
+
+    def __init__(self, queue: SyncQueue) -> None:
+        self._sync = queue
+
+    set = blocking_of_schedules(Schedules.set)
+    get = blocking_of_schedules(Schedules.get)
+    list = blocking_of_schedules(Schedules.list)
+    remove = blocking_of_schedules(Schedules.remove)
+    pause = blocking_of_schedules(Schedules.pause)
+    resume = blocking_of_schedules(Schedules.resume)
+    run = blocking_of_schedules(Schedules.run)
 
 
 class BorrowedSyncQueue(SyncQueue):

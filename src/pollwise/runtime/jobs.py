@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, PayloadError, PollwiseError
 from pollwise.runtime.executor.control.run_control import WithRunControl, control_of
-from pollwise.runtime.payloads.depth import DEPTH_MAX, deeper_than
+from pollwise.runtime.payloads.encoding import encode as encode
 
 #: The longest kind, key and unique, in characters.
 NAME_LENGTH_MAX = 200
@@ -68,12 +68,17 @@ class NewJob:
     unique: put once. A second job with the same `unique`, kind and payload is the same job; with
         another kind or payload it is refused with `UniqueConflict`. This lasts until the job is
         done, or for as long as finished jobs are kept.
+    replace: with `unique`: while the job that has it waits, this one takes its place: payload,
+        headers, priority and time are replaced, attempts begin again, and the id stays. A job that
+        runs or has ended keeps its own payload and gives its `unique` up to this one, which is put
+        as a new job. Only another kind or key is refused with `UniqueConflict`.
+    debounce: with `unique`: replace, and run after this long without another put.
     headers: text that travels with the job, such as a trace context; handlers read `job.headers`.
     """
 
     __slots__ = (
         "delay", "encoded", "encoded_headers", "headers", "key", "kind", "payload", "priority",
-        "run_at", "size", "unique",
+        "replace", "run_at", "size", "unique",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +91,8 @@ class NewJob:
         delay: Duration = 0,
         run_at: datetime | float | None = None,
         unique: str | None = None,
+        replace: bool = False,
+        debounce: Duration | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = checked_name(kind, "kind")
@@ -101,6 +108,19 @@ class NewJob:
         self.encoded_headers = _encoded(self.headers) if headers else None
         if self.run_at is not None and self.delay:
             raise JobError(f"give delay = {delay!r} or run_at = {run_at!r}, not both")
+        self.replace = replace or debounce is not None
+        if self.replace:
+            self._check_replace(debounce)
+
+    def _check_replace(self, debounce: Duration | None) -> None:
+        what = "replace" if debounce is None else f"debounce = {debounce!r}"
+        if self.unique is None:
+            raise JobError(f"{what} needs unique: the name of what is replaced")
+        if debounce is None:
+            return
+        if self.delay or self.run_at is not None:
+            raise JobError(f"give {what} or a delay or run_at, not both: it is a delay itself")
+        self.delay = checked_delay(debounce)
 
     def due_at(self, now: float) -> float:
         """When it may run, in seconds since 1970; never in the past."""
@@ -367,34 +387,6 @@ class Settlement:
     def outlasting(self, keep: float | None) -> float | None:
         """Its `keep`, if that is longer than the one of its queue; else None."""
         return self.keep if keep is None or (self.keep or 0.0) > keep else None
-
-
-def encode(payload: Any, kind: str, what: str = "payload") -> str:
-    """Encode a payload or a result as JSON text, or say what in it is not JSON.
-
-    Models of pydantic, dataclasses, Decimal, datetime, UUID and Enum are written as pydantic
-    writes them: a Decimal as a string.
-    """
-    try:
-        try:
-            text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        except TypeError:
-            from pollwise.runtime.payloads.typed import (
-                encode_typed,  # plain payloads need no pydantic
-            )
-
-            text = encode_typed(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-            payload = json.loads(text)
-        text.encode()  # half of a surrogate pair is text in Python and nowhere else
-        if text.count("[") + text.count("{") > DEPTH_MAX and deeper_than(payload, DEPTH_MAX):
-            raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
-        return text
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PayloadError(
-            f"the {what} of kind {kind!r} is not JSON: {error}. Use only dict, list, str, int, "
-            "float (no NaN), bool and None; models of pydantic and dataclasses; Decimal, datetime, "
-            "UUID and Enum. Encode anything else yourself."
-        ) from None
 
 
 def checked_name(value: object, name: str, error: type[PollwiseError] = JobError) -> str:

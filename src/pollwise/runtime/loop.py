@@ -11,7 +11,6 @@ What it decides is in `polling.decisions`, which the loop for code without an ev
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -60,7 +59,9 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
 
     async def __anext__(self) -> Sequence[T]:
         while True:
-            hinted = await self._turn()
+            hinted = await self._rest()
+            if self._options.budget is not None:
+                await self._wait_for_turn(self._options.budget)
             if self._stopped:
                 raise StopAsyncIteration
             items = await self._poll(hinted)
@@ -72,19 +73,14 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
 
         For a consumer that has something to do after each poll, failed ones included.
         """
-        hinted = await self._turn()
+        hinted = await self._rest()
+        if self._options.budget is not None:
+            await self._wait_for_turn(self._options.budget)
         return None if self._stopped else await self._poll(hinted)
 
     async def aclose(self) -> None:
         """End the iteration; there is nothing to wait for."""
         self.stop()
-
-    async def _turn(self) -> bool:
-        """Sleep until the poll may begin; return True if a hint ended the pause."""
-        hinted = await self._rest()
-        if self._options.budget is not None:
-            await self._wait_for_turn(self._options.budget)
-        return hinted
 
     async def _rest(self) -> bool:
         """Sleep until the next poll is due; return True if a hint ended the sleep."""
@@ -92,8 +88,8 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
             return False
         clock, hints = self._options.clock, self._options.hints
         left = self._left()
-        if (until := self._deaf_until()) > -math.inf:
-            hinted = await self._rest_until(until)
+        if self._deaf:
+            hinted = await self._rest_until(self._deaf_until())
             if hinted or self._failures:
                 return hinted and not self._failures
             left = self._left()
@@ -116,12 +112,8 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
         """Sleep until the budget allows a poll, which it then counts."""
         clock = self._options.clock
         try:
-            while not self._stopped:
-                now = clock.now()
-                at = budget.ask(self, now)
-                if at <= now:
-                    return
-                await clock.sleep(at - now, self._hint)
+            while not self._stopped and (left := self._turn_left(budget)) > 0:
+                await clock.sleep(left, self._hint)
         finally:
             budget.leave(self)
 
@@ -130,7 +122,8 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
         began = self._begin_poll()
         try:
             batch = await self._source(self._pause.hold)
-            wait = batch.wait
+            asks = batch.not_before is not None or batch.allowance is not None
+            wait = batch.wait if asks else 0.0
         except Exception as error:
             self._note_failure(error, began)
             return None
@@ -176,25 +169,37 @@ def poll(
         does not fit, or is older than seven days, it is not used; the event `PaceRestored` says
         why.
 
+    A source of `pollwise.sources` brings its own hints, budget and name; a new loop begins where it
+    was committed last.
+
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
     elsewhere with `.stop()`. Without an event loop, use `poll_sync`.
     """
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
     check_budget(budget)
+    if begin := getattr(fetch, "begin_polling", None):
+        begin()
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
         events=events or Events(),
-        hints=hints,
+        hints=hints or _own(fetch, "hints", Hints),
         retry=retry,
         max_retry_after=seconds(max_retry_after, "max_retry_after"),
-        budget=budget,
+        budget=budget or _own(fetch, "budget", SharedBudget),
         drain=drain,
         spread=spread,
         state=state,
     )
-    return PollLoop(_source_from(fetch, capacity), strategy, name or name_of(fetch), options)
+    name = name or _own(fetch, "name", str) or name_of(fetch)
+    return PollLoop(_source_from(fetch, capacity), strategy, name, options)
+
+
+def _own(fetch: object, name: str, kind: type[T]) -> T | None:
+    """What a source brings with it, if it does."""
+    found = getattr(fetch, name, None)
+    return found if isinstance(found, kind) else None
 
 
 def _source_from(fetch: Callable[..., Any], capacity: int | None) -> Source[Any]:

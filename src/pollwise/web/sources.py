@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
-from pollwise.errors import PollwiseError, StoreError
+from pollwise.errors import PollwiseError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
+from pollwise.queues.schedules.record import Schedule
 from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import STATES, JobInfo
@@ -135,6 +136,7 @@ class ShownQueue:
     leased: tuple[JobInfo, ...] = ()
     unchanged: bool = False
     error: str | None = None
+    schedules: tuple[Schedule, ...] = ()
 
     def abandoned(self, now: float) -> list[JobInfo]:
         """Jobs that are held by a worker that has no record any more, so they wait for their lease
@@ -174,6 +176,7 @@ class QueueSource:
         self._workers = Remembered(queue.workers if can.presence else _nobody, clock, rest)
         self._kinds = Remembered(queue.stats_by_kind if can.views else _nothing, clock, rest)
         self._leased = Remembered(self._read_leased, clock, rest)
+        self._schedules = Remembered(self._read_schedules, clock, rest)
         self._dead = Remembered(self._read_dead, clock, IDLE_REMEMBERED)
         self._lately = Remembered(lambda: self._read_history(LATELY), clock, REST_REMEMBERED * 2)
         self._ranges = {
@@ -181,7 +184,7 @@ class QueueSource:
             for name, (span, step) in RANGES.items()
         }
         self._parts: tuple[Remembered[Any], ...] = (
-            self._paused, self._workers, self._kinds, self._leased, self._lately,
+            self._paused, self._workers, self._kinds, self._leased, self._schedules, self._lately,
         )  # fmt: skip
         self._counts_before: Stats | None = None
         self._counts_next = False
@@ -217,13 +220,16 @@ class QueueSource:
             if _counts(stats) != self._counts_before:
                 self._counts_before, live = _counts(stats), False
             ttl = NEVER if live else None
-            paused, workers, kinds = await asyncio.gather(
-                self._paused.get(ttl), self._workers.get(ttl), self._kinds.get(ttl)
-            )
+            paused, workers, kinds, schedules = await asyncio.gather(
+                self._paused.get(ttl), self._workers.get(ttl), self._kinds.get(ttl),
+                self._schedules.get(ttl),
+            )  # fmt: skip
             leased = await self._leased.get(ttl) if stats.leased else ()
         except (PollwiseError, OSError) as error:
             return ShownQueue(error=str(error) or type(error).__name__)
-        return ShownQueue(stats, paused, tuple(workers), kinds, tuple(leased), live)
+        return ShownQueue(
+            stats, paused, tuple(workers), kinds, tuple(leased), live, None, tuple(schedules)
+        )
 
     async def dead(self) -> JobPage:
         """Some dead jobs, of a store that cannot list others; such a store may bill the call."""
@@ -259,6 +265,16 @@ class QueueSource:
         self._dead.forget()
         for part in self._parts[:-1]:  # history is not changed by actions
             part.forget()
+
+    async def _read_schedules(self) -> Sequence[Schedule]:
+        if not self.queue.capabilities.schedules:
+            return ()
+        try:
+            return await self.queue.schedules.list()
+        except StoreUnavailable:
+            raise
+        except (StoreError, Unsupported):  # an older controller, or one whose store cannot
+            return ()
 
     async def _read_leased(self) -> Sequence[JobInfo]:
         can = self.queue.capabilities

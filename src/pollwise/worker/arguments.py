@@ -20,7 +20,7 @@ from pollwise.runtime.payloads.typed import explained, hints_of, problems_of
 from pollwise.worker.context import from_context
 
 #: The options of `Task.options`.
-JOB_OPTIONS = ("key", "priority", "delay", "run_at", "unique", "headers")
+JOB_OPTIONS = ("key", "priority", "delay", "run_at", "unique", "replace", "debounce", "headers")
 
 
 class Signature:

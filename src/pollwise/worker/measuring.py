@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from pollwise.errors import ConfigError, Unsupported
+from pollwise.errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import names_no_queue, open_queue, url_of_queue
@@ -36,6 +36,8 @@ from pollwise.runtime.redact import without_secrets
 EXAMINED_BY_KIND = 100_000
 #: How many kinds of a queue are measured by themselves.
 KINDS_SHOWN = 100
+#: How many schedules of a queue are measured.
+SCHEDULES_SHOWN = 100
 #: How many queues of a store are measured.
 QUEUES_SHOWN = 100
 #: The kind of all jobs that are not counted by their own kind.
@@ -70,7 +72,20 @@ class QueueMeasurer:
         paused: Sequence[str | None] = list(await queue.paused()) if can.pause else ()
         workers = len(await queue.workers()) if can.presence else None
         names = [kind or "" for kind in paused[: KINDS_SHOWN + 1]]
-        return QueueMeasured(self._name, tuple(tallies), tuple(names), can.pause, workers)
+        late = await self._late(queue) if can.schedules else ()
+        return QueueMeasured(self._name, tuple(tallies), tuple(names), can.pause, workers, late)
+
+    async def _late(self, queue: Queue) -> tuple[tuple[str, float], ...]:
+        """The schedules and how late they are, those that are most overdue first."""
+        now = queue.clock.epoch()
+        try:
+            found = await queue.schedules.list()
+        except StoreUnavailable:
+            raise
+        except (StoreError, Unsupported):  # an older controller, or one whose store cannot
+            return ()
+        late = sorted(((each.late(now), each.name) for each in found), key=_most_late)
+        return tuple((name, seconds) for seconds, name in late[:SCHEDULES_SHOWN])
 
     def _tallies(self, kinds: Mapping[str, Stats]) -> list[KindTally]:
         known = [kind for kind in self._shown if kind in kinds]
@@ -83,6 +98,10 @@ class QueueMeasurer:
         if rest:
             shown[OTHER] = summed([*rest, *([shown[OTHER]] if OTHER in shown else [])])
         return [_tally(kind, stats) for kind, stats in shown.items()]
+
+
+def _most_late(each: tuple[float, str]) -> tuple[float, str]:
+    return -each[0], each[1]
 
 
 def _size(stats: Stats) -> int:

@@ -69,9 +69,11 @@ class Presence:
         breakers: Breakers,
         clock: Clock,
         events: Events,
+        schedules: tuple[str, ...] = (),
     ) -> None:
         self._queue = queue
         self._name = name
+        self._schedules = schedules if _nameable(schedules) else None
         self._kinds = kinds if _nameable(kinds) else None
         self._executor = executor
         self._breakers = breakers
@@ -213,6 +215,7 @@ class Presence:
             interval=executor.polls.interval,
             hints=self._hints.proven_at is not None,
             breakers=tuple(self._breakers.not_closed()[:RUNNING_MAX]),
+            schedules=self._schedules,
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pollwise.durations import seconds
 from pollwise.errors import Cancelled, LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
+from pollwise.queues.schedules.record import Schedule
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     BreakerChanged,
@@ -54,6 +55,7 @@ from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
 from pollwise.worker.results import ResultRetention, safe_traceback
+from pollwise.worker.schedules import WorkerSchedules
 from pollwise.worker.unhandled import UnhandledKinds
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class WorkerRun:
         processes: ProcessPool | None = None,
         *,
         once: bool = False,
+        schedules: Mapping[str, Schedule] | None = None,
     ) -> None:
         polling = options.polling.for_source(queue.capabilities.long_poll)
         options = replace(options, polling=polling)
@@ -148,8 +151,13 @@ class WorkerRun:
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._locked = LockedReports(clock)
         self._unhandled = UnhandledKinds(queue, name, handlers, clock, events)
+        declared = schedules or {}
         self._presence = Presence(
-            queue, name, tuple(handlers), options, self._executor, self._breakers, clock, events
+            queue, name, tuple(handlers), options, self._executor, self._breakers, clock, events,
+            tuple(declared),
+        )  # fmt: skip
+        self._schedules = WorkerSchedules(
+            queue, name, handlers, declared, self._executor, clock, events, hints=options.hints
         )
         self._tally = self._presence.tally
         self._measurer = QueueMeasurer(queue.name)
@@ -185,10 +193,12 @@ class WorkerRun:
                     await executor.pruning.run(bool(claims))
                     await self._look_for_unhandled(bool(claims))
                     await self._presence.after_poll(bool(claims))
+                    await self._schedules.after_poll()
                     if self._once is not None:
                         await self._once.after_poll(bool(claims))
                     await executor.room_for_a_claim()
         finally:
+            self._schedules.end()
             try:
                 if self._processes is not None:
                     await self._processes.close()
@@ -214,6 +224,7 @@ class WorkerRun:
         limit = await self._executor.room()
         if self._once is not None:
             hold = hold_of(self._queue.capabilities)
+        hold = await self._schedules.before_claim(hold)
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
             self._executor.polls.poll_by(next_trial)

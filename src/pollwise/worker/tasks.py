@@ -99,11 +99,13 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
         delay: Duration = 0,
         run_at: datetime | float | None = None,
         unique: str | None = None,
+        replace: bool = False,
+        debounce: Duration | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> TaskPut[P, R]:
         """The task with options for the jobs that are put; see `NewJob`."""
         given: dict[str, Any] = {"key": key, "priority": priority, "delay": delay, "run_at": run_at}
-        given |= {"unique": unique, "headers": headers}
+        given |= {"unique": unique, "replace": replace, "debounce": debounce, "headers": headers}
         return TaskPut(self._signature, self._target, given)
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -13,6 +13,7 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from pollwise.core.breaker import Breaker
@@ -21,6 +22,8 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.queues.base import Queue
+from pollwise.queues.schedules.record import CatchUp, Overlap, Schedule
+from pollwise.queues.schedules.when import When
 from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
@@ -37,12 +40,14 @@ from pollwise.worker.once import COUNTED, RunSummary
 from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.processes.places import ProcessCall, process_call
 from pollwise.worker.run import WorkerRun
+from pollwise.worker.schedules import declared_above
 
 if TYPE_CHECKING:
     from pollwise.worker.processes.pool import ProcessPool
     from pollwise.worker.tasks import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
 Async = Coroutine[Any, Any, R]
@@ -107,6 +112,7 @@ class Worker:
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
         self._in_processes: dict[str, ProcessCall] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._opened: Queue | None = None
         self._opening = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
@@ -229,6 +235,42 @@ class Worker:
             return task
 
         return register(kind) if callable(kind) else register
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        every: Duration | None = None,
+        at: datetime | str | float | None = None,
+        tz: str | None = None,
+        catch_up: CatchUp = "one",
+        overlap: Overlap = "skip",
+        jitter: Duration = 0,
+        name: str | None = None,
+        args: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[[T], T]:
+        """Put a job of the task below at each tick: `@worker.schedule("*/5 * * * *")`.
+
+        One job is put for each tick, however many workers run.
+
+        cron, every, at: when; give one. A cron expression is in the time zone `tz`, by default UTC.
+        catch_up, overlap, jitter: see `queue.schedules.set`.
+        name: of the schedule in the queue; by default that of the task, then with a number.
+        args: the arguments of the task, by name.
+        options: `key`, `priority` and `headers` of its jobs.
+        """
+        when = When.checked(cron, every, at, tz)
+
+        def register(task: T) -> T:
+            made = declared_above(
+                task, when, self._schedules, name, args, options,
+                catch_up=catch_up, overlap=overlap, jitter=jitter,
+            )  # fmt: skip
+            self._schedules[made.name] = made
+            return task
+
+        return register
 
     def context(self, factory: Callable[[], Any]) -> Callable[[], Any]:
         """Set up what handlers share, such as a database pool, once per run of the worker.
@@ -391,6 +433,7 @@ class Worker:
                 self.events,
                 processes,
                 once=once,
+                schedules=self._schedules,
             )
             if self._stop_asked:
                 self._run.stop()

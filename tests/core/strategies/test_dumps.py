@@ -113,6 +113,13 @@ def test_long_histories_go_on_exactly(strategy: Strategy) -> None:
     assert loaded.dump() == pacer.dump()
 
 
+def test_what_is_not_known_yet_is_infinite() -> None:
+    strategy = Worth.latency(p95="2s")
+    state = stored(strategy.pacer().dump())
+    assert '"inf"' in json.dumps(state)
+    assert restored(strategy, state).pacer.dump() == state
+
+
 def test_a_cycle_goes_on() -> None:
     strategy = Worth(poll_cost=20, wait_cost=1)
     pacer = strategy.pacer()
@@ -267,7 +274,7 @@ def test_arbitrary_json_does_no_harm(
 
 
 @given(st.sampled_from(ONE_OF_EACH), st.integers(0, 10**4), numbers | st.none(), histories())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @example(Worth(poll_cost=1, wait_cost=1), 3, 1e-300, [saw(3, at=float(n)) for n in range(40)])
 def test_wrong_numbers_do_no_harm(
     strategy: Strategy, place: int, value: float | None, history: list[Outcome]

@@ -277,6 +277,42 @@ def test_batches_at_one_period_are_met() -> None:
     assert sum(late) / len(late) < 2.0
 
 
+def test_a_batch_of_a_known_period_is_polled_once() -> None:
+    """A poll just after each batch: it waits little, though a poll is worth 30 s of its waiting."""
+    arrivals = cron(60.0, 10, 150, seed=2)
+    run = replay(Worth(poll_cost=300, wait_cost=1, max_interval="10m"), arrivals)
+    polls = sum(at > 6000 for at in run.polled)
+    assert polls <= 1.2 * 50
+    late = [w for at, w in zip(sorted(arrivals), run.waits, strict=True) if at > 6000]
+    assert sum(late) / len(late) < 5.0
+
+
+@pytest.mark.parametrize("width", [6.0, 30.0])
+def test_timestamps_do_not_hurt_on_wide_batches(width: float) -> None:
+    rng = random.Random(width)
+    arrivals = sorted(60.0 * n + width * rng.random() for n in range(1, 120) for _ in range(10))
+    strategy = Worth(poll_cost=27, wait_cost=1, max_interval="10m")
+    with_stamps, without = (replay(strategy, arrivals, stamps=s).cost(27) for s in (True, False))
+    assert with_stamps < 1.05 * without
+
+
+def test_batches_at_random_cost_little_more_than_with_a_fixed_interval() -> None:
+    rng, begins = random.Random(9), poisson(1 / 60, 600, seed=9)
+    arrivals = [begin for begin in begins for _ in range(rng.randint(1, 19))]
+    interval = 18.0
+    price = interval**2 / 2 * len(arrivals) / arrivals[-1]  # for which that is the best one
+    run = replay(Worth(poll_cost=price, wait_cost=1, max_interval="10m"), arrivals)
+    assert run.cost(price) < 1.1 * Replay.fixed(arrivals, interval).cost(price)
+
+
+def test_rounded_stamps_cost_little() -> None:
+    arrivals = poisson(2.0, 2000, seed=10)
+    strategy = Worth(poll_cost=2, wait_cost=1)
+    exact, rounded = replay(strategy, arrivals), replay(strategy, arrivals, step=1.0)
+    assert rounded.state["period"] is None
+    assert rounded.cost(2.0) < 1.05 * exact.cost(2.0)
+
+
 def test_the_max_interval_holds_though_nothing_comes() -> None:
     run = replay(Worth(poll_cost=1e6, wait_cost=1, max_interval="7s"), [], until=500.0)
     assert max(run.delays) == 7.0

@@ -196,11 +196,18 @@ def test_a_p95_beyond_the_max_interval_is_polled_at_that() -> None:
     assert run.delays[-1] == 30.0
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+def test_numbers_of_numpy_are_numbers(kind: str) -> None:
     np = pytest.importorskip("numpy")
-    for strategy in (Worth.latency(p95="2s"), Worth(poll_cost=1, wait_cost=1)):
+    every = (
+        Worth(poll_cost=1, wait_cost=1), Worth.budget(polls_per_hour=600),
+        Worth.latency(p95="2s"), Worth.latency(mean="2s"),
+    )  # fmt: skip
+    for strategy in every:
         pacer = strategy.pacer()
         for n in range(1, 50):
-            waits = tuple(np.linspace(0.1, 0.9, 4))
-            pause = pacer.after(Outcome(np.float64(n), 4, None, waits))
+            waits = tuple(np.linspace(0.1, 0.9, 4).astype(kind))
+            pause = pacer.after(Outcome(getattr(np, kind)(n), np.int64(4), None, waits))
             assert strategy.min_interval <= pause.delay <= strategy.max_interval
+            assert type(pause.delay) is float
+        assert {type(each) for each in pacer.state().values()} <= {float, type(None)}

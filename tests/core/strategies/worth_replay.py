@@ -46,10 +46,14 @@ def replay(
     arrivals: Sequence[float],
     *,
     stamps: bool = True,
+    step: float = 0.0,
     until: float | None = None,
     pacer: Pacer | None = None,
 ) -> Replay:
-    """Poll until the last item was found, or until a time. A poll takes no time and finds all."""
+    """Poll until the last item was found, or until a time. A poll takes no time and finds all.
+
+    step: stamps are rounded down to multiples of it; the waits of the replay are the true ones.
+    """
     pacer = pacer or strategy.pacer()
     run = Replay()
     at, n = 0.0, 0
@@ -64,6 +68,8 @@ def replay(
             n += 1
         waits = tuple(at - each for each in arrivals[begin:n])
         run.waits += waits
+        if step:
+            waits = tuple(at - each // step * step for each in arrivals[begin:n])
         delay = pacer.after(Outcome(at, n - begin, None, waits if stamps else ())).delay
     run.state = pacer.state()
     return run

@@ -173,6 +173,20 @@ def test_these_are_for_good(status: int) -> None:
     assert failure(answer=page("", f"{status} X")).permanent
 
 
+def test_a_used_up_limit_is_a_refusal_for_now_also_as_403() -> None:
+    used_up = {"x_ratelimit_remaining": "0", "x_ratelimit_reset": "90"}
+    for status, headers, permanent, wait in (
+        ("403 Forbidden", used_up, False, 90.0),
+        ("429 Too Many Requests", used_up, False, 90.0),
+        ("429 Too Many Requests", {}, False, 0.0),
+        ("403 Forbidden", {**used_up, "x_ratelimit_remaining": "1"}, True, None),
+        ("403 Forbidden", {}, True, None),
+        ("503 Service Unavailable", {}, False, None),
+    ):
+        error = failure(answer=page("", status, None, **headers))
+        assert (error.permanent, error.retry_after) == (permanent, wait), status
+
+
 def test_retry_after_is_in_seconds() -> None:
     def after(value: str) -> float | None:
         return failure(answer=page("", "429 X", retry_after=value)).retry_after
@@ -181,7 +195,7 @@ def test_retry_after_is_in_seconds() -> None:
     assert after(formatdate(time.time() + 60, usegmt=True)) == pytest.approx(60, abs=5)
     assert after(formatdate(time.time() - 60, usegmt=True)) == 0
     assert after("9" * 30) == 86400
-    assert after("soon") is None
+    assert after("soon") == 0  # a refusal for now that does not say for how long
 
 
 def test_a_closed_port_is_transient() -> None:

@@ -151,9 +151,9 @@ def test_redirects_are_not_followed(status: int) -> None:
     ],
 )
 def test_retry_after_is_passed_on(header: str, wait: float | None) -> None:
-    from pollwise.outbox.publishers.webhook import _retry_after
+    from pollwise.runtime.limits.headers import retry_after
 
-    assert _retry_after(header, 1_767_225_600.0) == wait
+    assert retry_after(header, 1_767_225_600.0) == wait
 
     async def main() -> None:
         async with receiving() as receiver:

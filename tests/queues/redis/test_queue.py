@@ -326,8 +326,8 @@ def test_scripts_are_whole(redis: Redis) -> None:
         "put",
         "settle",
         "stats",
-        "note",
         "notes",
+        "schedule",
     )
     for each in (script(SCRIPTS, name) for name in names):
         assert redis.execute("SCRIPT", "LOAD", each.text) == each.sha

@@ -165,6 +165,10 @@ async def _fill_queue(queue: Queue) -> str:
         seen_at=LOOKED_AT, strategy=ATTACKS[5], interval=1.0, hints=False, breakers=(ATTACKS[0],),
     )  # fmt: skip
     await queue.record_worker(info, 180.0)
+    for n, each in enumerate(NAMES):
+        await queue.schedules.set(each, NewJob(each, each), every="1h", by=ATTACKS[n])
+    await queue.schedules.run(NAMES[0])
+    await queue.schedules.pause(NAMES[1])
     return f"/queues/hostile/jobs/{died[0].job.id}"
 
 

@@ -17,6 +17,7 @@ PAGES = {
     "overview": "/",
     "queue": "/queues/orders?range=24h",
     "dead jobs": "/queues/orders?state=dead",
+    "schedules": "/queues/hostile/schedules",
     "dead job": "{dead}",
     "running job": "{running}",
     "workers": "/workers",

@@ -38,6 +38,7 @@ from pollwise.cli.options import Json
 from pollwise.cli.outbox.records import with_store
 from pollwise.cli.output import err, print_json, say, visible
 from pollwise.cli.queue.opening import with_queue
+from pollwise.core.strategies.completion import Completion
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.lab.prices import PRICES, price_named, wait_price
@@ -297,6 +298,58 @@ def tune(
         print_json(tuned.facts())
         return
     show_tuned(tuned)
+
+
+@app.command("until")
+def until(
+    file: Annotated[
+        Path, typer.Argument(help="How long runs took: one a line, or CSV; .gz is unpacked.")
+    ],
+    strategies: Annotated[
+        str, typer.Option(help="What to compare with: 'adaptive 1s 60s,fixed 10s'.")
+    ] = "adaptive 1s 60s,fixed 10s",
+    poll_cost: Annotated[float, typer.Option(help="What one poll costs.")] = 1.0,
+    wait_cost: Annotated[
+        float, typer.Option(help="What a second costs between the end of a run and its poll.")
+    ] = 1.0,
+    column: Annotated[
+        str | None, typer.Option(help="The column with the durations: its name or number.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="The column with the name of what ran: its name or number.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Draw the learned durations: .svg or .png.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare when to poll something that will finish, on how long it took before.
+
+    Completion learns from what its polls see. Each group of runs is learned for itself.
+
+    Example: pollwise lab until durations.csv --poll-cost 5 --out learned.svg
+    """
+    from pollwise.cli.lab.tables import show_runs
+    from pollwise.lab import files
+    from pollwise.lab.policies import CostTerms, parse
+    from pollwise.lab.runs import picture, reading
+    from pollwise.lab.runs.compare import compare as compare_runs
+
+    form = "" if out is None else out.suffix.lower().removeprefix(".")
+    if out is not None and form not in ("svg", "png"):
+        raise ConfigError(f"--out {str(out)!r} must end in .svg or .png")
+    checked = Completion(poll_cost=poll_cost, wait_cost=wait_cost)
+    chosen = parse(strategies, CostTerms(checked.poll_cost, checked.wait_cost))
+    runs = reading.read(file, column, group)
+    facts = compare_runs(runs, chosen, checked.poll_cost, checked.wait_cost).facts()
+    if out is not None:
+        files.write(out, picture.picture(facts, form))
+    if as_json:
+        print_json({**facts, "picture": None if out is None else str(out)})
+        return
+    show_runs(facts)
+    if out is not None:
+        say("picture: ", visible(str(out)))
 
 
 @app.command("cost")

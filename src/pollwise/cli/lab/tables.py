@@ -160,5 +160,28 @@ def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
     say((f"- Prices: {dated}. qo's page: {facts['page_price']}. {facts['true_price']}.", "dim"))
 
 
+def show_runs(facts: dict[str, Any]) -> None:
+    """What each way to poll runs costs."""
+    heads = ("policy", "polls a run", "mean wait", "cost a run", "× best fixed")
+    print_table(
+        heads,
+        [
+            (
+                each["name"],
+                amount(each["polls_a_run"]),
+                short(float(f"{each['wait_mean_s']:.3g}")),
+                short(float(f"{each['cost_a_run']:.3g}")),
+                f"{each['of_best_fixed']:.3f}",
+            )
+            for each in facts["policies"]
+        ],
+        narrow=heads[1:],
+    )
+    groups = f" in {facts['groups']} groups" if facts["groups"] > 1 else ""
+    price = short(facts["price"])
+    say((f"{facts['runs']:,} runs{groups}; a poll is worth {price} of waiting.", "dim"))
+    say(("Completion began without history and saw only what its polls can see.", "dim"))
+
+
 def _or_nothing(value: Any, text: Callable[[Any], str]) -> str:
     return NOTHING if value is None else text(value)

@@ -56,6 +56,12 @@ def put(
     unique: Annotated[
         str | None, typer.Option(help="Put only if no job with this name is in the queue.")
     ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace the job with this --unique while it waits.")
+    ] = False,
+    debounce: Annotated[
+        str | None, typer.Option(help="Replace it, and run after this long without another put.")
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="A header of the job, as name=value; may be repeated."),
@@ -66,11 +72,12 @@ def put(
 
     Example: pollwise queue put sqlite:///jobs.db resize '{"image": 7}' --delay 30s
     """
-    value = _from_stdin() if payload == "-" else _decoded(payload)
-    headers = _headers(header or [])
+    value = decoded_payload(payload)
+    headers = headers_from(header or [])
     job = NewJob(
-        kind, value, key=key, priority=priority, delay=delay, unique=unique, headers=headers
-    )
+        kind, value, key=key, priority=priority, delay=delay, unique=unique, replace=replace,
+        debounce=debounce, headers=headers,
+    )  # fmt: skip
     codec = codec_of(load())
     (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True, codec=codec)
     print_json({"id": job_id}) if as_json else say(job_id)
@@ -181,7 +188,7 @@ def _print_kinds(
     steering.print_pauses(pauses)
 
 
-def _headers(given: Sequence[str]) -> dict[str, str]:
+def headers_from(given: Sequence[str]) -> dict[str, str]:
     headers = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -191,6 +198,11 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--header {name!r} is given twice")
         headers[name] = value
     return headers
+
+
+def decoded_payload(payload: str) -> Any:
+    """A payload that was given as JSON, or - for standard input."""
+    return _from_stdin() if payload == "-" else _decoded(payload)
 
 
 def _from_stdin() -> Any:

@@ -48,7 +48,7 @@ def pause(
 
     Example: pollwise queue pause sqlite:///jobs.db mail --why "server down"
     """
-    asked_by = _user() if by is None else by
+    asked_by = user_here() if by is None else by
     with_queue(url, lambda queue: queue.pause(kind, by=asked_by, why=why), create=True)
     print_json({"paused": kind, "by": asked_by}) if as_json else say(f"paused {_what(kind)}")
 
@@ -231,7 +231,8 @@ def _what(kind: str | None) -> str:
     return "the whole queue" if kind is None else f"kind {visible(kind)}"
 
 
-def _user() -> str:
+def user_here() -> str:
+    """Who runs this command, and where."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # this user has no name

@@ -73,20 +73,24 @@ class Regimes:
         jumped = max(1.0 - sum(stay), 1e-30)
         share = jumped / (sum(landed) + LANDINGS)
         even = share * LANDINGS / RATES
-        slope = found * _LOG2
-        fits = [n * slope - rate * span for n, rate in enumerate(self._rates)]
-        best = max(fits)
-        fits = [exp(fit - best) for fit in fits]
+        if found:
+            slope = found * _LOG2
+            fits = [n * slope - rate * span for n, rate in enumerate(self._rates)]
+            best = max(fits)
+            fits = [exp(fit - best) for fit in fits]
+        else:
+            best = span * self._rates[0]
+            fits = [exp(best - rate * span) for rate in self._rates]
         land = [(share * into + even) * fit for into, fit in zip(landed, fits, strict=True)]
         after = [*map(add, map(mul, stay, fits), land)]
         whole = 1.0 / sum(after)
         moved = sum(land) * whole / jumped
-        self._spent = [time + span * held for time, held in zip(self._spent, belief, strict=True)]
+        self._spent = [*map(add, self._spent, [span * held for held in belief])]
         self._jumps = [
             out + moved * (held - kept)
             for out, held, kept in zip(self._jumps, belief, stay, strict=True)
         ]
-        self._landed = [into + whole * new for into, new in zip(landed, land, strict=True)]
+        self._landed = [*map(add, landed, [whole * new for new in land])]
         self._belief = [whole * each for each in after]
         self.long_run = (self.items + 1.0) / self.age
         exponent = round(log2(self.long_run))

@@ -89,24 +89,39 @@ class Cycle:
             place = n + 1.0
 
     def interval(self, price: float, rate: float, at: float) -> float:
-        """How long until the expected waiting costs `price`; at most about two periods."""
+        """How long until the next poll should come; at most about two periods.
+
+        That is when the expected waiting costs `price`, or before it, when a batch has passed: a
+        poll at s instead of S saves the waiting of N(s) items meanwhile, and the N(S) - N(s) items
+        that come later wait for another pause.
+        """
         width = self._period / PHASES
         held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
         place = (at - self._tick) / width + 0.5
-        start = expected = step = 0.0
+        start = expected = waited = step = here = 0.0
+        marks = []
         for _ in range(3 * PHASES):
             n = math.floor(place)
             phase = n % PHASES
             here = rate * (self._seen[phase] + held) / (self._forecast[phase] + held)
             length = (n + 1 - place) * width
-            step = 2.0 * price / (expected + math.sqrt(expected * expected + 2.0 * here * price))
+            left = price - waited
+            step = 2.0 * left / (expected + math.sqrt(expected * expected + 2.0 * here * left))
             if step <= length or start > 2.0 * self._period:
                 break
-            price -= length * (expected + 0.5 * here * length)
+            waited += length * (expected + 0.5 * here * length)
             expected += here * length
             start += length
             place = n + 1.0
-        return start + step
+            marks.append((start, waited, expected))
+        interval = latest = start + step
+        expected += here * step
+        least = price
+        for start, waited, before in marks:
+            cost = waited + (expected - before) * latest
+            if cost < least:
+                least, interval = cost, start
+        return interval
 
     def factor(self, at: float, price: float, rate: float) -> float:
         """Items seen ÷ items forecast at the phase of `at`."""

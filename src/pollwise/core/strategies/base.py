@@ -35,6 +35,9 @@ class Pacer(ABC):
     #: How far its time is ahead of that of the outcomes, in seconds: a restored one keeps its own.
     ahead: float = 0.0
 
+    def begin(self, at: float) -> None:  # noqa: B027, few pacers need it
+        """The first pause begins now; `at` is the time of the clock that outcomes have."""
+
     @abstractmethod
     def first(self) -> Pause:
         """The pause before the first poll."""
@@ -68,6 +71,8 @@ class Strategy(ABC):
     name: ClassVar[str]
     #: A full batch is followed by the next poll at once, unless the loop's `drain` says otherwise.
     drains: ClassVar[bool] = True
+    #: The first poll comes after the whole first pause, not at once or somewhere in that pause.
+    plans_first: ClassVar[bool] = False
     #: Arguments that cannot be set in a file: the part that polls knows their value.
     not_settings: ClassVar[frozenset[str]] = frozenset()
 
@@ -170,6 +175,9 @@ class RestoredPacer(Pacer):
             and math.isfinite(pause.forecast or 0.0)
             and math.isfinite(pause.average or 0.0)
         )
+
+    def begin(self, at: float) -> None:
+        self._pacer.begin(at + self.ahead)
 
     def first(self) -> Pause:
         return self._pacer.first()

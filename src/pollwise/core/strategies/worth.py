@@ -14,8 +14,8 @@ min_interval and grow with the silence.
 **Held polls.** While a server holds a poll, for g seconds on average, items do not wait. With T₀
 the pause without a hold, T = √(T₀² + g²) - g is cheapest.
 
-**Doubt.** The cost of the pauses is compared with what the best fixed interval for the long-run
-rate would have cost. Where no forecast helps, as with batches at random, pauses move towards it.
+**Trust.** How far pauses follow a forecast is learned from what they cost. Where no forecast helps,
+as with batches at random, they come near the best fixed interval for the long-run rate.
 
 `docs/why/worth.md` derives the rule, and says where it loses. The forecast is in
 `pollwise.core.forecast`; `pollwise.core.strategies.goals` finds c/w for a budget or a latency.
@@ -30,6 +30,8 @@ from typing import ClassVar, overload
 
 from pollwise.core.forecast.arrivals import FADE_EVERY, MEMORY, Regimes, Rhythm
 from pollwise.core.forecast.cycle import ITEMS_MIN, SILENCE, Cycle
+from pollwise.core.forecast.resolution import Resolution
+from pollwise.core.forecast.trust import Trust
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
 from pollwise.core.strategies.base import Pacer, State, Strategy, bounds, number_within, restored
 from pollwise.core.strategies.goals import BudgetGoal, Goal, MeanWaitGoal, P95WaitGoal, PriceGoal
@@ -55,12 +57,10 @@ SPAN_MIN = 1e-6  # seconds; closer polls count as one
 AT_MAX = 1e12  # seconds; later times count as this
 PRICE_MIN, PRICE_MAX = 1e-15, 1e30  # item-seconds
 SAMPLED = 8  # waits per batch that are used
-#: The comparison with a fixed interval: how many polls it remembers, the costs that are assumed at
-#: the start (of the pacer's own pauses, and of fixed ones, in polls), and the excess of its own
-#: cost from which all pauses are fixed.
-COMPARED = 200.0
-OWN_COST, FIXED_COST = 38.8, 40.0
-EXCESS = 0.05
+#: A pause that was this much longer or shorter than decided says nothing about the decision.
+STRETCHED = 1.5
+#: Stamps are taken for exact where their step is at most this share of the usual interval.
+ROUNDED = 0.05
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -231,6 +231,7 @@ class WorthPacer(Pacer):
         self._regimes = Regimes()
         self._rhythms = (Rhythm(), Rhythm())  # of calm times, and of busy ones
         self._cycle = Cycle()
+        self._resolution = Resolution()
         self._busy = False
         self._delay = strategy.min_interval
         self._interval = strategy.min_interval  # the best one for the long-run rate
@@ -242,8 +243,10 @@ class WorthPacer(Pacer):
         self._from = 0.0  # the poll from which items are counted
         self._open = 0  # items since then, in polls that did not end the count
         self._item_at = 0.0  # the last item
+        self._stamp = 0.0  # and its stamp
         self._polls = 0
-        self._own_cost, self._fixed_cost = OWN_COST, FIXED_COST
+        self._trust = Trust()
+        self._own = strategy.min_interval  # the pause that was decided, within no bounds
         self._decided = (0.0, 0.0, 0.0, 0.0)  # when, and the forecast from there
 
     def first(self) -> Pause:
@@ -252,22 +255,24 @@ class WorthPacer(Pacer):
     def after(self, outcome: Outcome) -> Pause:
         if outcome.failed:
             return Pause(self._delay, self._strategy.hold)
-        at = max(-AT_MAX, min(float(outcome.at), AT_MAX))
+        at = _within(float(outcome.at), -AT_MAX, AT_MAX)
         if self._last_at is None:  # it is unknown in what time these items came
-            self._last_at = self._from = self._item_at = at
+            self._last_at = self._from = self._item_at = self._stamp = at
             return Pause(self._delay, self._strategy.hold)
         self._goal.polled(at, at - self._last_at, self._price)
         self._last_at = at
         before = self._delay
-        self._open = min(self._open + outcome.found, COUNTED_MAX)
+        self._open = int(_within(self._open + outcome.found, 0, COUNTED_MAX))
         if outcome.full or at - self._from < SPAN_MIN:
             delay = 0.5 * before
         else:
             delay = self._before_a_hold(self._decide(at, _plain(outcome.waits)))
-        longer = max(delay, self._goal.soonest(at))
-        if longer > delay:
+        soonest = self._goal.soonest(at)
+        longer = delay
+        if soonest > delay:
+            longer = soonest
             self._goal.delayed(longer / delay)
-        self._delay = max(self._strategy.min_interval, min(longer, self._strategy.max_interval))
+        self._delay = _within(longer, self._strategy.min_interval, self._strategy.max_interval)
         # The price at which the pause would have been as long as it is.
         self._paid = _limited(self._price * (self._delay / delay) ** 2)
         turn = _turn(before, self._delay)
@@ -277,9 +282,10 @@ class WorthPacer(Pacer):
         """Learn from all items since the last decision, and decide how long to pause."""
         found, start = self._open, self._from
         self._from, self._open = at, 0
+        exact = self._exact(waits, start, at) if waits else waits
         if self._rate:
-            self._compare(found, at - start, waits)
-        self._learn(found, start, at, waits)
+            self._judge(found, at - start, exact)
+        self._learn(found, start, at, waits, exact)
         self._regimes.observe(found, at - start)
         long_run = self._regimes.long_run
         price = _limited(self._goal.price(long_run))
@@ -292,25 +298,33 @@ class WorthPacer(Pacer):
             self._decided = (at, *self._regimes.ahead())
             return self._goal.pause(self._rate_ahead, self._strategy.max_interval)
         if self._cycle.period:
-            own = self._cycle.interval(price, self._rate, at)
-        else:
-            own = self._rhythms[self._busy].interval(
-                price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
-            )
-        doubt = (self._own_cost / self._fixed_cost - 1.0) / EXCESS
-        return own if doubt <= 0.0 else own * (self._interval / own) ** min(doubt, 1.0)
+            self._own = 0.0  # it follows the cycle wholly
+            return self._cycle.interval(price, self._rate, at)
+        own = self._rhythms[self._busy].interval(
+            price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
+        )
+        now = math.sqrt(2.0 * price / self._rate)
+        self._own = self._trust.interval(self._interval, now, own)
+        return self._own
 
-    def _compare(self, found: int, span: float, waits: Sequence[float]) -> None:
-        """Compare the cost of a pause with that of fixed intervals, in the price of a poll.
+    def _exact(self, waits: Sequence[float], start: float, at: float) -> Sequence[float]:
+        """The waits without the rounding of stamps, where that is coarse."""
+        self._resolution.learn(at - max(waits) - self._stamp)
+        self._stamp = at - min(waits)
+        coarse = self._resolution.step > ROUNDED * self._interval
+        return self._resolution.spread(waits, at - start) if coarse else waits
 
-        At random batches no forecast is better than none. Then pauses that follow it cost more
-        than fixed ones, and the pacer moves towards these.
+    def _judge(self, found: int, span: float, waits: Sequence[float]) -> None:
+        """Let the trust learn what the waiting in the last pause cost.
+
+        A pause of another length than decided counts as one of that length: the waiting grows with
+        its square.
         """
+        if self._strategy.hold or not self._own < STRETCHED * span < STRETCHED**2 * self._own:
+            return
+        by = span / self._own
         waited = sum(waits) * found / len(waits) if waits and found else 0.5 * span * found
-        fixed = span / self._interval + 0.5 * found * self._interval / self._price
-        left = 1.0 - 1.0 / COMPARED
-        self._own_cost = left * self._own_cost + 1.0 + max(waited, 0.0) / self._price
-        self._fixed_cost = left * self._fixed_cost + fixed
+        self._trust.learn(waited / (self._price * by * by))
 
     def _rate_ahead(self, later: float) -> float:
         """The rate that is forecast for the moment `later` seconds after the last decision."""
@@ -331,15 +345,17 @@ class WorthPacer(Pacer):
         held = hold if rate * hold < 1e-6 else -math.expm1(-rate * hold) / rate
         return pause * (pause / (math.hypot(pause, held) + held))
 
-    def _learn(self, found: int, start: float, at: float, waits: Sequence[float]) -> None:
+    def _learn(
+        self, found: int, start: float, at: float, waits: Sequence[float], exact: Sequence[float]
+    ) -> None:
         """Compare the last forecast with what came."""
         known, span = self._item_at, at - start
         times: Sequence[float] = ()
         weight = oldest = 0.0
         if waits and found:
             self._goal.waited(waits, found, self._paid)
-            waits, weight, newest, oldest = _sampled(waits, found)
-            times = [at - wait if wait < span else start for wait in waits]
+            sample, weight, newest, oldest = _sampled(exact, found)
+            times = [at - wait if wait < span else start for wait in sample]
             self._item_at = at - newest if newest < span else start
         elif found:
             self._goal.spread(found, span, self._paid)
@@ -367,7 +383,7 @@ class WorthPacer(Pacer):
         self._polls += 1
         if self._polls == FADE_EVERY:
             self._polls = 0
-            for each in (self._regimes, *self._rhythms, self._cycle):
+            for each in (self._regimes, *self._rhythms, self._cycle, self._trust):
                 each.fade(1.0 - FADE_EVERY / MEMORY)
 
     def resume(self, at: float) -> None:
@@ -390,7 +406,12 @@ class WorthPacer(Pacer):
 
 
 def _limited(price: float) -> float:
-    return max(PRICE_MIN, min(price, PRICE_MAX))
+    return _within(price, PRICE_MIN, PRICE_MAX)
+
+
+def _within(value: float, least: float, most: float) -> float:
+    """The value, or the limit that it is beyond. A comparison is faster than min and max."""
+    return value if least <= value <= most else max(least, min(value, most))
 
 
 def _plain(waits: Sequence[float]) -> Sequence[float]:

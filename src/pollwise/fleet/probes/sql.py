@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from pollwise.core.outcome import Plain
-from pollwise.errors import MissingExtra
+from pollwise.errors import MissingExtra, ProbeError
 from pollwise.fleet.probes.extract import digest
 from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.fleet.targets import ProbeContext, Reading, Target
@@ -52,7 +52,7 @@ class SqlProbe:
         options = ProbeOptions(target)
         self._url = options.text("url", needed=True)
         self._shown = shown_url(self._url)
-        self.host = _checked_url(options, self._url, self._shown) if self._url else None
+        self.host = checked_sql_url(options, self._url, self._shown) if self._url else None
         self._query = options.text("query", needed=True)
         self._rows = options.whole("rows", 1, 1, 1000)
         options.finish()
@@ -79,53 +79,19 @@ class SqlProbe:
     # SQLite
 
     async def _from_sqlite(self) -> list[list[Any]]:
-        path = _sqlite_path(self._url)
-        if not path.is_file():
-            raise failed(f"{self._shown}: the file does not exist", permanent=True)
-        connection = await asyncio.to_thread(self._open_sqlite, path)
-        asking = asyncio.ensure_future(asyncio.to_thread(self._ask_sqlite, connection))
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            connection.interrupt()
-            await asyncio.wait([asking])
-            with suppress(Exception):
-                asking.result()
-            raise
-
-    def _open_sqlite(self, path: Path) -> sqlite3.Connection:
-        try:
-            return sqlite3.connect(
-                f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise failed(f"{self._shown}: {error}") from None
-
-    def _ask_sqlite(self, connection: sqlite3.Connection) -> list[list[Any]]:
-        with closing(connection):
-            try:
-                # A query that attaches another file must not write there either.
-                connection.execute("PRAGMA query_only = ON")
-                cursor = connection.execute(self._query)
-                return [list(row) for row in cursor.fetchmany(self._rows)]
-            except sqlite3.OperationalError as error:
-                locked = "locked" in str(error) or "busy" in str(error)
-                raise failed(f"{self._shown}: {error}", permanent=not locked) from None
-            except (sqlite3.Error, sqlite3.Warning) as error:
-                raise failed(f"{self._shown}: {error}", permanent=True) from None
+        path = sqlite_path(self._url)
+        _, rows = await read_sqlite(path, self._shown, self._query, (), self._rows)
+        return rows
 
     # Postgres
 
     async def _from_postgres(self, lifetime: float) -> list[list[Any]]:
-        psycopg = _psycopg()
-        settings = (
-            f"-c default_transaction_read_only=on -c statement_timeout={int(lifetime * 1000)}"
-        )
+        psycopg = psycopg_for("a probe of Postgres")
         rows: list[list[Any]] = []
         try:
             connection = await psycopg.AsyncConnection.connect(
                 self._url,
-                options=settings,
+                options=read_only(lifetime),
                 application_name="pollwise fleet",
                 connect_timeout=max(2, int(lifetime)),
             )
@@ -143,18 +109,72 @@ class SqlProbe:
             finally:
                 await connection.close()
         except psycopg.Error as error:
-            raise failed(
-                f"{self._shown}: {_said(error)}", permanent=_is_permanent(error.sqlstate)
-            ) from None
+            raise postgres_failure(error, self._shown) from None
         return rows
 
 
-def _psycopg() -> Any:
+async def read_sqlite(
+    path: Path, shown: str, query: str, values: Sequence[Any], count: int
+) -> tuple[list[str], list[list[Any]]]:
+    """The columns and the first rows of a query, which can write nothing."""
+    connection = await asyncio.to_thread(_open_sqlite, path, shown)
+    asking = asyncio.ensure_future(
+        asyncio.to_thread(_ask_sqlite, connection, shown, query, values, count)
+    )
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        connection.interrupt()
+        await asyncio.wait([asking])
+        with suppress(Exception):
+            asking.result()
+        raise
+
+
+def _open_sqlite(path: Path, shown: str) -> sqlite3.Connection:
+    if not path.is_file():
+        raise failed(f"{shown}: the file does not exist", permanent=True)
+    try:
+        return sqlite3.connect(
+            f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY, check_same_thread=False
+        )
+    except sqlite3.Error as error:
+        raise failed(f"{shown}: {error}") from None
+
+
+def _ask_sqlite(
+    connection: sqlite3.Connection, shown: str, query: str, values: Sequence[Any], count: int
+) -> tuple[list[str], list[list[Any]]]:
+    with closing(connection):
+        try:
+            # A query that attaches another file must not write there either.
+            connection.execute("PRAGMA query_only = ON")
+            cursor = connection.execute(query, values)
+            rows = [list(row) for row in cursor.fetchmany(count)]
+            return [name for name, *_ in cursor.description or ()], rows
+        except sqlite3.OperationalError as error:
+            locked = "locked" in str(error) or "busy" in str(error)
+            raise failed(f"{shown}: {error}", permanent=not locked) from None
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            raise failed(f"{shown}: {error}", permanent=True) from None
+
+
+def read_only(seconds: float) -> str:
+    """The options of a session of Postgres that cannot write, and the limit of its statements."""
+    return f"-c default_transaction_read_only=on -c statement_timeout={int(seconds * 1000)}"
+
+
+def psycopg_for(what: str) -> Any:
     try:
         import psycopg
     except ImportError as error:
-        raise MissingExtra("a probe of Postgres", "postgres") from error
+        raise MissingExtra(what, "postgres") from error
     return psycopg
+
+
+def postgres_failure(error: Any, shown: str) -> ProbeError:
+    """An error of psycopg as that of a failed poll."""
+    return failed(f"{shown}: {_said(error)}", permanent=_is_permanent(error.sqlstate))
 
 
 def _is_permanent(sqlstate: str | None) -> bool:
@@ -168,7 +188,7 @@ def _said(error: BaseException) -> str:
     return without_secrets(lines[0])[:200] if lines else type(error).__name__
 
 
-def _checked_url(options: ProbeOptions, url: str, shown: str) -> str | None:
+def checked_sql_url(options: ProbeOptions, url: str, shown: str) -> str | None:
     try:
         parts = urlsplit(url)
         host = parts.hostname
@@ -181,7 +201,7 @@ def _checked_url(options: ProbeOptions, url: str, shown: str) -> str | None:
         )
     elif parts.scheme in _POSTGRES:
         try:
-            _psycopg()
+            psycopg_for("a probe of Postgres")
         except MissingExtra as error:
             options.wrong("url", f"= {shown!r}: {error}")
         return host or "postgresql"
@@ -192,7 +212,7 @@ def _checked_url(options: ProbeOptions, url: str, shown: str) -> str | None:
     return None
 
 
-def _sqlite_path(url: str) -> Path:
+def sqlite_path(url: str) -> Path:
     return Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
 
 

@@ -114,7 +114,7 @@ def pareto(drawing: Drawing, box: Box, facts: Facts, metric: str) -> dict[str, o
     """Cost against waiting, with other settings of every strategy as lines."""
     marks = marks_of(facts, metric)
     x_range, y_range = log_range(mark.x for mark in marks), log_range(mark.y for mark in marks)
-    plot = _plot(drawing, box, x_range, y_range)
+    plot = framed(drawing, box, x_range, y_range)
     cost = cost_key(facts)
     plot.axes(
         number_ticks(*x_range, "$" if facts["dollars_a_poll"] else ""),
@@ -147,8 +147,8 @@ def over_time(drawing: Drawing, box: Box, facts: Facts) -> dict[str, object]:
     arrivals = [rate * factor for rate in facts["time"]["arrivals_a_second"]]
     span = (0.0, width * len(arrivals))
     high = max(arrivals) * 1.08 or 1.0
-    upper = _plot(drawing, (left, top, right, divide + 20), span, (0, high), linear="xy")
-    lower = _plot(drawing, (left, divide, right, bottom), span, poll_range(facts), linear="x")
+    upper = framed(drawing, (left, top, right, divide + 20), span, (0, high), linear="xy")
+    lower = framed(drawing, (left, divide, right, bottom), span, poll_range(facts), linear="x")
     upper.axes([], even_ticks(0, high, 3), "", f"arrivals {per}")
     steps = _steps(arrivals, width)
     upper.curve([(0, 0), *steps, (span[1], 0)], "axis", fill="area")
@@ -168,7 +168,7 @@ def over_time(drawing: Drawing, box: Box, facts: Facts) -> dict[str, object]:
 
 def waits(drawing: Drawing, box: Box, facts: Facts) -> dict[str, object]:
     """The share of the items that waited no longer than a time."""
-    plot = _plot(drawing, box, wait_range(facts), (0, 103), linear="y")
+    plot = framed(drawing, box, wait_range(facts), (0, 103), linear="y")
     percent: Ticks = [(share, f"{share} %") for share in range(0, 101, 20)]
     title = "items that waited no longer"
     plot.axes(duration_ticks(plot.x.low, plot.x.high), percent, "wait", title)
@@ -444,13 +444,14 @@ def _overlap(one: Box, other: Box) -> float:
 # Plots
 
 
-def _plot(
+def framed(
     drawing: Drawing,
     box: Box,
     x_range: tuple[float, float],
     y_range: tuple[float, float],
     linear: str = "",
 ) -> Plot:
+    """A plot in a box, with space for its axes; `linear` names the axes that have no logarithm."""
     left, top, right, bottom = MARGINS
     x = Scale(*x_range, box[0] + left, box[2] - right, log="x" not in linear)
     y = Scale(*y_range, box[3] - bottom, box[1] + top, log="y" not in linear)

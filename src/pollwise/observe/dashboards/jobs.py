@@ -202,6 +202,14 @@ QUEUE = Dashboard(
                     note=_EXPORTED,
                 ),
                 Panel(
+                    "Late schedules",
+                    (_Q.max("schedule_late_seconds", "queue", "schedule"),),
+                    "s",
+                    warn=120,
+                    alarm=600,
+                    note=_EXPORTED,
+                ),
+                Panel(
                     "Workers by queue",
                     (_Q.max("workers", "queue"),),
                     note=_EXPORTED,

@@ -7,7 +7,6 @@ import re
 import ssl as tls
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from email.utils import parsedate_to_datetime
 from typing import Unpack
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from pollwise.outbox.envelope import Message, percent_encoded, unique_of
 from pollwise.outbox.publishers.base import Publisher, PublisherOptions, place_of
 from pollwise.outbox.publishers.signatures import SIGNATURE, Secret, secrets_of, sign, verify
 from pollwise.outbox.records import Record
+from pollwise.runtime.limits.headers import retry_after
 
 try:
     import httpx
@@ -27,8 +27,6 @@ __all__ = ["WebhookPublisher", "sign", "verify"]
 EXAMPLE = "https://receiver.example/events"
 #: HTTP status codes below 500 that are retried: timeout, too early, too many requests.
 RETRY_ON = frozenset({408, 425, 429})
-#: The longest `Retry-After` of a receiver that is respected, in seconds.
-RETRY_AFTER_MAX = 24 * 3600.0
 #: The maximum number of bytes that are read of an answer, so that its connection can be reused.
 _ANSWER_MAX = 64 * 1024
 _CONNECTIONS = 32
@@ -192,7 +190,7 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
             return
         said = f"{self.where} answered {status} {response.reason_phrase}".rstrip()
         if status >= 500 or status in self.retry_on:
-            wait = _retry_after(response.headers.get("Retry-After"), self.clock.epoch())
+            wait = retry_after(response.headers.get("Retry-After"), self.clock.epoch())
             raise PublishError(said, retry_after=wait)
         if 300 <= status < 400:
             raise PublishRefused(
@@ -227,18 +225,3 @@ async def _read(response: httpx.Response) -> None:
                     return
     except (TimeoutError, httpx.TransportError):
         return  # only the status code counts
-
-
-def _retry_after(text: str | None, now: float) -> float | None:
-    """The seconds to wait of a `Retry-After` header, which is a number or a date."""
-    if not text:
-        return None
-    text = text.strip()
-    if text.isascii() and text.isdigit():
-        wait = float(text[:12])
-    else:
-        try:
-            wait = parsedate_to_datetime(text).timestamp() - now
-        except (ValueError, OverflowError):
-            return None
-    return min(max(wait, 0.0), RETRY_AFTER_MAX)

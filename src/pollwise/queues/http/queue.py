@@ -42,8 +42,15 @@ from pollwise.queues.http.client import (
     TokenSource,
     decoded,
 )
-from pollwise.queues.notes import PauseInfo, pause_from
+from pollwise.queues.notes import (
+    KeptSchedules,
+    PauseInfo,
+    ScheduleSwap,
+    ScheduleSwapped,
+    pause_from,
+)
 from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.schedules.calls import TickResult
 from pollwise.queues.viewed import DEAD, BulkAction
 from pollwise.queues.views import COUNTED_MAX, BulkDone, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
@@ -307,11 +314,30 @@ class HttpQueue(Queue):
         said = {"worker": info.to_value(), "ttl": ttl, **wire.rows_to(history)}
         answer = await self._again(lambda: self._post("record-worker", said))
         order: int | None = answer["concurrency"]
+        self.schedules.stamp = answer.get("schedules")  # an older controller does not say
         return order
 
     async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:
         said = {"worker": info.to_value(), **wire.rows_to(history)}
         await self._again(lambda: self._post("forget-worker", said))
+
+    async def _read_schedules(self) -> KeptSchedules:
+        answer = await self._get("/schedules")
+        notes = {each["name"]: each["value"] for each in answer["schedules"]}
+        return KeptSchedules(notes, answer["stamp"])
+
+    async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
+        said: dict[str, Any] = {"name": swap.name, "expected": swap.expected}
+        if swap.job is not None:  # the controller makes it from the schedule
+            answer = await self._post("run-schedule", said)
+        else:
+            answer = await self._post("set-schedule", {**said, "value": swap.value})
+        return ScheduleSwapped(bool(answer["done"]), answer["value"], answer.get("job"))
+
+    async def _put_tick(self, name: str, value: str, undeclared: bool) -> TickResult:
+        answer = await self._post("tick", {"name": name, "value": value, "undeclared": undeclared})
+        missed = answer["missed"]
+        return TickResult(**{**answer, "missed": None if missed is None else tuple(missed)})
 
     async def _history_of(self, asked: HistoryChoice) -> list[HistoryPoint]:
         if asked.kinds == ():  # without a kind, the controller would send all

@@ -46,7 +46,7 @@ RECEIPT_LENGTH_MAX = 4000
 #: a character has at most 4 bytes.
 PART_LENGTH_MAX = 3 * 1024 * 1024
 _HISTOGRAMS = ("waits", "durations")
-_NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique", "headers")
+_NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique", "replace", "headers")
 _JOB = (
     "id", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at", "unique",
 )  # fmt: skip
@@ -69,6 +69,8 @@ def _encoded_job(job: NewJob) -> str:
         said["run_at"] = job.run_at
     if job.unique is not None:
         said["unique"] = job.unique
+    if job.replace:
+        said["replace"] = True
     if job.headers:
         said["headers"] = job.headers
     return f'{json.dumps(said, ensure_ascii=False)[:-1]},"payload":{job.encoded}}}'
@@ -94,6 +96,7 @@ def _job_from(given: object) -> NewJob:
         delay=given.get("delay", 0),
         run_at=given.get("run_at"),
         unique=given.get("unique"),
+        replace=given.get("replace") is True,
         headers=given.get("headers"),
     )
 

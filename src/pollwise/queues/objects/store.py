@@ -104,7 +104,7 @@ class Obstore:
             raise self._our_error(error, "read") from None
 
     async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
-        offset = f"{folder}/{after}" if after else None
+        offset = "/".join(filter(None, (folder, after))) if after else None
         stream = iter(self._store.list(folder, offset=offset, chunk_size=PAGE))
         if self._unsorted:
             items = [item for page in [p async for p in self._read(stream)] for item in page]

@@ -17,9 +17,16 @@ from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
+from pollwise.queues.notes import (
+    NewNote,
+    Note,
+    NoteWritten,
+    ScheduleSwap,
+    ScheduleSwapped,
+    Topic,
+)
 from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from
-from pollwise.queues.unique import check_twin
+from pollwise.queues.unique import check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
@@ -47,14 +54,16 @@ except ImportError as error:  # also raised if psycopg is installed without libp
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
 from pollwise.queues.postgres.blocking import BlockingPuts, is_plain
+from pollwise.queues.postgres.notes import PostgresNotes
 from pollwise.queues.postgres.pages import PostgresPages
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
-from pollwise.storage.postgres.history import PostgresHistory, written_columns
+from pollwise.storage.postgres.history import PostgresHistory
 from pollwise.storage.postgres.params import (
     PUT_TYPES,
     Param,
     flag,
+    flags,
     number,
     numbers,
     on_connection,
@@ -66,8 +75,10 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without versions 6 and 7, the history and the views.
-TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7))
+#: Workers run without versions 6 to 9: history, views, schedules, and puts that replace.
+TABLES = TableSet(
+    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8, 9)
+)
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
@@ -124,6 +135,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         self._pages = PostgresPages(self.database, name)
         self._listen = self.database.listening(listen)
         self._history = PostgresHistory(self.database, name)
+        self._notes = PostgresNotes(self.database, name)
         self._in_doubt = InDoubt(claim_of)
         self._blocking: BlockingPuts | None = None
         self._pruned_to = 0.0  # jobs that ended before were all examined
@@ -182,19 +194,26 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 f"{BATCH_BYTES_MAX} at once, so split it"
             )
         encoded = [job.encoded for job in jobs]
+        replaces = [job.replace for job in jobs]
+        name = "put_replacing" if any(replaces) else "put"
         while True:
             params = self._put_params(jobs, encoded, message, alone=connection is None)
+            if any(replaces):
+                params.append(flags(replaces))
             if connection is None:
-                [row] = await self.database.rows("put", params)
+                [row] = await self.database.rows(name, params)
             else:
                 with self.clock.outside(), refused_here(self.url, TABLES.advice):
-                    row = await on_connection(
-                        connection, self.database.sql["put"], PUT_TYPES, params
-                    )
-            ids, fresh, place, seq, kind, payload = row
+                    types = (*PUT_TYPES, "boolean[]")[: len(params)]
+                    row = await on_connection(connection, self.database.sql[name], types, params)
+            ids, fresh, place, seq, kind, payload, *key = row
             if place is None:
                 return ids.split(","), fresh
             job = jobs[place - 1]
+            if job.replace:
+                if payload is None:
+                    check_replaced(job, seq, kind, key[0])
+                continue  # another call has put it just now: replace that
             check_twin(job, seq, kind, payload)
             for at, other in enumerate(jobs):  # the same JSON, written differently: use the stored
                 if other.unique == job.unique and same_payload(payload, other.encoded):
@@ -402,28 +421,13 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         ]
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
-        ttl, most = note.ttl, NOTES_MAX[note.topic]
-        params = [
-            text(self.name),
-            text(note.topic),
-            text(note.name),
-            text(note.value),
-            None if ttl is None else number(ttl),
-            number(most),
-            text(note.answer),
-            self.database.now(),
-        ]
-        # Deleting is not repeated: a second call would say that there was nothing to delete.
-        name = "note"
-        if note.history:
-            name = "note_with_history"
-            params += written_columns(note.history)
-        [row] = await self.database.rows(name, params, safe=note.value is not None)
-        return NoteWritten(*row)
+        return await self._notes.write(note)
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
-        params = [text(self.name), texts(topics), self.database.now()]
-        return [Note(*row) for row in await self.database.rows("read_notes", params, safe=True)]
+        return await self._notes.read(topics)
+
+    async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
+        return await self._notes.swap_schedule(swap)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._history.read(ranges)

@@ -3,6 +3,10 @@
 SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload
 FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
+-- name: put_replacing
+SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload, twin_key
+FROM {schema}.put_replacing($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+
 -- name: put_one
 -- One ready job without a key and a `unique`, and without a hint. Planned in less time than `put`
 -- takes. A statement has one time of its own, so the three are equal.
@@ -115,7 +119,15 @@ WHERE ($4::smallint IS NULL OR shown = $4::smallint)
 ORDER BY seq {order} LIMIT $7::integer
 
 -- name: note
-SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+-- And the stamp of the last change of schedules.
+SELECT done, answer, (
+    SELECT value FROM {schema}.notes WHERE queue = $1 AND topic = 'schedules' AND name = ''
+)
+FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: swap_schedule
+SELECT done, value, job
+FROM {schema}.swap_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: note_with_history
 -- The same, and rows of a worker: of its history, which replace those of the same minute, and of its
@@ -127,7 +139,10 @@ WITH written AS (
         AS r (level, at, writer, value)
     ON CONFLICT (queue, level, at, writer) DO UPDATE SET value = excluded.value
 )
-SELECT done, answer FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT done, answer, (
+    SELECT value FROM {schema}.notes WHERE queue = $1 AND topic = 'schedules' AND name = ''
+)
+FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: read_history
 SELECT r.place, h.level, h.at, h.writer, h.value

@@ -50,6 +50,7 @@ _SETTLEMENT = struct.Struct(">QIBBBdH")
 _RENEWAL = struct.Struct(">QIHH")
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
 _SEPARATE, _WITH_HEADERS = 1, 2
+_REPLACES = 4
 _WITH_RESULT, _WITH_KEEP = 1, 2
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
 
@@ -67,6 +68,7 @@ def packed_job(job: NewJob, encoded: str) -> list[bytes]:
     separate = len(body) > INLINE_MAX
     if separate:
         form += _SEPARATE
+    how += job.replace * _REPLACES
     head = _PUT.pack(how, due, form, job.priority, len(kind), len(key), len(unique))
     if separate:
         return [b"".join((head, kind, key, unique)), body]
@@ -168,6 +170,22 @@ def ending_in(
     failures = tuple(_errors(errors))
     newest = failures[-1] if failures else None
     return JobEnding(kind.decode(), STATES[code], decode_result(result), newest)
+
+
+def ids_in(answer: bytes, count: int) -> tuple[list[str], int]:
+    """The ids of a put, in order, and how many of them are new; see put.lua."""
+    first, _, already = answer.decode().partition(";")
+    number = int(first)
+    if not already:
+        return [str(n) for n in range(number, number + count)], count
+    twins = dict(part.split("=") for part in already.split(","))
+    replaced = sum(twin.startswith("r") for twin in twins.values())
+    ids = []
+    for place in range(count):
+        twin = twins.get(str(place))
+        ids.append(str(number) if twin is None else twin.removeprefix("r"))
+        number += twin is None
+    return ids, count - len(twins) + replaced
 
 
 def _job(

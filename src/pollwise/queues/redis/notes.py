@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic
+from pollwise.queues.notes import (
+    NOTES_MAX,
+    NewNote,
+    Note,
+    NoteWritten,
+    ScheduleSwap,
+    ScheduleSwapped,
+    Topic,
+)
+from pollwise.queues.redis.layout import packed_job
 from pollwise.runtime.rollups.keeping import HISTORY_HOURS_KEPT
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 
@@ -41,14 +50,29 @@ class RedisNotes:
 
     async def write(self, note: NewNote, now: float | None) -> NoteWritten:
         ttl = "" if note.ttl is None else repr(note.ttl)
-        done, answer = await self._run(
-            "note", time_text(now), note.topic, note.name, note.value or "", ttl,
+        done, answer, stamp = await self._run(
+            "notes", "write", time_text(now), note.topic, note.name, note.value or "", ttl,
             NOTES_MAX[note.topic], note.answer or "", _kept_for(now), *_written(note.history),
         )  # fmt: skip
-        return NoteWritten(bool(done), answer.decode() or None)
+        return NoteWritten(bool(done), answer.decode() or None, stamp.decode() or None)
+
+    async def swap_schedule(
+        self, swap: ScheduleSwap, now: float | None, layout: int
+    ) -> ScheduleSwapped:
+        there, stays = swap.expected is not None, swap.value is not None
+        put = [] if swap.job is None else packed_job(swap.job, swap.job.encoded)
+        done, exists, value, job_id = await self._run(
+            "schedule", time_text(now), swap.name, int(there), swap.expected or "", int(stays),
+            swap.value or "", swap.tail, "" if swap.ttl is None else repr(swap.ttl),
+            swap.stamp or "", layout, *put,
+        )  # fmt: skip
+        found = value.decode() if exists else None
+        return ScheduleSwapped(bool(done), found, job_id.decode() or None)
 
     async def read(self, topics: Sequence[Topic], now: float | None) -> list[Note]:
-        found = [part.decode() for part in await self._run("notes", time_text(now), *topics)]
+        found = [
+            part.decode() for part in await self._run("notes", "read", time_text(now), *topics)
+        ]
         return [Note(*found[n : n + 3]) for n in range(0, len(found), 3)]
 
     async def read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:

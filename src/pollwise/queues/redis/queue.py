@@ -15,7 +15,14 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
-from pollwise.queues.notes import NewNote, Note, NoteWritten, Topic
+from pollwise.queues.notes import (
+    NewNote,
+    Note,
+    NoteWritten,
+    ScheduleSwap,
+    ScheduleSwapped,
+    Topic,
+)
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
@@ -35,7 +42,7 @@ from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.channel import HintChannel
 
 try:
-    from pollwise.queues.redis.store import RedisStore, check_server, tag_of
+    from pollwise.queues.redis.store import LAYOUT, RedisStore, check_server, tag_of
     from pollwise.storage.redis.connections import Connections, RedisAddress
     from pollwise.storage.redis.pubsub import RedisTransport
 except ModuleNotFoundError as error:
@@ -163,6 +170,9 @@ class RedisQueue(Queue):
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
         return await self._store.notes.read(topics, self.clock.imposed())
+
+    async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
+        return await self._store.notes.swap_schedule(swap, self.clock.imposed(), LAYOUT)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._store.notes.read_history(ranges)

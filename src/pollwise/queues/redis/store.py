@@ -45,13 +45,14 @@ from pollwise.queues.base import ClaimRequest, claim_of
 from pollwise.queues.redis.layout import (
     claims_in,
     ending_in,
+    ids_in,
     packed_job,
     packed_renewal,
     packed_settlement,
     views_in,
 )
 from pollwise.queues.redis.notes import RedisNotes, time_text
-from pollwise.queues.unique import check_twin, first_places
+from pollwise.queues.unique import check_replaced, check_twin, first_places
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import (
     COUNTED_MAX,
@@ -168,12 +169,14 @@ class RedisStore:
                 "put", [time_text(now)], [self.channel, message or "", LAYOUT, *args]
             )
             if isinstance(answer, bytes):
-                ids, fresh = _ids(answer, len(batch))
+                ids, fresh = ids_in(answer, len(batch))
                 by_place = dict(zip(batch, ids, strict=True))
                 return [by_place[first] for first in firsts], fresh
             for place, job_id, kind, payload in _in_fours(answer):
                 n = batch[int(place)]
                 theirs = payload.decode()
+                if jobs[n].replace:
+                    check_replaced(jobs[n], job_id.decode(), kind.decode(), theirs or None)
                 check_twin(jobs[n], job_id.decode(), kind.decode(), theirs)
                 # The same JSON, written differently: send the stored text, which compares equal.
                 packed[n] = packed_job(jobs[n], theirs)
@@ -452,21 +455,6 @@ async def _facts(connections: Connections) -> dict[str, str]:
         lines = (line.partition(":") for line in text.decode().splitlines())
         facts.update({name: value for name, _, value in lines})
     return facts
-
-
-def _ids(answer: bytes, count: int) -> tuple[list[str], int]:
-    """The ids of a put, in order, and how many of them are new; see put.lua."""
-    first, _, already = answer.decode().partition(";")
-    number = int(first)
-    if not already:
-        return [str(n) for n in range(number, number + count)], count
-    twins = dict(part.split("=") for part in already.split(","))
-    ids = []
-    for place in range(count):
-        twin = twins.get(str(place))
-        ids.append(str(number) if twin is None else twin)
-        number += twin is None
-    return ids, count - len(twins)
 
 
 def _only(job_id: str) -> _Numbers:

@@ -147,6 +147,7 @@ class SqliteQueue(Queue):
     _prune = in_thread_now(SqliteStore.prune)
     _write_note = in_thread_now(SqliteStore.write_note)
     _read_notes = in_thread_now(SqliteStore.read_notes)
+    _swap_schedule = in_thread_now(SqliteStore.swap_schedule)
     _endings = in_thread_now(SqliteStore.endings)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:

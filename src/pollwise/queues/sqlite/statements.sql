@@ -18,6 +18,24 @@ ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING;
 -- The job that has a `unique`.
 SELECT seq, kind, payload FROM pollwise_jobs WHERE queue = :queue AND "unique" = :unique;
 
+-- name: holder
+-- The same, for a job that replaces it.
+SELECT seq, kind, "key", state FROM pollwise_jobs
+WHERE queue = :queue AND "unique" = :unique;
+
+-- name: replace
+-- A job that waits. One that is due, and is to run now, keeps its place. The token makes old claims
+-- invalid.
+UPDATE pollwise_jobs SET
+    payload = :payload, headers = :headers, priority = :priority, attempt = 0, token = token + 2,
+    state = CASE WHEN state = 2 THEN 2 WHEN :run_at > :now THEN 1 ELSE 0 END,
+    since = CASE WHEN :run_at > :now THEN :run_at ELSE min(run_at, :now) END,
+    run_at = CASE WHEN :run_at > :now THEN :run_at ELSE min(run_at, :now) END
+WHERE seq = :seq;
+
+-- name: give_up_unique
+UPDATE pollwise_jobs SET "unique" = NULL WHERE seq = :seq;
+
 -- name: glance
 -- Is a job ready, when does the next delay or lease end, may there be suspects, and is anything
 -- paused? A read without the write lock.

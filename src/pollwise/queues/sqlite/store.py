@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest
-from pollwise.queues.notes import NOTES_MAX, NewNote, Note, NoteWritten, Topic, without_paused
+from pollwise.queues.notes import (
+    NOTES_MAX,
+    WHOLE,
+    NewNote,
+    Note,
+    NoteWritten,
+    ScheduleSwap,
+    ScheduleSwapped,
+    Topic,
+    without_paused,
+)
 from pollwise.queues.record import (
     PRUNE_LOOK_BACK,
     encoded_progress,
@@ -20,7 +30,7 @@ from pollwise.queues.record import (
     job_from,
 )
 from pollwise.queues.sqlite.pages import SqlitePages
-from pollwise.queues.unique import check_twin
+from pollwise.queues.unique import WAITING, check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
@@ -100,6 +110,10 @@ class SqliteStore(SqliteFile):
         ids, fresh = [], 0
         with transaction(connection):
             for job in jobs:
+                if job.replace and (replaced := self._replaced(job, now)) is not None:
+                    ids.append(replaced)
+                    fresh += 1
+                    continue
                 cursor = connection.execute(self._sql["put"], self._values(job, now))
                 if cursor.rowcount:
                     ids.append(str(cursor.lastrowid))
@@ -120,6 +134,19 @@ class SqliteStore(SqliteFile):
             "unique": job.unique,
             "headers": job.encoded_headers,
         }
+
+    def _replaced(self, job: NewJob, now: float) -> str | None:
+        """Replace the job that has a `unique`, if it waits; else take its `unique`."""
+        found = self._rows("holder", unique=job.unique)
+        if not found:
+            return None
+        seq, kind, key, state = found[0]
+        check_replaced(job, seq, kind, key)
+        if STATES[state] not in WAITING:
+            self._rows("give_up_unique", seq=seq)
+            return None
+        self._rows("replace", **self._values(job, now), seq=seq)
+        return str(seq)
 
     def _twin(self, job: NewJob) -> str:
         seq, kind, payload = self._rows("twin", unique=job.unique)[0]
@@ -358,11 +385,42 @@ class SqliteStore(SqliteFile):
                 most = NOTES_MAX[note.topic]
                 rows = self._rows("note", **values, value=note.value, until=until, most=most)
             self.history.write(note.history)
-            found = self._rows("read_note", topic=note.answer, name=note.name, now=now)
-        return NoteWritten(bool(rows), found[0][0] if found else None)
+            found = self._value_of(now, note.answer, note.name)
+            stamp = None if note.answer is None else self._value_of(now, "schedules", WHOLE)
+        return NoteWritten(bool(rows), found, stamp)
+
+    def _value_of(self, now: float, topic: str | None, name: str) -> str | None:
+        rows = self._rows("read_note", topic=topic, name=name, now=now)
+        return rows[0][0] if rows else None
 
     def read_notes(self, now: float, topics: Sequence[Topic]) -> list[Note]:
         return [Note(*row) for row in self._rows("read_notes", topics=json.dumps(topics), now=now)]
+
+    def swap_schedule(self, now: float, swap: ScheduleSwap) -> ScheduleSwapped:
+        found = self._value_of(now, "schedules", swap.name)
+        if found != swap.expected:  # without the lock: of many workers, all but one end here
+            return ScheduleSwapped(False, found)
+        value, job_id = swap.value, None
+        connection = self.connect()
+        with transaction(connection):
+            found = self._value_of(now, "schedules", swap.name)
+            if found != swap.expected:
+                return ScheduleSwapped(False, found)
+            if swap.job is not None:
+                put = connection.execute(self._sql["put"], self._values(swap.job, now))
+                job_id = str(put.lastrowid)
+                value = f"{value}{job_id}{swap.tail}"
+            until = None if swap.ttl is None else now + swap.ttl
+            notes = [(swap.name, value, until)]
+            if swap.stamp is not None:
+                notes.append((WHOLE, swap.stamp, None))
+            for name, text, end in notes:
+                values = {"topic": "schedules", "name": name}
+                if text is None:
+                    self._rows("delete_note", **values)
+                else:
+                    self._rows("note", **values, value=text, until=end, most=_SEQ_MAX)
+        return ScheduleSwapped(True, value, job_id)
 
 
 def _place(claim: Claim) -> tuple[int, int]:

@@ -79,6 +79,7 @@ class SqsQueue(Queue):
         priorities=False,
         unique=False,
         exact_unique=False,
+        replace=False,
         ordered=False,
         kinds=False,
         views=False,
@@ -99,6 +100,7 @@ class SqsQueue(Queue):
         pause=False,
         presence=False,
         history=False,
+        schedules=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0

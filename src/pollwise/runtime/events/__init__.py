@@ -14,6 +14,7 @@ from pollwise.runtime.events.fleet import *  # noqa: F403
 from pollwise.runtime.events.jobs import *  # noqa: F403
 from pollwise.runtime.events.outbox import *  # noqa: F403
 from pollwise.runtime.events.polling import *  # noqa: F403
+from pollwise.runtime.events.schedules import *  # noqa: F403
 
 _CLASSES = [
     value for value in vars().values() if isinstance(value, type) and issubclass(value, Event)

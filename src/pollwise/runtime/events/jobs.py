@@ -193,12 +193,14 @@ class QueueMeasured(Event):
 
     paused: the kinds that are paused; "" is the whole queue. pauses_known: False if the store
     cannot pause. workers: how many are running; None if the store keeps no records of them.
+    schedules: their names, and for how many seconds the next tick of each is overdue.
     """
 
     kinds: tuple[KindTally, ...]
     paused: tuple[str, ...]
     pauses_known: bool
     workers: int | None
+    schedules: tuple[tuple[str, float], ...] = ()
 
 
 @event

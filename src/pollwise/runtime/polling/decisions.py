@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from pollwise.core.budget import Allowance
 from pollwise.core.jitter import jittered
 from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.retry import RETRY_AFTER_MAX, Retry, asked_wait
+from pollwise.core.retry import Retry, asked_wait
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
 from pollwise.durations import Duration, seconds
@@ -94,13 +94,15 @@ class LoopOptions:
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
     max_retry_after: maximum of the seconds that the server may ask to wait, with
-        `Batch.not_before` or an error's `retry_after`.
+        `Batch.not_before` or an error's `retry_after`. By default that of a retry, so that no proxy
+        keeps a worker from its queue for long; `pollwise.poll` allows more.
     budget: asked before each poll, and shared with other loops.
     drain: poll again at once after a full batch; None leaves it to the strategy: all do except
         `Fixed`.
     empty: deliver empty batches too, for a consumer that has something to do after every poll.
     spread: put the first poll at a random point of the first interval, so that processes started
-        together do not poll together.
+        together do not poll together; else it is made at once. Not for a strategy that plans its
+        first poll.
     ends_at: the loop's last poll begins at this time, in the clock's time, whatever the strategy
         and the retry say, and the loop ends after the first poll that has not ended before it.
     state: the pace to go on from, as the `dump` of a loop returned it.
@@ -113,7 +115,7 @@ class LoopOptions:
     long_interval: float = LONG_INTERVAL
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
-    max_retry_after: float = RETRY_AFTER_MAX
+    max_retry_after: float = POLL_RETRY.max_delay
     budget: SharedBudget | None = None
     drain: bool | None = None
     empty: bool = False
@@ -143,6 +145,8 @@ class LoopDecisions(Generic[T]):
         self._next_at: float | None = None
         self._poll_by: float | None = None
         self._not_before = -math.inf
+        #: Hints do not end the present pause, or not before a time: see `_deaf_until`.
+        self._deaf = False
         self._ends_at = self._options.ends_at
         self._failures = 0
         self._stopped = False
@@ -216,12 +220,27 @@ class LoopDecisions(Generic[T]):
         if self._next_at is None:
             if self._options.state is not None:
                 self.restore(self._options.state)
+            if not self._restored:
+                self._pacer.begin(now)
             share = self._options.random.random() if self._options.spread else 0.0
-            self._next_at = now + self._pause.delay * share
+            self._next_at = now + self._pause.delay * (1.0 if self.strategy.plans_first else share)
         due = self._next_at
         if self._poll_by is not None or self._ends_at is not None:
             due = self._due(due)
         return max(due - now, 0.0)
+
+    def _turn_left(self, budget: SharedBudget) -> float:
+        """How many seconds are left until the budget is asked again; 0 if the poll may begin.
+
+        Stops a loop that has no turn until its end.
+        """
+        now = self._options.clock.now()
+        at = budget.ask(self, now)
+        if self._ends_at is not None and at > now:
+            if now >= self._ends_at:
+                self.stop()
+            at = min(at, self._ends_at)
+        return max(at - now, 0.0)
 
     def _deaf_until(self) -> float:
         """When a hint may end the pause again; none does after a failure, or if asked to wait."""
@@ -249,6 +268,7 @@ class LoopDecisions(Generic[T]):
         if options.budget is not None and getattr(error, "retry_after", None) is not None:
             options.budget.refused(began, now, wait)
         self._failures += 1
+        self._deaf = True
         self.counts.polls += 1
         self.counts.failed += 1
         if retry.classify(error) == "permanent" or retry.exhausted(self._failures):
@@ -282,7 +302,8 @@ class LoopDecisions(Generic[T]):
         self.interval = interval
         delay = self._delay_of(interval, outcome)
         self._not_before = -math.inf
-        if wait > 0.0:
+        self._deaf = wait > 0.0
+        if self._deaf:
             wait = min(wait, options.max_retry_after)
             self._not_before = now + wait
             delay = max(delay, wait)
@@ -343,10 +364,15 @@ def check_budget(budget: SharedBudget | None) -> None:
         )
 
 
-def checked_strategy(fetch: Callable[..., Any], strategy: Strategy, retry: Retry) -> Strategy:
-    """Check what a loop is made from; returns the strategy as it suits the source."""
+def checked_strategy(
+    fetch: Callable[..., Any], strategy: Strategy, retry: Retry, what: str = "fetch"
+) -> Strategy:
+    """Check what a loop is made from; returns the strategy as it suits the source.
+
+    what: the name of the argument `fetch`.
+    """
     if not callable(fetch):
-        raise ConfigError(f"fetch = {fetch!r} is not callable; give a function")
+        raise ConfigError(f"{what} = {fetch!r} is not callable; give a function")
     if not isinstance(strategy, Strategy):
         raise ConfigError(
             f"strategy = {strategy!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
@@ -357,7 +383,7 @@ def checked_strategy(fetch: Callable[..., Any], strategy: Strategy, retry: Retry
     strategy = strategy.for_source(can_hold)
     if strategy.longest_hold and not can_hold:
         raise ConfigError(
-            f"{strategy!r} holds its polls, but {name_of(fetch)} has no argument named `hold`; "
+            f"{strategy!r} holds its polls, but {what} has no argument named `hold`; "
             "add one and pass it on to the server, or use a strategy without a hold"
         )
     return strategy

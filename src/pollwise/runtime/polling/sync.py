@@ -6,7 +6,6 @@ It decides nothing by itself; see `polling.decisions`. Any thread may stop it or
 from __future__ import annotations
 
 import inspect
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
@@ -53,6 +52,12 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
         name: str,
         options: LoopOptions | None = None,
     ) -> None:
+        hints = None if options is None else options.hints
+        if hints is not None and type(hints).asleep is not Hints.asleep:
+            raise ConfigError(
+                f"hints = {type(hints).__name__}: the hints of a store need an event loop; give a "
+                "pollwise.Hints() and call its send(), or use the async call"
+            )
         super().__init__(strategy, name, options, BlockingHint)
         self._source = source
 
@@ -96,8 +101,8 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
             return False
         clock, hints = self._options.clock, self._options.hints
         left = self._left()
-        if (until := self._deaf_until()) > -math.inf:
-            hinted = self._rest_until(until)
+        if self._deaf:
+            hinted = self._rest_until(self._deaf_until())
             if hinted or self._failures:
                 return hinted and not self._failures
             left = self._left()
@@ -122,12 +127,8 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
         """Block until the budget allows a poll, which it then counts."""
         clock = self._options.clock
         try:
-            while not self._stopped:
-                now = clock.now()
-                at = budget.ask(self, now)
-                if at <= now:
-                    return
-                clock.wait(at - now, self._hint)
+            while not self._stopped and (left := self._turn_left(budget)) > 0:
+                clock.wait(left, self._hint)
         finally:
             budget.leave(self)
 
@@ -177,11 +178,6 @@ def poll_sync(
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
     check_budget(budget)
-    if hints is not None and type(hints).asleep is not Hints.asleep:
-        raise ConfigError(
-            f"hints = {type(hints).__name__}: hints of a store need an event loop; give a "
-            "pollwise.Hints() and call its send(), or use pollwise.poll"
-        )
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),

@@ -33,12 +33,12 @@ from dataclasses import dataclass, field
 from pollwise.testing.conformance import (
     cancelling,
     codecs,
-    dead,
     leasing,
     ordering,
     putting,
     record,
     results,
+    schedules,
     settling,
     steering,
     views,
@@ -58,8 +58,8 @@ __all__ = [
 ]
 
 _MODULES = (
-    putting, ordering, leasing, settling, record, results, dead, views, waking, cancelling,
-    steering, codecs,
+    putting, ordering, leasing, settling, record, results, views, waking, cancelling,
+    steering, codecs, schedules,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(

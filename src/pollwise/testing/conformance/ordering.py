@@ -124,6 +124,7 @@ async def check_what_a_store_cannot_do_is_refused(bench: Bench) -> None:
         "priorities": (can.priorities, NewJob("job", priority=1)),
         "delay": (can.delay, NewJob("job", delay=1)),
         "unique": (can.unique, NewJob("job", unique="u")),
+        "replace": (can.replace, NewJob("job", unique="u", replace=True)),
     }
     for what, (possible, job) in asked.items():
         if not possible:
@@ -139,11 +140,16 @@ async def check_what_a_store_cannot_do_is_refused(bench: Bench) -> None:
         await refused(Unsupported, queue.pause(), "a pause")
         await refused(Unsupported, queue.resume("job"), "the end of a pause")
         await refused(Unsupported, queue.paused(), "the list of pauses")
+    if not can.schedules:
+        schedule = queue.schedules.set("s", NewJob("job"), every="1h")
+        await refused(Unsupported, schedule, "a schedule")
+        await refused(Unsupported, queue.schedules.list(), "the list of schedules")
     if not can.presence:
         await refused(Unsupported, queue.workers(), "the list of workers")
         await refused(Unsupported, queue.set_concurrency("w", 1), "an order to a worker")
     can_put = [possible for possible, _ in asked.values()]
-    if all((*can_put, can.long_poll, can.kinds, can.views, can.pause, can.presence)):
+    others = (can.long_poll, can.kinds, can.views, can.pause, can.presence, can.schedules)
+    if all((*can_put, *others)):
         raise NotCapable("the store can do everything")
     equal(await bench.take(queue), [], "what the refused batches left behind")
 

@@ -22,6 +22,7 @@ from pollwise.testing.conformance.bench import (
     ids,
     keeping,
     kill,
+    lost,
     numbered,
     payloads,
     refused,
@@ -294,6 +295,102 @@ async def check_unique_is_held_while_kept(bench: Bench) -> None:
     await queue.prune()
     [fresh] = await queue.put(_once(2))
     expect(fresh != job_id, "the pruned job's id was used again")
+
+
+async def check_replace_while_it_waits(bench: Bench) -> None:
+    """With `replace`, the latest payload, headers, priority and time win while the job waits."""
+    queue, other = await bench.queue(), await bench.queue()
+    require(queue.capabilities.replace, "replace")
+    [first] = await queue.put(NewJob("mail", 1, unique="u", replace=True, headers={"a": "1"}))
+    ids = await other.put(
+        [NewJob("mail", {"n": 2}, unique="u", replace=True, priority=5), NewJob("mail", 0)]
+    )
+    equal(ids[0], first, "the id of the put that replaces")
+    claims = await bench.take(queue)
+    equal(payloads(claims), [{"n": 2}, 0], "payloads, by the new priority")
+    equal(claims[0].job.headers, {}, "the headers of the last put")
+    equal((claims[0].job.id, claims[0].job.attempt), (first, 1), "the id and the attempt")
+    large = "x" * 5000
+    await queue.put(NewJob("mail", large, unique="v", replace=True))
+    await queue.put(NewJob("mail", "small", unique="v", replace=True, delay=bench.unit * 5))
+    equal(await bench.take(queue), [], "before the new delay has passed")
+    await queue.put(NewJob("mail", large, unique="v", replace=True, delay=bench.unit * 5))
+    await bench.elapse(6)
+    equal(payloads(await bench.take(queue)), [large], "after the delay")
+
+
+async def check_replace_while_it_runs(bench: Bench) -> None:
+    """A job that runs or has ended gives its `unique` up, and a new one is put."""
+    queue = await bench.queue()
+    require(queue.capabilities.replace, "replace")
+    [first] = await queue.put(NewJob("mail", 1, unique="u"))
+    claim = await bench.take_one(queue)
+    [second] = await queue.put(NewJob("mail", 1, unique="u", replace=True))
+    expect(second != first, "a put while the job runs has the id of that job")
+    [again] = await queue.put(NewJob("mail", 2, unique="u", replace=True))
+    equal(again, second, "the job that waits is replaced")
+    await queue.settle([Settlement.retry(claim, 0, "again")])
+    equal(sorted(payloads(await bench.take(queue))), [1, 2], "both run")
+    [third] = await kill(bench, queue, NewJob("mail", 3, unique="dead"))
+    [fourth] = await queue.put(NewJob("mail", 4, unique="dead", replace=True))
+    expect(third != fourth, "a dead job is not replaced")
+    equal(payloads(await bench.take(queue)), [4], "beside the dead one")
+
+
+async def check_replace_conflict(bench: Bench) -> None:
+    """Neither kind nor key can be replaced; a batch cannot replace its own jobs."""
+    queue = await bench.queue()
+    require(queue.capabilities.replace, "replace")
+    await queue.put(NewJob("mail", 1, unique="u"))
+    other = NewJob("print", 2, unique="u", replace=True)
+    await refused(UniqueConflict, queue.put([NewJob("mail", 9), other]), "another kind")
+    if queue.capabilities.keys:
+        keyed = NewJob("mail", 2, unique="u", key="k", replace=True)
+        await refused(UniqueConflict, queue.put(keyed), "another key")
+    twice = [NewJob("mail", n, unique="w", replace=True) for n in (1, 2)]
+    await refused(JobError, queue.put(twice), "the same `unique` twice in a batch")
+    equal(payloads(await bench.take(queue)), [1], "what was put")
+
+
+async def check_replaced_job_is_nobodys(bench: Bench) -> None:
+    """Who held a job whose lease ran out cannot settle it once it was replaced."""
+    queue, other = await bench.queue(), await bench.queue()
+    require(queue.capabilities.replace, "replace")
+    [job_id] = await queue.put(NewJob("mail", 1, unique="u"))
+    [claim] = await bench.take(queue, lease=2)
+    await bench.elapse(3)
+    await queue.pause("mail")
+    equal(await bench.take(other), [], "a claim that makes it ready, during a pause")
+    await other.put(NewJob("mail", 2, unique="u", replace=True))
+    equal((await queue.renew([claim], bench.unit * 50)).lost, (job_id,), "a renewal")
+    await lost(queue.settle(done([claim])), [job_id], "a settlement")
+    await queue.resume("mail")
+    equal(payloads(await bench.take(other)), [2], "the job that was replaced")
+
+
+async def check_replace_behind_a_key(bench: Bench) -> None:
+    """A job that waits behind another one of its key is replaced in its place."""
+    queue = await bench.queue()
+    require(queue.capabilities.replace and queue.capabilities.keys, "replace and keys")
+    await queue.put([NewJob("a", 1, key="k"), NewJob("a", 2, key="k", unique="u"),
+                     NewJob("a", 3, key="k")])  # fmt: skip
+    await queue.put(NewJob("a", "two", key="k", unique="u", replace=True))
+    for wanted in (1, "two", 3):
+        [claim] = await bench.take(queue)
+        equal(claim.job.payload, wanted, "one at a time, in the order of the first puts")
+        await queue.settle(done([claim]))
+
+
+async def check_debounce(bench: Bench) -> None:
+    """With `debounce`, the job runs after that time without another put, with the last payload."""
+    queue = await bench.queue()
+    require(queue.capabilities.replace and queue.capabilities.delay, "replace")
+    for number in range(4):
+        await queue.put(NewJob("mail", number, unique="u", debounce=bench.unit * 4))
+        await bench.elapse(2)
+        equal(await bench.take(queue), [], "while puts go on")
+    await bench.elapse(4)
+    equal(payloads(await bench.take(queue)), [3], "after the last of them")
 
 
 async def check_unique_in_a_race(bench: Bench) -> None:

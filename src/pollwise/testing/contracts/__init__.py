@@ -1,4 +1,4 @@
-"""The contracts of strategies, probes and publishers, as checks for any implementation.
+"""The contracts of strategies, probes, publishers and sources, as checks for any implementation.
 
 Say in a subclass what is to be checked, and run its checks, each as a test:
 
@@ -17,6 +17,14 @@ That of queues is `pollwise.testing.conformance`.
 from pollwise.testing.contracts.base import Contract
 from pollwise.testing.contracts.probe import ProbeContract
 from pollwise.testing.contracts.publisher import Delivered, PublisherContract
+from pollwise.testing.contracts.source import SourceContract
 from pollwise.testing.contracts.strategy import StrategyContract
 
-__all__ = ["Contract", "Delivered", "ProbeContract", "PublisherContract", "StrategyContract"]
+__all__ = [
+    "Contract",
+    "Delivered",
+    "ProbeContract",
+    "PublisherContract",
+    "SourceContract",
+    "StrategyContract",
+]

@@ -15,6 +15,7 @@ from pollwise.web.pages.outbox.page import OutboxPage
 from pollwise.web.pages.outbox.record import RecordPage
 from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
+from pollwise.web.pages.queues.schedules import SchedulesPage
 from pollwise.web.pages.status.page import StatusBadge, StatusFeed, StatusPage
 from pollwise.web.pages.tokens import TokensPage
 from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
@@ -24,6 +25,7 @@ from pollwise.web.view import Address
 VIEWS: tuple[type[Address], ...] = (
     OverviewPage,
     QueuePage,
+    SchedulesPage,
     OneJobPage,
     JobRaw,
     JobLog,

@@ -17,7 +17,13 @@ from pollwise.controller.http.queues.worker_models import (
     RawHistory,
     RawOrder,
     RawPaces,
+    RawScheduleRun,
+    RawSchedules,
+    RawScheduleSwap,
+    RawScheduleSwapped,
     RawStoppedWorker,
+    RawTick,
+    RawTickResult,
     RawWorkerCount,
     RawWorkerRecord,
     RawWorkers,
@@ -52,6 +58,7 @@ class RawNewJob(BaseModel):
     delay: Seconds = 0.0
     run_at: float | None = Field(None, description="Seconds since 1970; instead of a delay.")
     unique: Name | None = None
+    replace: bool = Field(False, description="Replace the job that has this `unique` and waits.")
     headers: dict[str, str] | None = None
 
 
@@ -393,6 +400,29 @@ def raw_history(
 
 @description.get("/pauses", summary="What is paused", **_answers(RawPauses, _ALL))
 def raw_pauses(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/schedules", summary="The schedules", **_answers(RawSchedules, _ALL))
+def raw_schedules(name: str, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/set-schedule", summary="Set or remove a schedule", **_answers(RawScheduleSwapped, _OPERATE)
+)  # fmt: skip
+def raw_set_schedule(name: str, body: RawScheduleSwap, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/run-schedule", summary="Put a job of a schedule now",
+    **_answers(RawScheduleSwapped, _OPERATE),
+)  # fmt: skip
+def raw_run_schedule(name: str, body: RawScheduleRun, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/tick", summary="Put the tick of a schedule that is due", **_answers(RawTickResult, _WORK)
+)  # fmt: skip
+def raw_tick(name: str, body: RawTick, keep: Keep = None) -> None: ...
 
 
 @description.get("/paces", summary="What workers learned", **_answers(RawPaces, _WORK))

@@ -14,6 +14,10 @@ Under /api/queue/{name}:
     POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
     POST …/resume       {"kind"}                                               → {"resumed"}
     GET  …/pauses                                                              → {"pauses"}
+    GET  …/schedules    as they are stored                          → {"schedules", "stamp"}
+    POST …/set-schedule  {"name", "expected", "value"}, null: none             → {"done", "value"}
+    POST …/run-schedule  {"name", "expected"}                           → {"done", "value", "job"}
+    POST …/tick         {"name", "value", "undeclared"}, by workers       → what became of it
     GET  …/workers      those that run                                         → {"workers"}
     POST …/concurrency  {"worker", "concurrency"}                              → {"workers"}
     POST …/record-worker  {"worker", "ttl", "history", "paces"}: about itself  → {"concurrency"}
@@ -29,10 +33,11 @@ Under /api/queue/{name}:
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
-The scope `put` may put; `worker` may claim, settle, renew and store a worker's record; `operate`
-may cancel, retry, drop, pause and change the concurrency of workers; all may read (a worker only
-counts). They may do so only in the queues that the setting `controller.queues` names. An admin may
-use every queue except that of the controller's own jobs, which nobody may.
+The scope `put` may put; `worker` may claim, settle, renew, put the ticks of schedules and store a
+worker's record; `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
+of workers; all may read (a worker only counts, and reads schedules). They may do so only in the
+queues that the setting `controller.queues` names. An admin may use every queue except that of the
+controller's own jobs, which nobody may.
 
 To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
 The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
@@ -60,7 +65,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded
-from pollwise.controller.http.queues import steering, views
+from pollwise.controller.http.queues import schedules, steering, views
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.bodies import (
     body_of,
@@ -163,6 +168,9 @@ class QueueApi:
             "record-worker": (steering.record_worker, WORK),
             "forget-worker": (steering.forget_worker, WORK),
             "fold-history": (steering.fold_history, WORK),
+            "set-schedule": (schedules.set_schedule, OPERATE),
+            "run-schedule": (schedules.run_schedule, OPERATE),
+            "tick": (schedules.tick, WORK),
         }
         gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),
@@ -172,6 +180,7 @@ class QueueApi:
             "/jobs": (views.jobs, READ_JOBS, *views.LIST),
             "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
+            "/schedules": (schedules.schedules, READ),
             "/workers": (steering.workers, READ_JOBS),
             "/paces": (steering.paces, WORK),
             "/history": (steering.history, READ_JOBS, "since", "by", "kind", "worker"),

@@ -51,7 +51,8 @@ async def concurrency(queue: Queue, _: Request, body: dict[str, Any], who: str) 
 async def record_worker(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
     ttl = min(seconds_from(body.get("ttl"), "ttl"), TTL_MAX)
     info = _worker_from(body)
-    return {"concurrency": await queue.record_worker(info, ttl, _rows_from(queue, info, body))}
+    concurrency = await queue.record_worker(info, ttl, _rows_from(queue, info, body))
+    return {"concurrency": concurrency, "schedules": queue.schedules.stamp}
 
 
 async def forget_worker(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:

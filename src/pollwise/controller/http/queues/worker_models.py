@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -40,6 +40,9 @@ class RawWorker(BaseModel):
     interval: float = 0.0
     hints: bool = False
     breakers: list[str] = Field(default_factory=list)
+    schedules: list[str] | None = Field(
+        default_factory=list, description="Those in its code; null: too many to name."
+    )
 
 
 class RawWorkers(BaseModel):
@@ -79,12 +82,55 @@ class RawWorkerRecord(BaseModel):
 
 class RawOrder(BaseModel):
     concurrency: int | None = Field(description="What the worker is asked to have; or null.")
+    schedules: str | None = Field(description="Changes with each change of a schedule.")
 
 
 class RawStoppedWorker(BaseModel):
     worker: RawWorker
     history: Rows
     paces: Paces
+
+
+class RawSchedule(BaseModel):
+    name: Name
+    value: str = Field(description="The schedule as JSON, as Pollwise writes it.")
+
+
+class RawSchedules(BaseModel):
+    schedules: list[RawSchedule]
+    stamp: str | None = Field(description="Changes with each change of a schedule.")
+
+
+class RawScheduleSwap(BaseModel):
+    name: Name
+    expected: str | None = Field(None, description="Its value as it was read; null: none.")
+    value: str | None = Field(None, description="The new one; null removes the schedule.")
+
+
+class RawScheduleRun(BaseModel):
+    name: Name
+    expected: str
+
+
+class RawScheduleSwapped(BaseModel):
+    done: bool = Field(description="False: it was changed meanwhile.")
+    value: str | None = Field(description="Its value now.")
+    job: str | None = Field(None, description="The id of the job that was put.")
+
+
+class RawTick(BaseModel):
+    name: Name
+    value: str = Field(description="The schedule as the worker read it.")
+    undeclared: bool = Field(False, description="The worker's code does not have it.")
+
+
+class RawTickResult(BaseModel):
+    outcome: Literal["put", "skipped", "missed", "removed", "lost", "early"]
+    value: str | None = Field(description="The schedule now.")
+    job: str | None
+    tick: float | None
+    missed: tuple[float, float] | None
+    wait: float
 
 
 class RawHistogram(BaseModel):

@@ -14,7 +14,6 @@ import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from encodings import normalize_encoding
 from encodings.aliases import aliases
 from urllib.parse import unquote, urlsplit
@@ -24,6 +23,7 @@ from pollwise.errors import MissingExtra, ProbeError
 from pollwise.fleet.probes.http.certificates import note_certificate
 from pollwise.fleet.probes.http.connections import Tls, transport
 from pollwise.fleet.probes.options import ProbeOptions, failed
+from pollwise.runtime.limits.headers import allowance_in, moment, retry_after
 from pollwise.runtime.redact import shown_url
 from pollwise.runtime.tracing import spans
 
@@ -42,8 +42,6 @@ REDIRECTS = 5
 SKIM_MAX = 16 * 1024
 #: A certificate that expires sooner causes a warning, in seconds.
 TLS_WARNING = 14 * 86400.0
-#: Maximum of a server's Retry-After that is respected, in seconds.
-RETRY_AFTER_MAX = 86400.0
 
 TRANSIENT = frozenset({408, 425, 429})
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
@@ -93,7 +91,7 @@ class HttpAnswer:
 
     @property
     def changed_at(self) -> float | None:
-        return _moment(self.headers.get("last-modified"))
+        return moment(self.headers.get("last-modified"))
 
 
 class Fetch:
@@ -141,8 +139,12 @@ class Fetch:
         """The URL without secrets."""
         return shown_url(self.url)
 
-    async def __call__(self, epoch: float, validators: Mapping[str, str]) -> HttpAnswer:
+    async def __call__(
+        self, epoch: float, validators: Mapping[str, str], url: str | None = None
+    ) -> HttpAnswer:
         """Send the request. `validators`: ETag and Last-Modified of the last answer.
+
+        url: another URL of the same origin, such as the next page.
 
         Raises ProbeError, without secrets in its message.
         """
@@ -153,7 +155,7 @@ class Fetch:
             headers["if-modified-since"] = validators["last-modified"]
         loop = asyncio.get_running_loop()
         began = loop.time()
-        request = httpx.Request(self.method, self.url, headers=headers, content=self.body)
+        request = httpx.Request(self.method, url or self.url, headers=headers, content=self.body)
         left = self.redirects
         facts: dict[str, Plain] = {}
         while True:
@@ -239,10 +241,17 @@ class Fetch:
         if status in self.expect or (not self.expect and 200 <= status < 300):
             return
         phrase = httpx.codes.get_reason_phrase(status)
+        wait = retry_after(headers.get("retry-after"), epoch)
+        limited = status == 429
+        if status in (403, 429):
+            # Some servers refuse with 403 once nothing of a limit is left, and say until when.
+            allowance = allowance_in(headers, epoch)
+            if allowance is not None and not allowance.remaining:
+                limited, wait = True, max(wait or 0.0, allowance.resets_in)
         raise failed(
             f"{self._said()} was answered with {status} {phrase}".rstrip(),
-            permanent=not (status in TRANSIENT or status >= 500 or 200 <= status < 300),
-            retry_after=_retry_after(headers.get("retry-after"), epoch),
+            permanent=not (limited or status in TRANSIENT or status >= 500 or 200 <= status < 300),
+            retry_after=0.0 if limited and wait is None else wait,
         )
 
     async def _read(self, response: httpx.Response, unpacked: bool = True) -> bytes:
@@ -378,25 +387,3 @@ def _reason(error: BaseException) -> str:
     detail = " ".join(str(error).split())
     # Messages of ssl and the system contain at most a host.
     return f"{said} ({detail[:160]})" if detail and "://" not in detail else said
-
-
-def _retry_after(value: str | None, epoch: float) -> float | None:
-    """Retry-After in seconds; the header has seconds or a date."""
-    if not value:
-        return None
-    value = value.strip()
-    if value.isdecimal():
-        wait = float(value[:9])
-    else:
-        moment = _moment(value)
-        if moment is None:
-            return None
-        wait = moment - epoch
-    return min(max(wait, 0.0), RETRY_AFTER_MAX)
-
-
-def _moment(value: str | None) -> float | None:
-    try:
-        return parsedate_to_datetime(value).timestamp() if value else None
-    except (TypeError, ValueError, OverflowError, OSError):
-        return None

@@ -65,6 +65,10 @@ class Conversation(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         self.transport.write(data)
 
+    def start_over(self) -> None:
+        """Count from here on what is received: another answer begins."""
+        self._count = len(self._received)
+
     async def line(self) -> str:
         """The next line, without its end; text that is not UTF-8 is replaced."""
         while (end := self._received.find(b"\n")) < 0:

@@ -1,14 +1,53 @@
--- The notes of some topics, without those that have expired.
--- ARGV: now, then the topics. Returns topic, name and value of each, one after the other.
-local now, answer = clock(ARGV[1]), {}
-for n = 2, #ARGV do
-  local key = KEY.notes .. ARGV[n]
-  drop_expired_notes(key, now)
-  local found = call('HGETALL', key)
-  for at = 1, #found, 2 do
-    answer[#answer + 1] = ARGV[n]
-    answer[#answer + 1] = found[at]
-    answer[#answer + 1] = note_value(found[at + 1], now)
+-- read: the notes of some topics, without those that have expired.
+-- ARGV: "read", now, then the topics. Returns topic, name and value of each, one after the other.
+--
+-- write: write a note, or delete it if it has no value, and delete those of its topic that have expired
+-- if there are many.
+-- ARGV: "write", now, topic, name, value, seconds until it expires or '' for never, the maximum number
+-- of notes, and a topic to answer from or ''; then how long rows of history are kept in seconds or '',
+-- and level, time, writer and value of each row to write.
+-- Returns 1 if it was written, or was there to delete, else 0; the note of the same name in the topic
+-- to answer from, or ''; and, if a topic was given, the stamp of the last change of schedules, or ''.
+local what, imposed, topic, name, value, ttl, most, answer = unpack(ARGV, 1, 8)
+local now = clock(imposed)
+if what == 'read' then
+  local found = {}
+  for n = 3, #ARGV do
+    local key = KEY.notes .. ARGV[n]
+    drop_expired_notes(key, now)
+    local notes = call('HGETALL', key)
+    for at = 1, #notes, 2 do
+      found[#found + 1] = ARGV[n]
+      found[#found + 1] = notes[at]
+      found[#found + 1] = note_value(notes[at + 1], now)
+    end
+  end
+  return found
+end
+local key, done = KEY.notes .. topic, 1
+if value == '' then
+  done = call('HDEL', key, name)
+else
+  if call('HEXISTS', key, name) == 0 and call('HLEN', key) >= tonumber(most) then
+    drop_expired_notes(key, now)
+    if call('HLEN', key) >= tonumber(most) then done = 0 end
+  end
+  if done == 1 then
+    local lasts = ttl == '' and math.huge or now + tonumber(ttl)
+    call('HSET', key, name, pack('>d', lasts) .. value)
+    -- The last of them are deleted by the server, if nobody writes any more.
+    if ttl ~= '' and imposed == '' then
+      local milliseconds = math.ceil(tonumber(ttl) * 1000)
+      if call('PTTL', key) < milliseconds then call('PEXPIRE', key, milliseconds) end
+    end
   end
 end
-return answer
+for n = 10, #ARGV, 4 do
+  write_history(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[9])
+end
+local found, stamp = '', ''
+if answer ~= '' then
+  found = note_value(call('HGET', KEY.notes .. answer, name), now) or ''
+  stamp = note_value(call('HGET', KEY.notes .. 'schedules', ''), now) or ''
+end
+return {done, found, stamp}

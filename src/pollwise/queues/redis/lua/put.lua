@@ -1,8 +1,10 @@
 -- Put jobs, all or none. ARGV: now, key and number of the kept answer, how long it is kept, the
 -- channel, the message, the layout's version; then each job as (how, when: 0 now, 1 after a delay,
--- 2 at a time) and its tail, followed by its body if that is separate.
--- Returns "first;i=id,…": the new jobs are numbered from `first`, and the i-th is already job `id`.
--- Or, if a `unique` is taken by a job with another text, all of these as {i, id, kind, payload, …}.
+-- 2 at a time; plus 4 if it replaces the job that has its `unique`) and its tail, followed by its body
+-- if that is separate.
+-- Returns "first;i=id,…": the new jobs are numbered from `first`, and the i-th is already job `id`, or
+-- replaced it: `i=rid`. Or, if a `unique` is taken by a job with another text, all of these as {i, id,
+-- kind, payload, …}; if it cannot be replaced, its key is in the place of the payload.
 local imposed, kept_at, number, keep_for, channel, message, layout = unpack(ARGV, 1, 7)
 local known = answer_of(kept_at, number)
 if known then return known end
@@ -13,7 +15,8 @@ while ARGV[at] do
   local bytes = ARGV[at]
   local how, when = unpack_bytes('>Bd', bytes)
   local job = names({tail = sub(bytes, 10), flags = 0, attempt = 0})
-  job.created_at, job.run_at = now, now
+  job.created_at, job.run_at, job.replaces = now, now, how >= 4
+  how = how % 4
   if how == 1 then job.run_at = now + when elseif how == 2 then job.run_at = math.max(when, now) end
   if job.form % 2 == 1 then
     at = at + 1
@@ -35,17 +38,23 @@ local function payload_of(job)
   return sub(body, at_ + size)
 end
 
-local twins, differing = {}, {}
+local twins, differing, replaced = {}, {}, {}
 for n, id in ipairs(fetch(KEY.unique, uniques)) do
   local bytes = id and call('HGET', KEY.jobs, id)
   if bytes then
     local place_in_batch = with_unique[n]
     local job, twin = jobs[place_in_batch], names(read(id, bytes))
     if twin.form % 2 == 1 then twin.body = call('HGET', KEY.payloads, id) or '' end
-    local payload = payload_of(twin)
-    if twin.kind == job.kind and payload == payload_of(job) then
-      twins[place_in_batch] = id
+    local payload, same = payload_of(twin)
+    if job.replaces then
+      payload, same = twin.key or '', twin.kind == job.kind and twin.key == job.key
+      replaced[#replaced + 1] = {job, twin}
+      if twin.state < STATE.leased then twins[place_in_batch] = 'r' .. id end
     else
+      same = twin.kind == job.kind and payload == payload_of(job)
+      if same then twins[place_in_batch] = id end
+    end
+    if not same then
       for _, part in ipairs({place_in_batch - 1, id, twin.kind, payload}) do
         differing[#differing + 1] = part
       end
@@ -53,6 +62,35 @@ for n, id in ipairs(fetch(KEY.unique, uniques)) do
   end
 end
 if #differing > 0 then return differing end
+
+-- A job that waits is replaced; one that is due, and is to run now, keeps its place. One that runs or
+-- has ended gives its `unique` up.
+local waited = 0
+for _, pair in ipairs(replaced) do
+  local job, twin = pair[1], pair[2]
+  if twin.state < STATE.leased then
+    waited = waited + 1
+    take_out(twin)
+    if twin.form % 2 == 1 and not job.body then call('HDEL', KEY.payloads, twin.id) end
+    if job.body then call('HSET', KEY.payloads, twin.id, job.body) end
+    if job.run_at <= now then job.run_at = math.min(twin.run_at, now) end
+    twin.tail, twin.form, twin.priority, twin.run_at = job.tail, job.form, job.priority, job.run_at
+    -- Two more, as a settlement adds one.
+    twin.attempt, twin.token = 0, twin.token + 2
+    twin.flags = bit.band(twin.flags, 255 - FLAG.lapsed - FLAG.again)
+    if twin.state == STATE.blocked then
+      twin.since = twin.run_at
+      add(KEY.blocked, 0, place_in_line(twin.key, twin.id))
+      save(twin)
+    else
+      await_due(twin, now)
+    end
+  else
+    free_unique(twin)
+    save(twin)
+  end
+end
+if #replaced > 0 then flush() end
 
 local fresh = {}
 for n, job in ipairs(jobs) do
@@ -91,5 +129,5 @@ for place_in_batch, id in pairs(twins) do
 end
 local answer = name_of(first) .. ';' .. table.concat(already, ',')
 keep_answer(kept_at, number, keep_for, answer)
-if #fresh > 0 then publish(channel, message) end
+if #fresh + waited > 0 then publish(channel, message) end
 return answer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +25,8 @@ PROVING = 90.0
 #: A run may hang if it lasts this many times as long as 99 % of the others of its kind, and this
 #: many seconds; and how many others there must be to compare it with.
 SLOW_TIMES, SLOW_MIN, SLOW_SAMPLE = 10.0, 60.0, 20
+#: A schedule needs attention if its tick is overdue for longer than this, in seconds.
+LATE_AFTER = 120.0
 #: The tones, the most urgent first.
 URGENCY = ("red", "amber", "blue")
 
@@ -95,6 +97,11 @@ def queue_concerns(
         )
         query = {"kind": broken[0]} if len(broken) == 1 else {}
         yield Concern("amber", title, text, page, parts, query, anchor="workers")
+    late = {each.name: each.late(now) for each in shown.schedules if each.late(now) > LATE_AFTER}
+    if late:
+        text = f"{counted(len(late), 'late schedule')}: {_named(sorted(late, key=_by_name(late)))}."
+        more = f"No worker has put a tick that was due {age(max(late.values()))} ago."
+        yield Concern("red", title, text, "schedules", parts, more=more)
     yield from _hint_concerns(source, shown, now)
 
 
@@ -214,6 +221,11 @@ def _hint_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterat
             f"Hints are not proven for {_named(without)}: they poll at their strategy's own pace."
         )
         yield Concern("blue", source.title, text, "queue", {"slug": source.slug}, anchor="workers")
+
+
+def _by_name(late: Mapping[str, float]) -> Callable[[str], tuple[float, str]]:
+    """The order of late schedules: the latest first."""
+    return lambda name: (-late[name], name)
 
 
 def _named(names: list[str]) -> str:

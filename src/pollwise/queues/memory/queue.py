@@ -9,14 +9,15 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pollwise.queues.base import ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.memory.job import MemoryJob
 from pollwise.queues.notes import MemoryNotes
-from pollwise.queues.unique import check_twin
+from pollwise.queues.unique import WAITING, check_replaced, check_twin, replaced_run_at
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, Stats
 from pollwise.runtime.decoding import decode_job, decode_result
@@ -25,7 +26,6 @@ from pollwise.runtime.home import Home
 from pollwise.runtime.jobs import (
     ENDED,
     ERRORS_KEPT,
-    LAPSES_ALONE,
     PRIORITY_MAX,
     STATES,
     Claim,
@@ -41,38 +41,6 @@ from pollwise.runtime.jobs import (
 from pollwise.storage.ids import number_of, place_after
 
 
-@dataclass(slots=True)
-class _MemoryJob:
-    seq: int
-    kind: str
-    encoded: str
-    key: str | None
-    priority: int
-    unique: str | None
-    created_at: float
-    run_at: float
-    headers: Mapping[str, str]
-    state: State = "ready"
-    since: float = 0.0
-    ahead: bool = False  # it was claimed ahead
-    lapsed: bool = False  # it is ready because its lease ran out
-    lapses: int = 0  # how many leases in a row ran out before its newest
-    attempt: int = 0
-    token: int = 0
-    worker: str | None = None
-    claimed_at: float | None = None
-    errors: tuple[JobFailure, ...] = ()
-    progress: Progress | None = None
-    cancel: bool = False
-    result: str | None = None
-    expires_at: float | None = None  # it is kept until then for its result
-    version: int = field(default=0)  # distinguishes stale heap entries from the current one
-
-    @property
-    def suspect(self) -> bool:
-        return self.lapsed and self.lapses + 1 >= LAPSES_ALONE
-
-
 class MemoryQueue(MemoryNotes, Queue):
     """Jobs in memory: everything a queue can do, but nothing survives the process."""
 
@@ -86,12 +54,12 @@ class MemoryQueue(MemoryNotes, Queue):
     def __init__(self, name: str = "default", **options: object) -> None:
         super().__init__(name, **options)
         self._home = Home()
-        self._records: dict[int, _MemoryJob] = {}
+        self._records: dict[int, MemoryJob] = {}
         self._last = 0
         self._ready: dict[str, list[tuple[int, float, int, int]]] = {}
         self._due: list[tuple[float, int, int]] = []  # delayed and leased, by the time that ends
         self._keys: dict[str, deque[int]] = {}  # live jobs of a key; the first is not blocked
-        self._unique: dict[str, _MemoryJob] = {}
+        self._unique: dict[str, MemoryJob] = {}
         self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
 
     def leave_loop(self) -> None:
@@ -100,33 +68,52 @@ class MemoryQueue(MemoryNotes, Queue):
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         now = self._now()
         ids: list[str] = []
-        fresh: list[_MemoryJob] = []
-        in_batch: dict[str, _MemoryJob] = {}
+        fresh: list[MemoryJob] = []
+        in_batch: dict[str, MemoryJob] = {}
+        replaced: list[tuple[NewJob, MemoryJob]] = []
         seq = self._last
         for job in jobs:
             twin = self._twin(job, in_batch)
-            if twin is not None:
+            if twin is not None and job.replace:
+                replaced.append((job, twin))
+            if twin is not None and (not job.replace or twin.state in WAITING):
                 ids.append(str(twin.seq))
                 continue
             seq += 1
             made = seq, job.kind, job.encoded, job.key, job.priority, job.unique, now
-            fresh.append(_MemoryJob(*made, job.due_at(now), job.headers))
+            fresh.append(MemoryJob(*made, job.due_at(now), job.headers))
             ids.append(str(seq))
             if job.unique is not None:
                 in_batch[job.unique] = fresh[-1]
+        for job, twin in replaced:
+            self._replace(job, twin, now)
         self._unique.update(in_batch)
         for record in fresh:
             self._records[record.seq] = record
             self._enter(record, now)
         self._last = seq
-        return ids, len(fresh)
+        return ids, len(fresh) + sum(twin.state in WAITING for _, twin in replaced)
 
-    def _twin(self, job: NewJob, in_batch: dict[str, _MemoryJob]) -> _MemoryJob | None:
+    def _replace(self, job: NewJob, record: MemoryJob, now: float) -> None:
+        """Replace a job that waits; one that runs or has ended gives its `unique` up."""
+        if record.state not in WAITING:
+            self._free_unique(record)
+            return
+        record.run_at = replaced_run_at(job, record.run_at, now)
+        record.encoded, record.headers, record.priority = job.encoded, job.headers, job.priority
+        record.attempt, record.lapsed = 0, False
+        record.token += 2
+        state: State = "delayed" if record.run_at > now else "ready"
+        self._move(record, "blocked" if record.state == "blocked" else state, record.run_at)
+
+    def _twin(self, job: NewJob, in_batch: dict[str, MemoryJob]) -> MemoryJob | None:
         """The job that already has this `unique`, if it is the same job."""
         if job.unique is None:
             return None
         twin = self._unique.get(job.unique) or in_batch.get(job.unique)
-        if twin is not None:
+        if twin is not None and job.replace:
+            check_replaced(job, twin.seq, twin.kind, twin.key)
+        elif twin is not None:
             check_twin(job, twin.seq, twin.kind, twin.encoded)
         return twin
 
@@ -210,7 +197,7 @@ class MemoryQueue(MemoryNotes, Queue):
             heapq.heappop(self._due)
         return None
 
-    def _next_ready(self, kinds: Sequence[str] | None) -> _MemoryJob | None:
+    def _next_ready(self, kinds: Sequence[str] | None) -> MemoryJob | None:
         best = self._best_heap(kinds)
         return None if best is None else self._records[heapq.heappop(best)[2]]
 
@@ -228,7 +215,7 @@ class MemoryQueue(MemoryNotes, Queue):
                 best = heap
         return best
 
-    def _move(self, record: _MemoryJob, state: State, since: float) -> None:
+    def _move(self, record: MemoryJob, state: State, since: float) -> None:
         record.state, record.since = state, since
         record.version += 1
         if state == "ready":
@@ -238,7 +225,7 @@ class MemoryQueue(MemoryNotes, Queue):
         elif state in ("delayed", "leased"):
             heapq.heappush(self._due, (since, record.seq, record.version))
 
-    def _enter(self, record: _MemoryJob, now: float) -> None:
+    def _enter(self, record: MemoryJob, now: float) -> None:
         """Enter a job: blocked behind its key, delayed until it is due, or ready."""
         if record.key is not None:
             line = self._keys.setdefault(record.key, deque())
@@ -257,7 +244,7 @@ class MemoryQueue(MemoryNotes, Queue):
             at -= 1
         line.insert(at, seq)
 
-    def _unblock_behind(self, record: _MemoryJob) -> None:
+    def _unblock_behind(self, record: MemoryJob) -> None:
         """Unblock the next job of a key whose head ended."""
         if record.key is None:
             return
@@ -296,16 +283,16 @@ class MemoryQueue(MemoryNotes, Queue):
         return lost
 
     @staticmethod
-    def _note_error(record: _MemoryJob, at: float, error: str) -> None:
+    def _note_error(record: MemoryJob, at: float, error: str) -> None:
         failure = JobFailure.stored(at, record.attempt, error)
         record.errors = (*record.errors, failure)[-ERRORS_KEPT:]
 
-    def _end(self, record: _MemoryJob, state: State, now: float) -> None:
+    def _end(self, record: MemoryJob, state: State, now: float) -> None:
         """End a job that is not blocked."""
         self._unblock_behind(record)
         self._finish(record, state, now)
 
-    def _finish(self, record: _MemoryJob, state: State, now: float) -> None:
+    def _finish(self, record: MemoryJob, state: State, now: float) -> None:
         record.cancel = False
         self._move(record, state, now)
         if state != "dead" and self.keep is None:
@@ -335,16 +322,16 @@ class MemoryQueue(MemoryNotes, Queue):
             states[job_id] = state
         return states
 
-    def _delete(self, record: _MemoryJob) -> None:
+    def _delete(self, record: MemoryJob) -> None:
         del self._records[record.seq]
         self._free_unique(record)
 
-    def _free_unique(self, record: _MemoryJob) -> None:
+    def _free_unique(self, record: MemoryJob) -> None:
         if record.unique is not None:
             del self._unique[record.unique]
             record.unique = None
 
-    def _held(self, claim: Claim) -> _MemoryJob | None:
+    def _held(self, claim: Claim) -> MemoryJob | None:
         """The job, if this claim is its newest and was not settled yet."""
         record = self._records.get(number_of(claim.job.id))
         if record is None or record.token != claim.token:
@@ -377,12 +364,12 @@ class MemoryQueue(MemoryNotes, Queue):
     async def stats_by_kind(
         self, most: int = COUNTED_MAX, ready_most: int | None = None
     ) -> dict[str, Stats]:
-        kinds: dict[str, list[_MemoryJob]] = {}
+        kinds: dict[str, list[MemoryJob]] = {}
         for record in self._records.values():
             kinds.setdefault(record.kind, []).append(record)
         return {kind: self._stats_of(records) for kind, records in kinds.items()}
 
-    def _stats_of(self, records: Iterable[_MemoryJob]) -> Stats:
+    def _stats_of(self, records: Iterable[MemoryJob]) -> Stats:
         now = self._now()
         counts = dict.fromkeys(STATES, 0)
         oldest = None
@@ -394,7 +381,7 @@ class MemoryQueue(MemoryNotes, Queue):
         return Stats.of(counts, None if oldest is None else max(now - oldest, 0.0))
 
     @staticmethod
-    def _state_at(record: _MemoryJob, now: float) -> State:
+    def _state_at(record: MemoryJob, now: float) -> State:
         over = record.state in ("delayed", "leased") and record.since <= now
         return "ready" if over else record.state
 
@@ -402,7 +389,7 @@ class MemoryQueue(MemoryNotes, Queue):
         record = self._records.get(number_of(job_id))
         return None if record is None or self._expired(record) else self._info(record)
 
-    def _expired(self, record: _MemoryJob) -> bool:
+    def _expired(self, record: MemoryJob) -> bool:
         """True if it was kept for a result whose time is over."""
         return record.expires_at is not None and record.expires_at <= self._now()
 
@@ -424,7 +411,7 @@ class MemoryQueue(MemoryNotes, Queue):
                     break
         return page
 
-    def _by_seq(self, after: int) -> Iterator[_MemoryJob]:
+    def _by_seq(self, after: int) -> Iterator[MemoryJob]:
         return (record for seq, record in self._records.items() if seq > after)
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
@@ -446,7 +433,7 @@ class MemoryQueue(MemoryNotes, Queue):
             self._delete(record)
         return len(ended)
 
-    def _ended(self, ids: Sequence[str] | None, states: Sequence[State]) -> list[_MemoryJob]:
+    def _ended(self, ids: Sequence[str] | None, states: Sequence[State]) -> list[MemoryJob]:
         wanted = None if ids is None else {number_of(job_id) for job_id in ids}
         return [
             record
@@ -470,7 +457,7 @@ class MemoryQueue(MemoryNotes, Queue):
         self._home.enter(self.url)
         return self.clock.epoch()
 
-    def _job(self, record: _MemoryJob) -> Job:
+    def _job(self, record: MemoryJob) -> Job:
         decoded = decode_job(record.encoded)
         return Job(
             str(record.seq), self.name, record.kind, decoded.payload, record.key, record.priority,
@@ -478,7 +465,7 @@ class MemoryQueue(MemoryNotes, Queue):
             decoded.unreadable,
         )  # fmt: skip
 
-    def _info(self, record: _MemoryJob) -> JobInfo:
+    def _info(self, record: MemoryJob) -> JobInfo:
         state, since = self._state_at(record, self._now()), record.since
         job, claim = self._job(record), None
         if state == "leased" and record.worker is not None:

@@ -1,0 +1,40 @@
+"""A job in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pollwise.runtime.jobs import LAPSES_ALONE, JobFailure, Progress, State
+
+
+@dataclass(slots=True)
+class MemoryJob:
+    seq: int
+    kind: str
+    encoded: str
+    key: str | None
+    priority: int
+    unique: str | None
+    created_at: float
+    run_at: float
+    headers: Mapping[str, str]
+    state: State = "ready"
+    since: float = 0.0
+    ahead: bool = False  # it was claimed ahead
+    lapsed: bool = False  # it is ready because its lease ran out
+    lapses: int = 0  # how many leases in a row ran out before its newest
+    attempt: int = 0
+    token: int = 0
+    worker: str | None = None
+    claimed_at: float | None = None
+    errors: tuple[JobFailure, ...] = ()
+    progress: Progress | None = None
+    cancel: bool = False
+    result: str | None = None
+    expires_at: float | None = None  # it is kept until then for its result
+    version: int = field(default=0)  # distinguishes stale heap entries from the current one
+
+    @property
+    def suspect(self) -> bool:
+        return self.lapsed and self.lapses + 1 >= LAPSES_ALONE

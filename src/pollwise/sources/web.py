@@ -1,0 +1,108 @@
+"""What sources over HTTP share: one request with the client of the fleet, and its politeness."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from pollwise.core.budget import Allowance
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, MissingExtra, ProbeTimeout
+from pollwise.fleet.probes.kept import connections
+from pollwise.fleet.probes.options import BadOptions, ProbeOptions
+from pollwise.fleet.targets import Target
+from pollwise.runtime.limits.budget import SharedBudget
+from pollwise.runtime.limits.headers import allowance_in, asked_pause
+from pollwise.runtime.redact import shown_url
+from pollwise.sources.base import Source
+
+try:
+    from pollwise.fleet.probes.http.fetch import Fetch, HttpAnswer
+except MissingExtra as error:
+    raise MissingExtra("a source over HTTP", "fleet") from error
+
+T = TypeVar("T")
+
+#: Polls a second of one host by all sources of a process that have no budget of their own, and
+#: how many of them may start at once.
+HOST_POLLS = 10
+#: How long a poll may take, in seconds, all of its answer included.
+TIMEOUT = 30.0
+#: Maximum length of a validator (ETag) that is kept.
+_VALIDATOR_MAX = 512
+
+_hosts: weakref.WeakValueDictionary[str, SharedBudget] = weakref.WeakValueDictionary()
+
+
+def budget_of_host(url: str) -> SharedBudget:
+    """The budget that the sources of one host share, unless they have one of their own."""
+    parts = urlsplit(url)
+    origin = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()
+    found = _hosts.get(origin)
+    if found is None:
+        found = _hosts[origin] = SharedBudget(HOST_POLLS, "1s", burst=HOST_POLLS)
+    return found
+
+
+class WebSource(Source[T], Generic[T]):
+    """Base of the sources over HTTP. Options of the request are those of the probe `http`."""
+
+    def __init__(
+        self,
+        url: str,
+        name: str | None,
+        given: Mapping[str, Any],
+        *,
+        budget: SharedBudget | None,
+        timeout: Duration,
+        body_max: int,
+        **rest: Any,
+    ) -> None:
+        super().__init__(name or f"{type(self).__name__.lower()}:{shown_url(url)}"[:500], **rest)
+        target = Target("source", "http", options={"url": url, **given})
+        options = ProbeOptions(target)
+        self._fetch = Fetch(options, ("GET", "POST"), body_max)
+        try:
+            options.finish()
+        except BadOptions as wrong:
+            said = "; ".join(f"{key} {what}".strip() for key, what in wrong.problems)
+            raise ConfigError(f"{type(self).__name__}: {said}") from None
+        self.timeout = seconds(timeout, "timeout", positive=True)
+        self.budget = budget or budget_of_host(url)
+        self._open: AsyncExitStack | None = None
+
+    async def _request(
+        self, validators: Mapping[str, str], url: str | None = None
+    ) -> tuple[HttpAnswer, float, Allowance | None]:
+        """The answer, how long the server asked not to be polled, and what it has left."""
+        if self._open is None:
+            self._open = AsyncExitStack()
+            await self._open.enter_async_context(connections())
+        epoch = self.clock.epoch()
+        try:
+            async with asyncio.timeout(self.timeout):
+                answer = await self._fetch(epoch, validators, url)
+        except TimeoutError:
+            raise ProbeTimeout(
+                f"{self._fetch.shown} was not answered within {self.timeout:g} s; check the "
+                "server, or raise timeout"
+            ) from None
+        return answer, asked_pause(answer.headers, epoch), allowance_in(answer.headers, epoch)
+
+    async def _release(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened.aclose()
+
+
+def validators_in(answer: HttpAnswer) -> dict[str, str]:
+    """What makes the next request of the same URL conditional."""
+    return {
+        key: answer.headers[key]
+        for key in ("etag", "last-modified")
+        if key in answer.headers and len(answer.headers[key]) <= _VALIDATOR_MAX
+    }
