@@ -13,6 +13,7 @@ import pytest
 import typer
 
 import pollwise
+from pollwise import sources
 from pollwise.cli.app import COMMANDS, app
 
 #: What takes long to import. Some of it somebody needs, but nobody all of it.
@@ -173,6 +174,9 @@ def test_what_is_not_there_is_an_attribute_error() -> None:
         pollwise.Wroker  # type: ignore[attr-defined]  # noqa: B018
     assert told.value.name == "Wroker"
     assert told.value.obj is pollwise
+    with pytest.raises(AttributeError, match="no attribute 'HTTPJson'") as told:
+        sources.HTTPJson  # type: ignore[attr-defined]  # noqa: B018
+    assert told.value.obj is sources  # by which Python finds what was meant
     with pytest.raises(ImportError, match="cannot import name 'Wroker'"):
         from pollwise import Wroker  # type: ignore[attr-defined]  # noqa: F401
 

@@ -30,6 +30,7 @@ from pollwise.outbox import NewRecord, Outbox
 from pollwise.outbox.publishers import open_publisher
 from pollwise.runtime.events import TargetPolled
 from pollwise.settings import load, polling_table, strategy_named
+from pollwise.sources import open_source
 from tests.cli.console import Command, Result, good
 from tests.cli.console import pollwise as command
 from tests.support.daemons import PATIENCE, wait_until
@@ -139,6 +140,7 @@ def test_the_doctor_lists_it(example: Path) -> None:
         ("pollwise.queues", "room"),
         ("pollwise.probes", "disk"),
         ("pollwise.publishers", "journal"),
+        ("pollwise.sources", "log"),
     }
     assert lines["pollwise.strategies", "patient", "pollwise-example"] == {
         "check": "plugin",
@@ -354,6 +356,20 @@ def test_a_relay_with_the_publisher(example: Path) -> None:
     assert (line["id"].partition("-")[0], line["body"]) == ("default", "17")
 
 
+def test_the_source_by_its_url(example: Path) -> None:
+    log, cursor = example / "app.log", "sqlite:///cursors.db"
+    log.write_text("one\ntwo\nhal")
+
+    async def lines(options: str = "") -> list[str]:
+        async with open_source(f"log://{log}{options}", cursor=cursor) as source:
+            return list((await source()).items)
+
+    assert asyncio.run(lines("?limit=1")) == ["one"]
+    assert asyncio.run(lines()) == ["two"]
+    with pytest.raises(ConfigError, match="source URLs of log do not take 'limt'; did you mean 'l"):
+        asyncio.run(lines("?limt=1"))
+
+
 # What is wrong with a package
 
 
@@ -431,6 +447,7 @@ GOOD = "from pollwise.strategies import *\nclass Mine(Adaptive):\n    name = 'mi
         ("queues", "Mine = 3", "is not a function that returns a Queue for a StoreUrl"),
         ("probes", "Mine = 3", "is not a function that makes a probe of a Target"),
         ("publishers", "Mine = 3", "is not a function of a PublisherUrl"),
+        ("sources", "Mine = 3", "is not a function of a SourceUrl"),
         ("queues", "", "AttributeError: module 'added_odd' has no attribute 'Mine'"),
         ("strategy", GOOD, "no such group; did you mean 'pollwise.strategies'?"),
     ],
@@ -453,6 +470,7 @@ def test_a_name_that_is_no_scheme(folder: Path) -> None:
     [
         ("queues", lambda: pollwise.open("mine://x"), "opens mine:// returned 3, no Queue"),
         ("publishers", lambda: open_publisher("mine://x"), "mine:// returned int, no Publisher"),
+        ("sources", lambda: open_source("mine://x"), "mine:// returned int, no Source"),
         (
             "probes",
             lambda: read_text('[[target]]\nname = "x"\ntype = "mine"\n'),
@@ -504,5 +522,6 @@ def test_nothing_is_read_for_what_is_built_in(
     load(environ={"POLLWISE_FLEET_POLLING_MAX_INTERVAL_MS": "90000"})
     asyncio.run(pollwise.open("memory://").close())
     open_publisher("https://receiver.example/events")
+    asyncio.run(open_source("folder:///inbox").close())
     assert read_text('[[target]]\nname = "x"\ntype = "tcp"\naddress = "a:1"\n').targets
     assert parse_one("adaptive 1s 2s", TERMS) == pollwise.Adaptive("1s", "2s")

@@ -38,7 +38,7 @@ def name_of(path: tuple[str, ...]) -> str:
 
 def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
-        "demo", "worker", "doctor", "web",
+        "demo", "poll", "worker", "doctor", "web",
         "queue put", "queue stats", "queue list", "queue show", "queue result", "queue cancel",
         "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume", "queue export",
         "queue workers", "queue running", "queue set-concurrency", "queue top", "queue history",
@@ -57,6 +57,8 @@ def test_the_commands_of_the_design_are_there() -> None:
         "fleet maintenance list", "fleet maintenance end", "fleet maintenance remove",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
         "lab until",
+        "schedule add", "schedule list", "schedule pause", "schedule resume", "schedule remove",
+        "schedule run",
     }  # fmt: skip
 
 
@@ -84,7 +86,7 @@ def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
         ("worker",), ("agent",), ("web",), ("serve", "run"), ("outbox", "run"),
         ("outbox", "export"),
         ("queue", "export"),
-        ("fleet", "run"), ("queue", "result"),
+        ("fleet", "run"), ("queue", "result"), ("poll",),
     }  # fmt: skip
     assert ("--json" in options) == (not others)
 

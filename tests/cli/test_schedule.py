@@ -32,7 +32,8 @@ def test_a_schedule_is_added_listed_and_removed() -> None:
     assert "0 3 * * * Europe/Zurich" in shown
     assert good("schedule", "remove", URL, "nightly").out == "removed nightly\n"
     again = pollwise("schedule", "remove", URL, "nightly")
-    assert (again.code, again.err) == (1, "error: no schedule 'nightly'\n")
+    told = "error: no schedule 'nightly'; see pollwise schedule list\n"
+    assert (again.code, again.err) == (1, told)
 
 
 def test_a_schedule_is_paused_resumed_and_run() -> None:
@@ -55,7 +56,7 @@ def test_a_schedule_is_paused_resumed_and_run() -> None:
         (["--cron", "0 25 * * *"], "the hour '25' is not valid"),
         (["--cron", "0 3 * * *", "--every", "1h"], "only one"),
         (["--at", "2020-01-01"], "in the past"),
-        (["--every", "1h", "--overlap", "maybe"], "overlap = 'maybe' is not one of skip, queue"),
+        (["--every", "1h", "--overlap", "maybe"], "'maybe' is unknown; give 'skip' or 'queue'"),
         ([], "needs one of"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_put_in_a_transaction_of_ones_own_replaces(postgres: Postgres) -> None
         ({"replace": True}, "replace needs unique"),
         ({"debounce": "5s"}, "debounce = '5s' needs unique"),
         ({"debounce": "5s", "unique": "u", "delay": 3}, "not both"),
-        ({"debounce": "soon", "unique": "u"}, "delay = 'soon'"),
+        ({"debounce": "soon", "unique": "u"}, "debounce = 'soon'"),
         ({"debounce": "5s", "unique": "u", "run_at": 5.0}, "not both"),
     ],
 )

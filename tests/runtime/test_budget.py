@@ -108,6 +108,14 @@ def test_a_wait_that_is_none_is_a_failed_poll(not_before: Any) -> None:
         polled(Source(Batch([], not_before=not_before)), Fixed("1s"), polls=2, retry=Retry.never())
 
 
+@pytest.mark.parametrize("allowance", [4000, Allowance("4000", 1800), Allowance(1, None)])  # type: ignore[arg-type]
+def test_an_allowance_without_numbers_is_refused(allowance: Any) -> None:
+    with pytest.raises(ConfigError, match="must be an Allowance of two numbers"):
+        polled(
+            Source(Batch([], allowance=allowance)), Fixed("1s"), polls=2, budget=SharedBudget(60)
+        )
+
+
 def test_a_hint_does_not_end_the_wait_but_what_comes_after_it() -> None:
     async def main(clock: VirtualClock) -> list[float]:
         hints, source = Hints(), Source(Batch([], not_before="10s"), [1])

@@ -406,6 +406,15 @@ def test_the_wrong_kind_of_function_is_refused() -> None:
         result_of("async", answering("sync", True))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_done_that_must_be_awaited_is_refused(way: str) -> None:
+    async def done(state: object) -> bool:
+        return False
+
+    with pytest.raises(ConfigError, match="is an async function; give a plain one"):
+        result_of(way, answering(way, "waiting"), done=done)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -417,6 +426,7 @@ def test_the_wrong_kind_of_function_is_refused() -> None:
         ({"strategy": pollwise.Adaptive(hold="5s")}, "check has no argument named `hold`"),
         ({"retry": 5}, "is not a Retry"),
         ({"budget": 5}, "is not a SharedBudget"),
+        ({"hints": True}, "hints = True is not a Hints"),
         ({"progress": "yes"}, "progress = 'yes' is not callable"),
     ],
 )

@@ -8,7 +8,7 @@ import signal
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -400,6 +400,8 @@ def test_what_a_decorator_refuses() -> None:
     task = worker.task("kind")(lambda number: None)
     with pytest.raises(HandlerError, match="not a task"):
         worker.schedule("* * * * *")(print)
+    with pytest.raises(ConfigError, match=r"args = \[1\] must be a mapping of names"):
+        worker.schedule(every="10m", args=cast("Any", [1]))(task)
     with pytest.raises(ConfigError, match="hour '25'"):
         worker.schedule("* 25 * * *")
     with pytest.raises(Exception, match="wrong arguments for the task 'kind'"):

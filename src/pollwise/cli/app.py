@@ -30,6 +30,9 @@ COMMANDS = {
     "demo": CommandEntry(
         "demo", "Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early."
     ),
+    "poll": CommandEntry(
+        "sources.commands", "Poll a source and print each item once, as a line of JSON."
+    ),
     "worker": CommandEntry(
         "worker.commands",
         "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",

@@ -40,6 +40,7 @@ from pollwise.runtime.redact import without_secrets
 from pollwise.settings import load
 from pollwise.settings.codecs import codec_of
 from pollwise.settings.strategies import ADDED as STRATEGIES
+from pollwise.sources.urls import ADDED as SOURCES
 from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
@@ -55,7 +56,7 @@ OWN_NAME = "pollwise-doctor"
 SERVERS = ("redis", "rediss", "postgresql", "postgres")
 
 #: What packages can add.
-GROUPS = {each.name: each for each in (QUEUES, STRATEGIES, PROBES, PUBLISHERS)}
+GROUPS = {each.name: each for each in (QUEUES, STRATEGIES, PROBES, PUBLISHERS, SOURCES)}
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
 
@@ -86,7 +87,7 @@ def doctor(
 ) -> None:
     """Check this machine, the settings and, if given, a queue or an outbox. Changes nothing there.
 
-    It also lists what installed packages add: queues, strategies, probes and publishers.
+    It also lists what installed packages add: queues, strategies, probes, publishers and sources.
 
     It writes a little, to find out whether that works: a file beside a local store, which it
     deletes; on Redis and Postgres, one job in a queue of its own named pollwise-doctor.

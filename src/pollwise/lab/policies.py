@@ -84,12 +84,15 @@ def parse(text: str, terms: CostTerms) -> list[Strategy]:
     return list(found)
 
 
-def parse_one(text: str, terms: CostTerms) -> Strategy:
-    """The strategy of one policy."""
-    name, *words = text.split()
+def parse_one(text: str, terms: CostTerms | None) -> Strategy:
+    """The strategy of one policy.
+
+    terms: the costs of a Worth that has no goal of its own; without them, it must have one.
+    """
+    name, *words = text.split() or [""]
     kind = strategy_kind(name)
     values = _values(text, kind, words)
-    if kind is Worth:
+    if kind is Worth and terms is not None:
         values = {**_costs(terms, values), **values}
     return _built(text, kind, values)
 

@@ -120,7 +120,7 @@ class NewJob:
             return
         if self.delay or self.run_at is not None:
             raise JobError(f"give {what} or a delay or run_at, not both: it is a delay itself")
-        self.delay = checked_delay(debounce)
+        self.delay = checked_delay(debounce, "debounce")
 
     def due_at(self, now: float) -> float:
         """When it may run, in seconds since 1970; never in the past."""
@@ -434,14 +434,14 @@ def _encoded(headers: Mapping[str, str]) -> str:
     return json.dumps(headers, ensure_ascii=False)
 
 
-def checked_delay(value: Duration) -> float:
+def checked_delay(value: Duration, name: str = "delay") -> float:
     """The seconds of a delay."""
     try:
-        delay = seconds(value, "delay")
+        delay = seconds(value, name)
     except ValueError as error:
         raise JobError(str(error)) from None
     if delay > DELAY_MAX:
-        raise JobError(f"delay = {value!r} is above the limit of ten years")
+        raise JobError(f"{name} = {value!r} is above the limit of ten years")
     return delay
 
 

@@ -31,8 +31,8 @@ from pollwise.runtime.polling.decisions import Counts as Counts
 from pollwise.runtime.polling.decisions import (
     LoopDecisions,
     batch_of,
-    check_budget,
     check_capacity,
+    check_shared,
     checked_strategy,
     name_of,
     takes_hold,
@@ -177,7 +177,7 @@ def poll(
     """
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
-    check_budget(budget)
+    check_shared(budget, hints)
     if begin := getattr(fetch, "begin_polling", None):
         begin()
     options = LoopOptions(

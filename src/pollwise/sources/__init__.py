@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pollwise.sources.imap import ImapFolder, MailMessage
     from pollwise.sources.redis_stream import RedisStream, StreamEntry
     from pollwise.sources.sql import SqlRows
+    from pollwise.sources.urls import SourceUrl, open_source
 
 __all__ = [
     "Bucket",
@@ -35,13 +36,16 @@ __all__ = [
     "MemoryCursors",
     "RedisStream",
     "Source",
+    "SourceUrl",
     "SqlRows",
     "SqliteCursors",
     "StreamEntry",
+    "open_source",
 ]
 
 if not TYPE_CHECKING:
     import importlib
+    import sys
 
     #: The module that defines each name, which is imported, with the extra it needs, at first use.
     _HOMES = {
@@ -58,14 +62,19 @@ if not TYPE_CHECKING:
         "MemoryCursors": "cursors",
         "RedisStream": "redis_stream",
         "Source": "base",
+        "SourceUrl": "urls",
         "SqlRows": "sql",
         "SqliteCursors": "cursors",
         "StreamEntry": "redis_stream",
+        "open_source": "urls",
     }
 
     def __getattr__(name):
         if name not in _HOMES:
-            raise AttributeError(f"module 'pollwise.sources' has no attribute {name!r}")
+            raise AttributeError(
+                f"module 'pollwise.sources' has no attribute {name!r}", name=name,
+                obj=sys.modules[__name__],
+            )  # fmt: skip
         found = getattr(importlib.import_module(f"pollwise.sources.{_HOMES[name]}"), name)
         globals()[name] = found
         return found

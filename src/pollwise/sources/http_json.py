@@ -301,6 +301,10 @@ def _less(a: Any, b: Any) -> bool:
 def _path(name: str, given: str | None) -> Path | None:
     if given is None or given == "":
         return None
+    if not isinstance(given, str):
+        raise ConfigError(
+            f"{name} = {shown(given)} is not a JSON path; give text such as 'data.list'"
+        )
     try:
         return json_path(given)
     except ConfigError as error:

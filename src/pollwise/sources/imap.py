@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -73,6 +74,18 @@ class MailMessage:
     def message(self) -> Message:
         """The message as the standard library reads it."""
         return message_from_bytes(self.raw, policy=policy.default)
+
+    def as_json(self) -> dict[str, Any]:
+        """Its usual headers as texts, and its content in Base64."""
+        headers = self.message
+        shown = {each: headers[each] for each in ("Date", "From", "To", "Subject", "Message-ID")}
+        return {
+            "uid": self.uid,
+            "size": self.size,
+            "is_cut": self.is_cut,
+            **{key.lower(): None if text is None else str(text) for key, text in shown.items()},
+            "raw": base64.b64encode(self.raw).decode(),
+        }
 
 
 class ImapFolder(Source[MailMessage]):

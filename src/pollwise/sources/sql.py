@@ -199,7 +199,7 @@ class SqlRows(Source[Row]):
                     self.url,
                     autocommit=True,
                     options=read_only(self.timeout),
-                    application_name="pollwise source",
+                    application_name="pollwise poll",
                     connect_timeout=max(2, int(self.timeout)),
                 )
             cursor = await self._connection.execute(text, values or None)

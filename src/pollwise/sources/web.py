@@ -10,15 +10,17 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from pollwise.core.budget import Allowance
-from pollwise.durations import Duration, seconds
+from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError, MissingExtra, ProbeTimeout
 from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.probes.options import BadOptions, ProbeOptions
 from pollwise.fleet.targets import Target
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.limits.headers import allowance_in, asked_pause
-from pollwise.runtime.redact import shown_url
+from pollwise.runtime.polling.decisions import check_shared
+from pollwise.runtime.redact import shown_url, without_hidden, without_secrets
 from pollwise.sources.base import Source
+from pollwise.sources.listed import digest_of
 
 try:
     from pollwise.fleet.probes.http.fetch import Fetch, HttpAnswer
@@ -62,7 +64,9 @@ class WebSource(Source[T], Generic[T]):
         body_max: int,
         **rest: Any,
     ) -> None:
-        super().__init__(name or f"{type(self).__name__.lower()}:{shown_url(url)}"[:500], **rest)
+        super().__init__(name or _name_of(type(self).__name__.lower(), url), **rest)
+        if isinstance(body_max, bool) or not isinstance(body_max, int) or body_max < 1:
+            raise ConfigError(f"max_bytes = {shown(body_max)} must be a number of bytes, 1 or more")
         target = Target("source", "http", options={"url": url, **given})
         options = ProbeOptions(target)
         self._fetch = Fetch(options, ("GET", "POST"), body_max)
@@ -72,6 +76,7 @@ class WebSource(Source[T], Generic[T]):
             said = "; ".join(f"{key} {what}".strip() for key, what in wrong.problems)
             raise ConfigError(f"{type(self).__name__}: {said}") from None
         self.timeout = seconds(timeout, "timeout", positive=True)
+        check_shared(budget, None)
         self.budget = budget or budget_of_host(url)
         self._open: AsyncExitStack | None = None
 
@@ -97,6 +102,16 @@ class WebSource(Source[T], Generic[T]):
         opened, self._open = self._open, None
         if opened is not None:
             await opened.aclose()
+
+
+def _name_of(kind: str, url: str) -> str:
+    """The name of a source: its URL, and a digest of the query, whose values are not shown.
+
+    A secret there is left out, so that a new one does not begin another cursor.
+    """
+    place = f"{kind}:{shown_url(url)}"
+    query = without_hidden(without_secrets(url)).partition("?")[2]
+    return f"{place[:480]}#{digest_of(query)}" if query else place[:500]
 
 
 def validators_in(answer: HttpAnswer) -> dict[str, str]:

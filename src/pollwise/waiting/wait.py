@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +25,7 @@ from pollwise.runtime.polling.decisions import (
     Batch,
     LoopDecisions,
     LoopOptions,
-    check_budget,
+    check_shared,
     checked_strategy,
     name_of,
     takes_hold,
@@ -91,7 +92,7 @@ class Wait(Generic[T]):
         )
         #: What the wait learns from and adds to; None if it does not learn.
         self.history = WaitHistory(name, history) if learns else None
-        check_budget(budget)
+        check_shared(budget, hints)
         if done is not None and not callable(done):
             raise ConfigError(
                 f"done = {shown(done)} is not callable; give a function that gets what the check "
@@ -164,7 +165,7 @@ class Wait(Generic[T]):
         """A check returned `value`; the batch holds it if the wait is over."""
         now = self.clock.now()
         self.value, self.error = value, None
-        if self._done(value) if self._done is not None else value:
+        if self._is_over(value):
             self._finished = now - self.began
             return Batch([value])
         self._unfinished = began - self.began
@@ -175,6 +176,18 @@ class Wait(Generic[T]):
             if last > now:
                 loop.poll_by(last)
         return Batch(())
+
+    def _is_over(self, value: T) -> bool:
+        if self._done is None:
+            return bool(value)
+        over = self._done(value)
+        if inspect.iscoroutine(over):  # which is true, whatever it would return
+            over.close()
+            raise ConfigError(
+                f"done = {shown(self._done)} is an async function; give a plain one "
+                "(`def done(value): ...`)"
+            )
+        return bool(over)
 
     def failed(self, error: Exception) -> None:
         self.value, self.error = None, error

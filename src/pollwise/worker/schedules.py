@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pollwise.durations import shown
 from pollwise.errors import ConfigError, HandlerError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import SCHEDULES_CHANGED
@@ -256,6 +257,12 @@ def declared_above(
             "put it above @worker.task(). For a handler, use queue.schedules.set(name, "
             "NewJob(kind, payload), …)"
         )
+    for what, given in (("args", args), ("options", options)):
+        if given is not None and not isinstance(given, Mapping):
+            raise ConfigError(
+                f"{what} = {shown(given)} must be a mapping of names to values, "
+                "as in {'deep': True}"
+            )
     job = task.options(**(options or {})).job(**(args or {}))
     chosen = _free_name(job.kind, taken) if name is None else name
     if chosen in taken:

@@ -188,7 +188,7 @@ def test_state() -> None:
         ),
         (
             {"backoff_multiplier": "2"},
-            "backoff_multiplier = '2' must be above 1 and finite: each empty poll",
+            "backoff_multiplier = '2' must be a number above 1 and finite: each empty poll",
         ),
         (
             {"backoff_multiplier": True},

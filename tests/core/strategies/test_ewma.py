@@ -564,7 +564,7 @@ def test_decayed() -> None:
         ({"alpha": 1.01}, "alpha = 1.01 must be above 0 and at most 1: the weight"),
         ({"alpha": -0.3}, "alpha = -0.3 must be above 0 and at most 1: the weight"),
         ({"alpha": math.nan}, "alpha = nan must be above 0 and at most 1: the weight"),
-        ({"alpha": "0.3"}, "alpha = '0.3' must be above 0 and at most 1: the weight"),
+        ({"alpha": "0.3"}, "alpha = '0.3' must be a number above 0 and at most 1: the weight"),
         ({"alpha": True}, "alpha = True must be above 0 and at most 1: the weight"),
         ({"drop_after": 0}, "drop_after = 0 must be a whole number of at least 1: it counts low"),
         ({"drop_after": 2.0}, "drop_after = 2.0 must be a whole number of at least 1: it counts"),

@@ -9,7 +9,7 @@ import math
 import pickle
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -201,6 +201,17 @@ def test_durations_are_read() -> None:
 def test_contradictions_are_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Worth(**arguments)
+
+
+def test_a_goal_is_refused_by_the_name_that_was_given() -> None:
+    with pytest.raises(ConfigError, match=r"Worth\.latency needs a goal; give mean or p95"):
+        Worth.latency()
+    with pytest.raises(ConfigError, match=r"Worth\.budget needs a goal; give polls_per_hour"):
+        Worth.budget()
+    with pytest.raises(ConfigError, match=r"^p95 = '2 sec' is not a duration"):
+        Worth.latency(p95="2 sec")
+    with pytest.raises(ConfigError, match=r"^polls_per_day = '500' must be a number above 0"):
+        Worth.budget(polls_per_day=cast("Any", "500"))
 
 
 # The paces it finds.

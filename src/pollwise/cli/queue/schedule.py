@@ -98,7 +98,7 @@ def add(
 ) -> None:
     """Add a schedule, or replace the one that has this name.
 
-    Example: pollwise schedule add sqlite:///jobs.db nightly tidy --cron '0 3 * * *'
+    Example: pollwise schedule add sqlite:///jobs.db tidy tidy --cron '0 3 * * *'
     """
     job = NewJob(
         kind, decoded_payload(payload), key=key, priority=priority,
@@ -126,7 +126,7 @@ def remove(url: Url, name: Name, as_json: Json = False) -> None:
     Example: pollwise schedule remove sqlite:///jobs.db nightly
     """
     removed = with_queue(url, lambda queue: queue.schedules.remove(name))
-    _told("removed", name, removed, as_json, f"no schedule {name!r}")
+    _told("removed", name, removed, as_json, f"no schedule {name!r}; see pollwise schedule list")
 
 
 @app.command("pause")

@@ -221,7 +221,10 @@ def number_within(value: float, name: str, above: float, to: float, why: str) ->
     most = min(to, sys.float_info.max)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= most:
         limit = "finite" if to == math.inf else f"at most {to:g}"
-        raise ConfigError(f"{name} = {shown(value)} must be above {above:g} and {limit}: {why}")
+        what = "" if isinstance(value, (int, float)) else "a number "
+        raise ConfigError(
+            f"{name} = {shown(value)} must be {what}above {above:g} and {limit}: {why}"
+        )
     return float(value)
 
 

@@ -149,7 +149,8 @@ class Worth(Strategy):
             raise ConfigError(
                 f"{what} = {getattr(self, what)!r} is {per_hour:g} polls an hour, but "
                 f"max_interval = {self.max_interval!r} alone makes {3600.0 / self.max_interval:g}; "
-                "raise the max_interval, to several times the mean interval of the budget"
+                f"raise max_interval to several times {HOUR / per_hour:.3g} s, the mean interval "
+                "of the budget"
             )
         for what, share in (("mean_wait", 0.5), ("p95_wait", 0.95)):
             wait = getattr(self, what)
@@ -173,6 +174,11 @@ class Worth(Strategy):
         hold: Duration = 0,
     ) -> Worth:
         """As little waiting as a budget of polls, or of dollars at a price per poll, allows."""
+        if polls_per_hour is polls_per_day is dollars_per_month is price is None:
+            raise ConfigError(
+                "Worth.budget needs a goal; give polls_per_hour, or polls_per_day, or "
+                "dollars_per_month and price"
+            )
         return cls(
             polls_per_hour=polls_per_hour, polls_per_day=polls_per_day,
             dollars_per_month=dollars_per_month, price=price,
@@ -190,9 +196,12 @@ class Worth(Strategy):
         hold: Duration = 0,
     ) -> Worth:
         """As few polls as keep the waiting at this mean, or at this 95th percentile."""
+        if mean is None and p95 is None:
+            raise ConfigError("Worth.latency needs a goal; give mean or p95, for example p95='2s'")
         return cls(
-            mean_wait=mean, p95_wait=p95, min_interval=min_interval, max_interval=max_interval,
-            hold=hold,
+            mean_wait=None if mean is None else seconds(mean, "mean", positive=True),
+            p95_wait=None if p95 is None else seconds(p95, "p95", positive=True),
+            min_interval=min_interval, max_interval=max_interval, hold=hold,
         )  # fmt: skip
 
     def _budget(self) -> tuple[float, float, float] | None:

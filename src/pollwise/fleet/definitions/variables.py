@@ -13,10 +13,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def replaced(
-    table: Mapping[str, Any], environment: Mapping[str, str], missing: Callable[[str, str], None]
+    table: Mapping[str, Any],
+    environment: Mapping[str, str],
+    missing: Callable[[str, str], None],
+    written: Callable[[str], str] = str,
 ) -> dict[str, Any]:
     """A table whose `${NAME}` are replaced. `missing` is called with the key and the name of each
-    variable that is not set. The values are never shown from then on."""
+    variable that is not set. The values are never shown from then on.
+
+    written: how a value is written in a text, such as escaped in a URL.
+    """
 
     def variable(found: re.Match[str], key: str) -> str:
         escaped, name = found.groups()
@@ -27,7 +33,9 @@ def replaced(
             missing(key, name)
             return "-"
         hide(value)
-        return value
+        text = written(value)
+        hide(text)
+        return text
 
     def inside(value: Any, key: str) -> Any:
         if isinstance(value, str) and "${" in value:

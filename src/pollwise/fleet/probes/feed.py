@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 from xml.parsers import expat
 
 from pollwise.core.outcome import Plain
@@ -59,6 +60,9 @@ class FeedEntry:
             (found for key in _DATES if (found := _moment(self.texts.get(key, ""))) is not None),
             None,
         )
+
+    def as_json(self) -> dict[str, Any]:
+        return {"id": self.id, "moment": self.moment, "texts": self.texts}
 
 
 class FeedProbe(UrlProbe):

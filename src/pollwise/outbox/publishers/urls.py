@@ -9,39 +9,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from typing import Any, ClassVar
 
-from pollwise.errors import ConfigError, did_you_mean
+from pollwise.errors import ConfigError
 from pollwise.outbox import publishers
 from pollwise.outbox.envelope import CloudEvents
 from pollwise.outbox.publishers.base import Publisher
 from pollwise.plugins import PluginGroup
+from pollwise.plugins.urls import PartUrl, open_part, split_part_url
 from pollwise.runtime.clock import Clock
-
-EXAMPLE = "redis://cache/0?stream=orders"
-#: Options of every publisher; `source` and `mode` are those of `CloudEvents`.
-COMMON: Mapping[str, type] = {"name": str, "timeout": str, "source": str, "mode": str}
 
 
 @dataclass(frozen=True, slots=True)
-class PublisherUrl:
+class PublisherUrl(PartUrl):
     """The URL of a publisher in its parts, for the function that opens its scheme.
 
     address: the URL without its options.
     """
 
-    parts: SplitResult
-    clock: Clock | None = None
-
-    @property
-    def address(self) -> str:
-        return self.parts._replace(**{self._where: ""}).geturl()
-
-    @property
-    def _where(self) -> str:
-        """The part with the options: after a '#' if what is before it belongs to the receiver."""
-        return "fragment" if self.parts.scheme in ("http", "https") else "query"
+    noun = "publisher"
+    example = "redis://cache/0?stream=orders"
+    #: `source` and `mode` are those of `CloudEvents`.
+    common: ClassVar[Mapping[str, type]] = {
+        "name": str, "timeout": str, "source": str, "mode": str,
+    }  # fmt: skip
 
     def options(self, known: Mapping[str, type] | None = None, *needed: str) -> dict[str, Any]:
         """The options as arguments of a publisher, those that every publisher takes included.
@@ -49,37 +40,11 @@ class PublisherUrl:
         known: its own options, each with its type: str, int or bool.
         needed: those that must be given.
         """
-        own, scheme = {**(known or {}), **COMMON}, self.parts.scheme
-        given: dict[str, Any] = {}
-        for key, text in parse_qsl(getattr(self.parts, self._where), keep_blank_values=True):
-            if key not in own:
-                advice = did_you_mean(key, own)
-                raise ConfigError(f"publisher URLs of {scheme} do not take {key!r}; {advice}")
-            if key in given:
-                raise ConfigError(f"{key} is given twice in a publisher URL of {scheme}; keep one")
-            given[key] = _read(key, text, own[key])
-        missing = [key for key in needed if key not in given]
-        if missing:
-            raise ConfigError(
-                f"publisher URLs of {scheme} need {' and '.join(missing)}, as in {EXAMPLE}"
-            )
+        given: dict[str, Any] = self._arguments(known, needed)
         envelope = {key: given.pop(key) for key in ("source", "mode") if key in given}
         if envelope:
             given["envelope"] = CloudEvents(**envelope)
-        if self.clock is not None:
-            given["clock"] = self.clock
         return given
-
-
-def _read(key: str, text: str, kind: type) -> Any:
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{key} = {text!r} must be true or false")
-        return text.lower() == "true"
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(f"{key} = {text!r} is not a whole number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,20 +119,5 @@ def open_publisher(url: str, *, clock: Clock | None = None) -> Publisher[Any]:
     its query belongs to the receiver: `#secret_file=path`. All take `name=…`, `timeout=10s`, and
     `source=…` and `mode=binary` of `CloudEvents`. Installed packages can add schemes.
     """
-    try:
-        parts = urlsplit(url if isinstance(url, str) else "")
-    except ValueError:  # its message may contain the password
-        parts = urlsplit("")
-    scheme = parts.scheme
-    if not scheme or "://" not in url:
-        raise ConfigError(f"expected the URL of a publisher, such as {EXAMPLE}")
-    opened = SCHEMES.get(scheme) or ADDED.get(scheme)
-    if opened is None:
-        advice = did_you_mean(scheme, [*SCHEMES, *ADDED.names()])
-        raise ConfigError(f"no publisher has the scheme {scheme!r}; {advice}")
-    publisher = opened(PublisherUrl(parts, clock))
-    if not isinstance(publisher, Publisher):
-        raise ConfigError(
-            f"the function that opens {scheme}:// returned {type(publisher).__name__}, no Publisher"
-        )
-    return publisher
+    at = PublisherUrl(split_part_url(url, PublisherUrl), clock)
+    return open_part(at, Publisher, SCHEMES, ADDED)  # type: ignore[type-abstract]

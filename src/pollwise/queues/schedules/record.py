@@ -125,7 +125,8 @@ def checked_schedule(
         )
     for value, allowed, what in ((catch_up, CatchUp, "catch_up"), (overlap, Overlap, "overlap")):
         if value not in get_args(allowed):
-            raise ConfigError(f"{what} = {value!r} is not one of {', '.join(get_args(allowed))}")
+            choices = " or ".join(map(repr, get_args(allowed)))
+            raise ConfigError(f"{what} = {value!r} is unknown; give {choices}")
     delay = seconds(jitter, "jitter")
     if delay > DELAY_MAX:
         raise ConfigError(f"jitter = {jitter!r} is above the limit of ten years")

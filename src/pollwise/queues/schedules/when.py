@@ -175,12 +175,13 @@ def _zone_exists(tz: str) -> bool:
 def _checked_cron(cron: object) -> str:
     if not isinstance(cron, str) or len(cron) > CRON_LENGTH_MAX:
         raise ConfigError(
-            f"cron = {shown(cron)} must be text of at most {CRON_LENGTH_MAX} characters"
+            f"cron = {shown(cron)} must be text of at most {CRON_LENGTH_MAX} characters, "
+            "as in '*/5 * * * *'"
         )
     parts = cron.split()
     if len(parts) not in (5, 6) or cron.strip().startswith("@"):
         raise ConfigError(
-            f"cron = {cron!r} has {len(parts)} fields, not five: {', '.join(_FIELDS)}, as in "
+            f"cron = {cron!r} must have five fields: {', '.join(_FIELDS)}, as in "
             "'*/5 * * * *' (or six, with the second first)"
         )
     try:

@@ -19,7 +19,7 @@ from pollwise.core.outcome import Outcome, Pause, Plain
 from pollwise.core.retry import Retry, asked_wait
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.saved_pace import pace_restored, pace_saved
-from pollwise.durations import Duration, seconds
+from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -61,9 +61,21 @@ class Batch(Generic[T]):
     def wait(self) -> float:
         """How long the server asked not to be polled again, in seconds; 0 if it did not ask."""
         asked = 0.0 if self.not_before is None else seconds(self.not_before, "not_before")
-        if self.allowance is not None and self.allowance.remaining <= 0:
-            asked = max(asked, self.allowance.resets_in)
+        if self.allowance is not None:
+            remaining, resets_in = _checked_allowance(self.allowance)
+            if remaining <= 0:
+                asked = max(asked, resets_in)
         return asked
+
+
+def _checked_allowance(allowance: Allowance) -> tuple[float, float]:
+    values = getattr(allowance, "remaining", None), getattr(allowance, "resets_in", None)
+    if not all(isinstance(value, (int, float)) for value in values):
+        raise ConfigError(
+            f"allowance = {shown(allowance)} must be an Allowance of two numbers; give e.g. "
+            "Allowance(remaining=4000, resets_in=1800)"
+        )
+    return allowance.remaining, allowance.resets_in
 
 
 @dataclass(slots=True)
@@ -357,7 +369,13 @@ class LoopDecisions(Generic[T]):
 # What `poll` and `poll_sync` have in common
 
 
-def check_budget(budget: SharedBudget | None) -> None:
+def check_shared(budget: SharedBudget | None, hints: Hints | None) -> None:
+    """Check what a loop shares with other parts of the program."""
+    if hints is not None and not isinstance(hints, Hints):
+        raise ConfigError(
+            f"hints = {shown(hints)} is not a Hints; give pollwise.Hints(), whose send() ends a "
+            "pause"
+        )
     if budget is not None and not isinstance(budget, SharedBudget):
         raise ConfigError(
             f"budget = {budget!r} is not a SharedBudget; give e.g. SharedBudget(60, per='1m')"

@@ -24,8 +24,8 @@ from pollwise.runtime.polling.decisions import (
     LoopDecisions,
     LoopOptions,
     batch_of,
-    check_budget,
     check_capacity,
+    check_shared,
     checked_strategy,
     name_of,
     takes_hold,
@@ -177,7 +177,7 @@ def poll_sync(
     """
     strategy = checked_strategy(fetch, strategy, retry)
     check_capacity(capacity)
-    check_budget(budget)
+    check_shared(budget, hints)
     options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),

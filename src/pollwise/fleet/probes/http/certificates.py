@@ -14,7 +14,7 @@ from pollwise.errors import MissingExtra
 try:
     from cryptography import x509
 except ImportError as error:
-    raise MissingExtra("a probe over TLS", "fleet") from error
+    raise MissingExtra("polling over HTTP or TLS", "fleet") from error
 
 #: What reading a certificate raises if it contains anything odd.
 UNREADABLE = (ValueError, TypeError, OverflowError, x509.InvalidVersion)

@@ -1,0 +1,1 @@
+"""`pollwise poll`: sources in a shell."""
