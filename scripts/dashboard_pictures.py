@@ -33,6 +33,8 @@ COLOURS = (
 INK, QUIET, FAINT, GROUND = "#1f2933", "#616e7c", "#e3e8ee", "#f3f6fb"
 CALM, WARN, ALARM = "#15803d", "#b7791f", "#b91c1c"
 LEGENDS_MAX = 4
+#: The longest name in a legend, in characters.
+LEGEND_MAX = 34
 
 Points = list[tuple[float, float]]
 Lines = list[tuple[str, Points]]
@@ -113,7 +115,8 @@ def chart(panel: dict[str, Any], lines: Lines, x: float, y: float, w: float, h: 
         return [text(x + 8, y + h / 2, "no data", 11, QUIET)]
     custom = panel["fieldConfig"]["defaults"]["custom"]
     lines.sort(key=lambda line: -max(value for _, value in line[1]))  # legends of the highest
-    if custom["stacking"]["mode"] == "normal":
+    filled = custom["stacking"]["mode"] == "normal"
+    if filled:
         lines = stacked(lines)
     begin = min(points[0][0] for _, points in lines)
     end = max(points[-1][0] for _, points in lines)
@@ -125,18 +128,24 @@ def chart(panel: dict[str, Any], lines: Lines, x: float, y: float, w: float, h: 
         parts.append(f'<path d="M{left:.1f} {at:.1f}H{right:.1f}" stroke="{FAINT}"/>')
         words = named(panel, high * share)
         parts.append(text(left - 5, at + 3, words, 9.5, QUIET, 'text-anchor="end"'))
-    for index, (_, points) in enumerate(lines):
+    # Of a stack, the line at the top first: the area of the one below covers a part of its own.
+    for index, (_, points) in list(enumerate(lines))[:: -1 if filled else 1]:
         path = " ".join(
             f"{left + (right - left) * (at - begin) / max(end - begin, 1):.1f},"
             f"{bottom - (bottom - top) * min(value / high, 1):.1f}"
             for at, value in points
         )
         colour = COLOURS[index % len(COLOURS)]
+        if filled:
+            spans = [left + (right - left) * (at - begin) / max(end - begin, 1) for at, _ in points]
+            area = f"{spans[0]:.1f},{bottom:.1f} {path} {spans[-1]:.1f},{bottom:.1f}"
+            parts.append(f'<polygon points="{area}" fill="{tint(colour)}"/>')
         parts.append(
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.4"/>'
         )
-    spot, most = x + 8, x + w - 8
-    for index, (name, _) in enumerate(lines):
+    spot, most = x + 8, x + w - 30
+    for index, (full, _) in enumerate(lines):
+        name = full if len(full) <= LEGEND_MAX else f"{full[: LEGEND_MAX - 1]}…"
         long = 16 + 5.6 * len(name)
         if index == LEGENDS_MAX or spot + long > most:
             parts.append(text(spot, y + h - 8, f"+{len(lines) - index}", 9.5, QUIET))
@@ -148,6 +157,12 @@ def chart(panel: dict[str, Any], lines: Lines, x: float, y: float, w: float, h: 
         parts.append(text(spot + 12, y + h - 8, name, 9.5, QUIET))
         spot += long
     return parts
+
+
+def tint(colour: str) -> str:
+    """A light tone of a colour, for areas."""
+    shares = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - (255 - each) * 0.22):02x}" for each in shares)
 
 
 def stacked(lines: Lines) -> Lines:
@@ -192,7 +207,8 @@ async def measured(seconds: float) -> dict[str, tuple[dict[str, Any], dict[int, 
 
     boards = {name: json.loads(made) for name, made in files().items()}
     with tempfile.TemporaryDirectory() as folder, Servers() as servers:
-        async with Observed(Path(folder)).running() as observed:
+        dsn = servers.postgres().create_database("observed")
+        async with Observed(Path(folder), dsn).running() as observed:
             prometheus = servers.begin(Prometheus(servers, *observed.scrapes), {})
             begin = time.time() + 15.0
             while (now := time.time()) < begin + seconds:

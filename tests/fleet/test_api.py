@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -419,6 +419,38 @@ def test_a_fleet_is_ready_while_it_polls(folder: Path) -> None:
             async with running(fleet):
                 answer = await client.ask("GET", "/readyz", token="none")
                 assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+    in_virtual_time(main)
+
+
+def test_a_fleet_that_cannot_save_is_not_ready_until_it_can(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db", clock=clock)
+        fleet = fleet_for(clock, store=store)
+        fleet.add(Target("a", watch.probe(), "10s"))
+
+        async def save(*_: object) -> NoReturn:
+            raise StoreUnavailable("cannot reach postgresql://me:hunter2@db/fleet")
+
+        async with running(fleet), desk(Control(fleet), folder) as client:
+
+            async def ready() -> tuple[int, Any]:
+                answer = await client.ask("GET", "/readyz", token="none")
+                return answer.status_code, answer.json()
+
+            with monkeypatch.context() as broken:
+                broken.setattr(store, "save", save)
+                await clock.advance(60)
+                status, said = await ready()
+                assert (status, said["status"]) == (503, "not ready")
+                assert said["reasons"][0].startswith("could not save state ")
+                assert "db/fleet" in str(said)
+                assert "hunter2" not in str(said)
+            await clock.advance(60)
+            assert await ready() == (200, {"status": "ok"})
+        await store.close()
 
     in_virtual_time(main)
 

@@ -10,8 +10,21 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pollwise.observe.metrics import DURATION_BUCKETS, METRICS
 from pollwise.observe.otel import OtelSink
 from pollwise.observe.prometheus import PrometheusSink
-from pollwise.runtime.events import Event, Events, RelayStopped, WorkerStopped
+from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import (
+    Event,
+    Events,
+    FleetStopped,
+    RelayStopped,
+    TargetPolled,
+    TargetRemoved,
+    WorkerStopped,
+)
+from pollwise.runtime.jobs import NewJob
+from pollwise.worker import Worker
 from tests.observe.test_prometheus import every_event
+from tests.support.kit import options, virtually
 
 Found = dict[tuple[str, frozenset[tuple[str, str]]], Any]
 
@@ -68,18 +81,49 @@ def test_every_series_of_prometheus_is_there_with_the_same_labels_and_value() ->
     assert compared == {metric.name for metric in METRICS}
 
 
-def test_the_series_of_a_queue_go_with_its_last_worker() -> None:
+def test_gauges_go_with_the_last_worker_and_what_was_counted_stays_for_the_last_export() -> None:
     reader = InMemoryMetricReader()
     events = fed(OtelSink(MeterProvider([reader])))
 
-    def left() -> set[str]:
-        gone = {metric.otel_name for metric in METRICS if metric.type == "histogram"}
-        return {name for name, labels in read(reader) if ("queue", "q") in labels} - gone
+    def left(kind: str) -> set[str]:
+        names = {metric.otel_name for metric in METRICS if metric.type == kind}
+        return {name for name, labels in read(reader) if ("queue", "q") in labels} & names
 
-    assert "pollwise.worker.poll" in left()
+    counted = left("counter")
+    assert "pollwise.worker.poll" in counted
+    assert "pollwise.worker.job_running" in left("gauge")
     stop: Event = WorkerStopped("q", "w", 0)
     events.emit(stop)
-    assert left() == set()
+    assert left("gauge") == set()
+    assert left("counter") == counted
+
+
+def test_what_a_worker_counted_can_be_read_after_it_stopped() -> None:
+    reader = InMemoryMetricReader()
+
+    async def main(clock: VirtualClock) -> None:
+        queue = MemoryQueue(clock=clock)
+        await queue.put([NewJob("greet"), NewJob("greet")])
+        worker = Worker(queue, options=options(), clock=clock)
+        worker.handle("greet")(lambda job: None)
+        OtelSink(MeterProvider([reader])).subscribe(worker.events)
+        await worker.run_once()
+
+    virtually(main)
+    labels = frozenset({"queue": "default", "kind": "greet", "result": "done"}.items())
+    assert read(reader)["pollwise.worker.job", labels].value == 2
+
+
+def test_a_fleet_leaves_its_counters_but_not_those_of_targets_that_were_removed() -> None:
+    reader = InMemoryMetricReader()
+    events = Events(quiet=True)
+    OtelSink(MeterProvider([reader]), by_target=True).subscribe(events)
+    for name in ("kept", "removed"):
+        events.emit(TargetPolled("f", name, "http", "failed", 0.2, 10.0, 5))
+    events.emit(TargetRemoved("f", "removed", "http"))
+    events.emit(FleetStopped("f", 0))
+    found = [dict(labels) for name, labels in read(reader) if name == "pollwise.fleet.poll"]
+    assert [each["target"] for each in found] == ["kept"]
 
 
 def test_without_a_provider_nothing_is_kept_and_nothing_fails() -> None:

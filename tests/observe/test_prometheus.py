@@ -27,6 +27,7 @@ from pollwise.runtime.events import (
     BreakerChanged,
     BudgetShort,
     ChoreFailed,
+    ChoreRecovered,
     ConcurrencyChanged,
     ControllerCounted,
     Event,
@@ -121,12 +122,14 @@ from pollwise.runtime.events import (
 from pollwise.runtime.jobs import STATES, Job, NewJob
 from pollwise.testing import VirtualClock
 from pollwise.worker import Worker, WorkerRunOptions
+from pollwise.worker.measuring import KINDS_SHOWN, OTHER
 
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
     LoopResumed: "its beginning is counted",
     QueuesLeftOut: "told once; what is measured has metrics",
     PlacesFree: "the threads that still occupy places have a gauge",
+    ChoreRecovered: "its failures were counted",
     PaceRestored: "told once, at the start; the interval has a gauge",
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
@@ -290,6 +293,7 @@ def every_event() -> Iterator[Event]:
         yield kind("q", "w", "1", "greet", 1, *values)
     yield BreakerChanged("q", "greet", "open")
     yield ChoreFailed("q", "settle", "no")
+    yield ChoreRecovered("q", "settle", 1)
     yield KindUnhandled("q", "w", "unknown", "1", None)
     yield ConcurrencyChanged("q", "w", 8, 4)
     yield JobLocked("q", "w", "1", "greet", "no key", 30.0)
@@ -396,6 +400,48 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
     left = {s.name for f in sink.registry.collect() for s in f.samples if "outbox" in s.labels}
     assert left == set()
     assert value(sink, "pollwise_worker_poll_total", "shop") == 0
+
+
+def test_what_is_known_at_the_start_begins_at_0(sink: PrometheusSink) -> None:
+    """A rate of Prometheus sees no increase in a counter that begins at 1."""
+    sink(worker_started())
+    for result in ("done", "retried", "dead", "lost"):
+        assert value(sink, "pollwise_worker_job_total", kind="mail", result=result) == 0
+    sink(RelayStarted("outbox:shop", "r", ("publish",), 64, "BatchFill()"))
+    for result in ("done", "retried", "gave_up"):
+        labels = {"handler": "publish", "result": result}
+        assert of_outbox(sink, "pollwise_outbox_handler_total", **labels) == 0
+    sink(JobPut("q", "1", "build"))
+    for result in ("delivered", "done", "failed", "dead", "lapsed"):
+        assert value(sink, "pollwise_controller_job_total", kind="build", result=result) == 0
+
+
+def test_the_counters_of_a_group_of_targets_begin_at_0() -> None:
+    sink = PrometheusSink()
+    sink(TargetPolled("f", "t", "http", "changed", 0.2, 10.0, 5))
+    group = {"type": "http", "group": ""}
+    assert sink.registry.get_sample_value("pollwise_fleet_stuck_total", group) == 0
+    failed = {**group, "result": "failed"}
+    assert sink.registry.get_sample_value("pollwise_fleet_poll_total", failed) == 0
+    sink(NoticeFailed("f", "t", "http", "ops", "opened", "a1", 1, "no"))
+    sent = {"channel": "ops", "result": "sent"}
+    assert sink.registry.get_sample_value("pollwise_fleet_notice_total", sent) == 0
+
+
+def test_clients_of_a_controller_cannot_make_any_number_of_series(sink: PrometheusSink) -> None:
+    for number in range(KINDS_SHOWN + 50):
+        sink(JobPut("q", str(number), f"kind {number}"))
+        sink(JobDelivered("q", "w", str(number), f"kind {number}", 1, 0.5))
+    name = "pollwise_controller_job_total"
+    kinds = {
+        sample.labels["kind"]
+        for family in sink.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("pollwise_controller_job")
+    }
+    assert len(kinds) == KINDS_SHOWN + 1
+    assert value(sink, name, kind="kind 0", result="put") == 1
+    assert value(sink, name, kind=OTHER, result="put") == 50
 
 
 def test_every_metric_is_exported_as_the_table_says(sink: PrometheusSink) -> None:

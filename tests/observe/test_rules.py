@@ -36,6 +36,7 @@ class Case(NamedTuple):
     calm: dict[str, str]
 
 
+READY = 'pollwise_queue_depth{queue="q",kind="k",state="ready"}'
 Q, QK = '{queue="q"}', '{queue="q",kind="k"}'
 OL = '{outbox="o",lane=""}'
 T = '{type="http",group="g"}'
@@ -55,7 +56,7 @@ def _pace(found: str, interval: str, ready: str) -> dict[str, str]:
     return {
         f"pollwise_worker_found_total{Q}": found,
         f"pollwise_worker_poll_interval_seconds{Q}": interval,
-        'pollwise_queue_depth{queue="q",kind="k",state="ready"}': ready,
+        READY: ready,
     }
 
 
@@ -75,6 +76,7 @@ def _agents(ready: str, online: str) -> dict[str, str]:
 
 DEAD = 'pollwise_queue_depth{queue="q",kind="k",state="dead"}'
 OFFLINE = 'pollwise_controller_workers{queue="q",state="offline"}'
+DEAD_RECORDS = 'pollwise_outbox_records{outbox="o",lane="",state="dead"}'
 FAILED = 'pollwise_fleet_notice_total{channel="ops",result="failed"}'
 CASES = {
     "PollwiseQueueStuck": Case(
@@ -84,7 +86,7 @@ CASES = {
         {f"pollwise_queue_oldest_age_seconds{QK}": "300+0x35 900+0x1 300+0x25"},
     ),
     "PollwiseDeadJobs": Case(
-        KIND, "2 dead jobs of kind k in queue q.", {DEAD: "2+0x60"}, {DEAD: "0+0x60"}
+        KIND, "Dead jobs of kind k in queue q: 2.", {DEAD: "2+0x60"}, {DEAD: "0+0x60"}
     ),
     "PollwiseKindFails": Case(
         KIND, "75% of the runs of kind k in queue q fail.",
@@ -92,8 +94,14 @@ CASES = {
     ),
     "PollwiseKindUnhandled": Case(
         KIND, "No worker handles the kind k of queue q.",
-        {f"pollwise_worker_kind_unhandled_total{QK}": "0+0x30 1+0x30"},
-        {f"pollwise_worker_kind_unhandled_total{QK}": "1+0x60"},
+        # As in a real scrape, there is nothing before the 1.
+        {f"pollwise_worker_kind_unhandled{QK}": "_x30 1+0x30", READY: "3+0x60"},
+        {f"pollwise_worker_kind_unhandled{QK}": "1+0x60", READY: "3+0x38 0+0x22"},
+    ),
+    "PollwiseQueueUnmeasured": Case(
+        QUEUE, "Queue q was last measured 25m 0s ago.",
+        {f"pollwise_queue_measured_timestamp_seconds{Q}": "0+60x15"},
+        {f"pollwise_queue_measured_timestamp_seconds{Q}": "0+60x35"},
     ),
     "PollwiseScheduleLate": Case(
         {"queue": "q", "schedule": "s"},
@@ -137,9 +145,19 @@ CASES = {
         {f"pollwise_outbox_oldest_age_seconds{OL}": "200+0x60"},
     ),
     "PollwiseOutboxKeysBlocked": Case(
-        {"outbox": "o"}, "2 keys of outbox o are blocked by a dead record.",
+        {"outbox": "o"}, "Keys of outbox o that a dead record blocks: 2.",
         {f"pollwise_outbox_keys_blocked{OL}": "2+0x60"},
         {f"pollwise_outbox_keys_blocked{OL}": "0+0x60"},
+    ),
+    "PollwiseOutboxDeadRecords": Case(
+        {"outbox": "o"}, "Dead records of outbox o: 2.",
+        {DEAD_RECORDS: "2+0x60", f"pollwise_outbox_keys_blocked{OL}": "0+0x60"},
+        {DEAD_RECORDS: "2+0x60", f"pollwise_outbox_keys_blocked{OL}": "1+0x60"},
+    ),
+    "PollwiseOutboxUnmeasured": Case(
+        {"outbox": "o"}, "Outbox o was last measured 20m 0s ago: does a relay run?",
+        {'pollwise_outbox_measured_timestamp_seconds{outbox="o"}': "0+60x20"},
+        {'pollwise_outbox_measured_timestamp_seconds{outbox="o"}': "0+60x60"},
     ),
     "PollwiseOutboxBreakerOpen": Case(
         {"outbox": "o", "handler": "h"}, "The breaker of handler h in outbox o is open.",
@@ -147,30 +165,32 @@ CASES = {
         {'pollwise_outbox_breaker_state{outbox="o",handler="h"}': "1+0x60"},
     ),
     "PollwiseAgentsOffline": Case(
-        QUEUE, "3 agents of the controller for q are offline.", {OFFLINE: "3+0x60"},
+        QUEUE, "Agents of the controller for q that are offline: 3.", {OFFLINE: "3+0x60"},
         {OFFLINE: "0+0x35 1+0x25"},
     ),
     "PollwiseNoAgents": Case(
-        QUEUE, "4 jobs wait at the controller for q, and no agent is online.",
+        QUEUE, "No agent of the controller for q is online. Jobs that wait: 4.",
         _agents("4+0x60", "0+0x60"), _agents("4+0x60", "1+0x60"),
     ),
     "PollwiseTargetDown": Case(
-        GROUP, "2 targets of group g (http) are down.",
+        GROUP, "Targets of type http in group g that are down: 2.",
         {f"pollwise_fleet_down_targets{T}": "2+0x60"},
         {f"pollwise_fleet_down_targets{T}": "0+0x60"},
     ),
     "PollwiseTargetStale": Case(
-        GROUP, "2 targets of group g (http) are older than they should be.",
+        GROUP, "Targets of type http in group g that are older than they should be: 2.",
         {f"pollwise_fleet_stale_targets{T}": "2+0x60"},
         {f"pollwise_fleet_stale_targets{T}": "0+0x35 2+0x25"},
     ),
     "PollwiseFleetBudgetShort": Case(
-        GROUP, "7 polls of group g (http) are overdue.",
+        GROUP, "Targets of type http in group g whose polls are overdue: 7.",
         {f"pollwise_fleet_overdue{T}": "7+0x60"}, {f"pollwise_fleet_overdue{T}": "0+0x38 7+0x22"},
     ),
     "PollwiseNoticesFail": Case(
         {"channel": "ops"}, "Notices by channel ops fail: nobody receives alerts by it.",
-        {FAILED: "0+1x60"}, {FAILED: "0+0x20 2+0x40"},
+        # An attempt every five minutes, as of one notice after some time.
+        {FAILED: "0+0x4 1+0x4 2+0x4 3+0x4 4+0x4 5+0x4 6+0x4 7+0x4 8+0x4"},
+        {FAILED: "0+0x20 2+0x40"},
     ),
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +71,34 @@ def test_a_dead_job_is_one_error_without_its_payload(kept: Kept) -> None:
     text = json.dumps(error, default=str)
     assert not [word for word in ("the-payload", "hunter2", "alice") if word in text]
     assert '"vars"' not in text
+
+
+def test_what_handlers_report_themselves_names_their_run(kept: Kept) -> None:
+    async def main() -> None:
+        queue, events = MemoryQueue("mail"), Events()
+        report_to_sentry(events)
+        worker = Worker(queue, events=events)
+        both = asyncio.Barrier(2)
+
+        @worker.handle("greet", retry=Retry.fixed("1ms", attempts=2))
+        async def greet(job: Any) -> None:
+            if job.attempt == 1:
+                await both.wait()  # the first runs of both fail before the second runs
+                raise ValueError("again")
+            logging.getLogger("shop").error("the printer is on fire")
+
+        await queue.put([NewJob("greet"), NewJob("greet")])
+        while len(kept.sent) < 2:
+            await worker.run_once()
+
+    asyncio.run(main())
+    for each in kept.sent:
+        assert each["tags"] == {"kind": "greet", "attempt": "2", "queue": "mail"}
+        job = each["contexts"]["pollwise"]["job"]
+        crumbs = each["breadcrumbs"]["values"]
+        retried = [each["data"]["job"] for each in crumbs if each["message"] == "job_retried"]
+        assert retried == [job], "breadcrumbs of the other job are left out"
+    assert {each["contexts"]["pollwise"]["job"] for each in kept.sent} == {"1", "2"}
 
 
 def test_an_error_without_an_exception(kept: Kept) -> None:

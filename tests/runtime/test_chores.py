@@ -6,7 +6,7 @@ from typing import Any
 
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.events import ChoreFailed
+from pollwise.runtime.events import ChoreFailed, ChoreRecovered
 from tests.support.kit import Seen, virtually
 
 
@@ -97,8 +97,38 @@ def test_a_chore_that_raises_is_reported_and_runs_again() -> None:
         return house.seen.of(ChoreFailed), house.ran["other"]
 
     failed, other = virtually(main)
-    assert failed == [ChoreFailed("q", "bad", f"OSError: no. {n}") for n in (1, 2)]
+    assert failed == [ChoreFailed("q", "bad", f"OSError: no. {n}", n) for n in (1, 2)]
     assert other == [10.0, 20.0]
+
+
+def test_a_needed_chore_is_trouble_from_the_third_failure_until_it_succeeds() -> None:
+    async def main(clock: VirtualClock) -> None:
+        house = House(clock)
+        failing = True
+
+        async def work() -> None:
+            if failing:
+                raise OSError("no")
+
+        house.chores.add("renew", 10, work, needed=True)
+        house.chores.add("count", 10, work)
+        for name in ("renew", "count"):
+            house.chores.wake(name)
+        troubles = []
+        for _ in range(3):
+            await clock.advance(10)
+            troubles.append(house.chores.trouble())
+        assert troubles == [[], [], ["could not renew 3 times in a row: OSError: no"]]
+        failing = False
+        await clock.advance(10)
+        assert house.chores.trouble() == []
+        recovered = house.seen.of(ChoreRecovered)
+        assert recovered == [ChoreRecovered("q", name, 3) for name in ("renew", "count")]
+        await clock.advance(10)
+        assert house.seen.of(ChoreRecovered) == recovered
+        await house.chores.close()
+
+    virtually(main)
 
 
 def test_a_chore_may_rest_and_wake_from_within() -> None:

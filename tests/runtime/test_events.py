@@ -16,6 +16,7 @@ from pollwise.runtime import events
 from pollwise.runtime.events import (
     Event,
     Events,
+    JobDead,
     JobDone,
     JobEvent,
     JobStarted,
@@ -140,6 +141,16 @@ def test_what_is_worth_a_persons_notice_is_logged_from_the_start(
     assert values.fields == {
         "source": "q", "error": "OSError: gone away", "failures": 2, "delay": 1.5,
     }  # fmt: skip
+
+
+def test_passwords_in_the_texts_of_errors_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    error = "OSError: cannot reach https://me:hunter2@bank.example/pay?token=hunter3"
+    line = 'raise OSError("https://me:hunter2@bank.example/")'
+    with caplog.at_level(logging.INFO, "pollwise"):
+        Events().emit(JobDead("q", "w", "7", "pay", 1, error, line))
+    [record] = caplog.records
+    assert "bank.example" in record.getMessage()
+    assert "hunter" not in record.getMessage() + str(record.__dict__["fields"])
 
 
 def test_a_quiet_bus_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ Workers, a relay, a controller with an agent and a worker over HTTP, and two fle
 wrong now and then: jobs fail and die, a breaker opens, a thread is abandoned, a key is blocked, an
 agent is offline, a target is down. Dashboards are tested on it, and their pictures are made of it.
 
-    async with Observed(folder).running() as observed:
+    async with Observed(folder, dsn).running() as observed:
         observed.scrapes    # for Prometheus
 """
 
@@ -36,6 +36,8 @@ from pollwise.fleet.probes.function import as_probe
 from pollwise.fleet.targets import Reading
 from pollwise.observe.prometheus import PrometheusSink
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import open_queue
@@ -55,10 +57,14 @@ GROUPS = {"shop": 8, "api": 6, "partners": 10}
 
 
 class Observed:
-    """The parts, and where their metrics are. `load` scales how much work arrives."""
+    """The parts, and where their metrics are. `load` scales how much work arrives.
 
-    def __init__(self, folder: Path, seed: int = 19) -> None:
+    dsn: an empty database of Postgres, whose hints are checked; the other stores are files.
+    """
+
+    def __init__(self, folder: Path, dsn: str, seed: int = 19) -> None:
         self.folder = folder
+        self.dsn = dsn
         self.rng = Random(seed)
         self.load = 1.0
         self.scrapes: list[Scrape] = []
@@ -75,8 +81,10 @@ class Observed:
             stack.enter_context(mock.patch("pollwise.worker.unhandled.READY_FOR", 0.0))
             await self._orders(stack)
             await self._reports(stack)
-            await self._relay(stack, "shop", Ewma())
-            await self._relay(stack, "mail", Worth(mean_wait="500ms"))
+            shop = SqliteOutboxStore(self.folder / "shop.db", name="shop")
+            await self._relay(stack, shop, Ewma())
+            mail = PostgresOutboxStore(self.dsn, "mail")
+            await self._relay(stack, mail, Worth(mean_wait="500ms"))
             self._exporter(stack)
             await self._controller(stack)
             self._fleet(stack, "pages", by_target=False)
@@ -134,6 +142,7 @@ class Observed:
         await queue.migrate()
         worker = Worker(queue, name="reports-1", events=self._served(stack, "worker-reports"))
         worker.handle("thumbnail")(self._handler("charge_card"))
+        await queue.schedules.set("hourly", NewJob("thumbnail", {}), every="1h")
         options = self._options(Worth(mean_wait="500ms"), hints=False)
         await stack.enter_async_context(worker.running(options))
         self._go(self._every(1.5, lambda: queue.put([NewJob("thumbnail", {})])))
@@ -146,8 +155,8 @@ class Observed:
 
     # The outbox
 
-    async def _relay(self, stack: AsyncExitStack, name: str, polling: Strategy) -> None:
-        store = SqliteOutboxStore(self.folder / f"{name}.db", name=name)
+    async def _relay(self, stack: AsyncExitStack, store: OutboxStore, polling: Strategy) -> None:
+        name = store.name
         await stack.enter_async_context(store)
         await store.migrate()
         outbox = Outbox(store, relay=f"{name}-1", events=self._served(stack, f"relay-{name}"))

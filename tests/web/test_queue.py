@@ -140,6 +140,9 @@ def test_changes_all_jobs_that_match_a_filter() -> None:
         stats = await queue.stats()
         assert (stats.ready, stats.cancelled, stats.dead) == (0, 2, 0)
         await die(queue, NewJob("mail", 1))
+        html = await visitor.get("/queues/shop?state=dead&kind=mail")
+        assert "Retry the job<" in html
+        assert "The dead job that matches this filter<" in html
         await visitor.post("/queues/shop", "drop-all")
         await visitor.post("/queues/shop?state=lost", "drop-all")
         assert (await queue.stats()).dead == 1, "without a state nothing is dropped"

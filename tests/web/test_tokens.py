@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
+import pytest
 from starlette.requests import Request
 
 from pollwise.web.access import Viewer
@@ -107,6 +109,19 @@ def test_tokens_and_the_audit_log_have_pages() -> None:
         none = (await site.http.get("/audit", params={"who": HOSTILE, "before": "1e9"})).text
         assert "No entry fits" in none
         assert HOSTILE not in none
+
+    on_site(main)
+
+
+@pytest.mark.parametrize(("scope", "status"), [("read", 403), ("operate", 200)])
+def test_the_audit_log_is_for_those_who_may_act(
+    scope: Literal["read", "operate"], status: int
+) -> None:
+    async def main(site: Site) -> None:
+        _, secret = await site.tokens.make(scope, "Ada")
+        await site.log_in(secret)
+        assert ('href="/audit"' in (await site.http.get("/")).text) == (status == 200)
+        assert (await site.http.get("/audit")).status_code == status
 
     on_site(main)
 

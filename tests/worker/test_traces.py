@@ -54,6 +54,8 @@ def test_a_run_has_a_link_to_its_put_and_each_retry_too(traces: Traces) -> None:
     first, second, bill = traces.named("process orders")
     assert parent_of(sent) == id_of(traces.one("request"))
     assert (sent.kind, first.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert sent.instrumentation_scope is not None
+    assert sent.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
     assert links_of(first) == links_of(second) == [id_of(sent)]
     assert first.parent is second.parent is None
     assert len({trace_of(each) for each in (sent, first, second)}) == 3
@@ -175,6 +177,20 @@ def test_a_handler_in_a_process_goes_on_with_the_trace(traces: Traces) -> None:
             assert (failed.attributes or {})["error.type"] == "tests.worker.children.traced.Own"
 
     asyncio.run(main())
+
+
+def test_a_provider_that_only_the_environment_names_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    spans._is_named.cache_clear()
+    assert spans.tracer() is None
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "sdk_tracer_provider")
+    spans._is_named.cache_clear()
+    try:
+        assert spans.tracer() is not None
+    finally:
+        spans._is_named.cache_clear()
 
 
 def test_without_a_provider_there_is_no_span_and_no_header() -> None:

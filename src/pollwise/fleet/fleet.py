@@ -406,18 +406,16 @@ class Fleet(FleetWithAlerts):
             self._stop_asked = False
 
     def stop(self) -> None:
-        """Start no more polls and finish those in progress within the grace. A second call ends
-        the grace."""
+        """Start no more polls and finish those in progress; a second call ends the grace."""
         self._stop_asked = True
         if self._run is not None:
             self._run.stop()
 
     def _new_scheduler(self) -> Scheduler:
-        options = self.options
-        budget = None
-        if options.budget is not None:
-            budget = FleetBudget(float(options.budget), options.budget_burst, options.goal)
-        return Scheduler(options.rules, options.per_host, budget, self._random)
+        chosen, budget = self.options, None
+        if chosen.budget is not None:
+            budget = FleetBudget(float(chosen.budget), chosen.budget_burst, chosen.goal)
+        return Scheduler(chosen.rules, chosen.per_host, budget, self._random)
 
     # Views
 
@@ -425,6 +423,10 @@ class Fleet(FleetWithAlerts):
     def running(self) -> bool:
         """True while it polls."""
         return self._run is not None and self._run.loaded
+
+    def not_ready(self) -> list[str]:
+        """Why it cannot do its work now, for people; empty if it can."""
+        return ["not running"] if self._run is None else self._run.not_ready()
 
     def state(self, *, targets: bool = True) -> FleetState:
         """The state of the whole fleet.

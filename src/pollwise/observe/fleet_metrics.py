@@ -40,7 +40,7 @@ DEPTH, IN_FLIGHT = "pollwise_fleet_queue_depth", "pollwise_fleet_inflight"
 STATE, CHANGES = "pollwise_fleet_breaker_state", "pollwise_fleet_breaker_change_total"
 TOTAL, DURATION = "pollwise_fleet_poll_total", "pollwise_fleet_poll_duration_seconds"
 STUCK = "pollwise_fleet_stuck_total"
-_OF_A_TARGET = (DURATION, STALENESS, SCORE, STATE, STUCK)
+_OF_A_TARGET = (DURATION, STALENESS, SCORE, STATE)
 
 Group = tuple[str, str]  # type, group
 Key = tuple[str, str, str, str]  # fleet, type, group, target
@@ -128,14 +128,33 @@ class FleetMetrics:
 
     def _labels(self, event: TargetEvent) -> tuple[str, ...]:
         group = event.type, event.group
-        self._groups.setdefault(event.source, set()).add(group)
+        known = self._groups.setdefault(event.source, set())
+        if group not in known:
+            known.add(group)
+            self._begin(group)
         return (*group, event.target) if self._by_target else group
 
+    def _begin(self, group: Group) -> None:
+        """Let the counters of a group begin at 0, because a rate needs to see the first increase;
+        those of targets would be too many."""
+        for state in BREAKER_STATES:
+            self._metrics[CHANGES].labels(*group, state)
+        if not self._by_target:
+            self._metrics[STUCK].labels(*group)
+            for result in RESULTS:
+                self._metrics[TOTAL].labels(*group, result)
+
     def _alert(self, result: str, event: events.AlertOpened | events.AlertClosed) -> None:
-        self._metrics["pollwise_fleet_alert_total"].labels(result, event.severity).inc()
+        alerts = self._metrics["pollwise_fleet_alert_total"]
+        for each in ("opened", "closed"):
+            alerts.labels(each, event.severity)
+        alerts.labels(result, event.severity).inc()
 
     def _notice(self, result: str, event: events.NoticeSent | events.NoticeFailed) -> None:
-        self._metrics["pollwise_fleet_notice_total"].labels(event.channel, result).inc()
+        notices = self._metrics["pollwise_fleet_notice_total"]
+        for each in ("sent", "failed"):
+            notices.labels(event.channel, each)
+        notices.labels(event.channel, result).inc()
 
     def _sent(self, event: events.NoticeSent) -> None:
         self._notice("sent", event)
@@ -227,7 +246,7 @@ class FleetMetrics:
     def _stopped(self, event: events.FleetStopped) -> None:
         source = event.source
         for key in [key for key in self._targets if key[0] == source]:
-            self._delete(key)
+            self._delete(key, counters=not self._metrics.keeps_counters)
         for group in self._tallies.pop(source, {}):
             self._show_group(group)
         for group in self._groups.pop(source, set()):
@@ -247,17 +266,21 @@ class FleetMetrics:
         """Remove the series of polls of a group."""
         for labels in [labels for labels in self._polls if labels[:2] == group]:
             del self._polls[labels]
-        for name in (TOTAL, DURATION, STUCK, CHANGES):
+        counters = () if self._metrics.keeps_counters else (TOTAL, STUCK, CHANGES)
+        for name in (DURATION, *counters):
             self._metrics[name].remove_by_labels({"type": group[0], "group": group[1]})
 
-    def _delete(self, key: Key) -> None:
+    def _delete(self, key: Key, *, counters: bool = True) -> None:
         self._targets.pop(key, None)
         labels = key[1:]
         for name in _OF_A_TARGET:
             self._remove(name, *labels)
         for result in RESULTS:
             self._polls.pop((*labels, result), None)
-            self._remove(TOTAL, *labels, result)
+        if counters:
+            self._remove(STUCK, *labels)
+            for result in RESULTS:
+                self._remove(TOTAL, *labels, result)
 
     def _remove(self, name: str, *labels: str) -> None:
         with suppress(KeyError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from pollwise.observe.metrics import METRICS, Metric
 
@@ -42,7 +42,12 @@ class Family(Protocol):
 
 
 class Instruments(ABC):
-    """All metrics, by name. by_target: the metrics of a fleet have a label for each target."""
+    """All metrics, by name. by_target: the metrics of a fleet have a label for each target.
+
+    keeps_counters: what was counted is still read after a worker, a relay or a fleet has stopped.
+    """
+
+    keeps_counters: ClassVar[bool] = False
 
     def __init__(self, *, by_target: bool) -> None:
         self._families: Mapping[str, Family] = {

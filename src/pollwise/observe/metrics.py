@@ -116,8 +116,11 @@ METRICS: tuple[Metric, ...] = (
             "leases of a process that died are not counted here.",
             "kind",
         ),
-        _counter(
-            "kind_unhandled_total", "Kinds without a handler here that waited for long.", "kind"
+        _gauge(
+            "kind_unhandled",
+            "1 if jobs of a kind without a handler here were ready for over a minute; until the "
+            "worker stops.",
+            "kind",
         ),
     ),
     Metric(

@@ -2,7 +2,7 @@
 
 Only the API of OpenTelemetry is used, so nothing is measured unless the program, or
 `opentelemetry-instrument`, configured a MeterProvider. Counters and gauges are asynchronous
-instruments: the sink keeps their values, and a reader asks for them. So series can be removed,
+instruments: the sink keeps their values, and a reader asks for them. So gauges can be removed,
 counters can begin at 0, and an age is that of the moment when it is read.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar
 
 from pollwise.errors import MissingExtra
 from pollwise.observe.instruments import Family, Instruments
@@ -121,7 +122,13 @@ class _OtelFamily:
 
 
 class OtelInstruments(Instruments):
-    """The metrics of a MeterProvider."""
+    """The metrics of a MeterProvider.
+
+    A provider exports for the last time when the program ends, after the worker has stopped: what
+    the worker counted since the export before would be lost without its counters.
+    """
+
+    keeps_counters: ClassVar[bool] = True
 
     def __init__(self, provider: otel.MeterProvider | None, *, by_target: bool) -> None:
         self._meter = (provider or otel.get_meter_provider()).get_meter("pollwise", __version__)
@@ -147,8 +154,8 @@ class OtelSink(MetricsSink):
     """Measures with OpenTelemetry what `PrometheusSink` counts, from the same events.
 
     provider: the MeterProvider; None: the one that the program has set.
-    price, by_target: as for `MetricsSink`. A histogram of a queue that is gone is not removed,
-    because OpenTelemetry cannot forget one.
+    price, by_target: as for `MetricsSink`. Counters and histograms stay when their worker, relay or
+    fleet stops, so that the last export has them; gauges go.
     """
 
     def __init__(

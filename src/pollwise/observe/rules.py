@@ -42,6 +42,9 @@ class AlertRule:
         return re.sub("(?<=[a-z])(?=[A-Z])", "-", self.name.removeprefix("Pollwise")).lower()
 
 
+#: The targets of a series, in a summary; the group may be empty.
+_TARGETS = "Targets of type {{ $labels.type }}{{ with $labels.group }} in group {{ . }}{{ end }}"
+
 #: The metrics of queues come from `pollwise queue export`, or from a worker that exports its queue.
 RULES: tuple[AlertRule, ...] = (
     AlertRule(
@@ -72,7 +75,7 @@ RULES: tuple[AlertRule, ...] = (
         'max by (queue, kind) (pollwise_queue_depth{state="dead"}) > 0',
         "5m",
         "warning",
-        "{{ $value }} dead jobs of kind {{ $labels.kind }} in queue {{ $labels.queue }}.",
+        "Dead jobs of kind {{ $labels.kind }} in queue {{ $labels.queue }}: {{ $value }}.",
         "Jobs failed in all their attempts, or cannot be decoded. They stay until somebody retries "
         "or drops them.",
         (
@@ -107,11 +110,14 @@ RULES: tuple[AlertRule, ...] = (
     ),
     AlertRule(
         "PollwiseKindUnhandled",
-        "sum by (queue, kind) (increase(pollwise_worker_kind_unhandled_total[30m])) > 0",
-        "0m",
+        "max by (queue, kind) (pollwise_worker_kind_unhandled) == 1"
+        " unless on (queue, kind) max by (queue, kind) (pollwise_worker_job_running)"
+        " unless on (queue, kind) "
+        '(max by (queue, kind) (pollwise_queue_depth{state="ready"}) == 0)',
+        "5m",
         "warning",
         "No worker handles the kind {{ $labels.kind }} of queue {{ $labels.queue }}.",
-        "Jobs of a kind wait, and the worker that reports this has no handler for it.",
+        "Jobs of a kind wait, and no worker that Prometheus scrapes has a handler for it.",
         ("`pollwise queue workers URL`: which kinds do the workers handle?",),
         (
             (
@@ -119,6 +125,22 @@ RULES: tuple[AlertRule, ...] = (
                 "are put."
             ),
         ),
+    ),
+    AlertRule(
+        "PollwiseQueueUnmeasured",
+        "time() - max by (queue) "
+        "(last_over_time(pollwise_queue_measured_timestamp_seconds[6h])) > 600",
+        "5m",
+        "warning",
+        "Queue {{ $labels.queue }} was last measured {{ $value | humanizeDuration }} ago.",
+        "The exporter of this queue does not run, cannot reach the store, or is not scraped. The "
+        "alerts about stuck and dead jobs cannot fire. It ends by itself six hours after the last "
+        "measurement.",
+        (
+            "The log of `pollwise queue export`: `chore_failed` has the error.",
+            "The page of targets in Prometheus: is the exporter scraped?",
+        ),
+        ("Start `pollwise queue export URL`, or bring the store back.",),
     ),
     AlertRule(
         "PollwiseScheduleLate",
@@ -256,7 +278,7 @@ RULES: tuple[AlertRule, ...] = (
         "max by (outbox, lane) (pollwise_outbox_keys_blocked) > 0",
         "5m",
         "warning",
-        "{{ $value }} keys of outbox {{ $labels.outbox }} are blocked by a dead record.",
+        "Keys of outbox {{ $labels.outbox }} that a dead record blocks: {{ $value }}.",
         "A record is dead, and later records of its key wait behind it, because they must be "
         "published in order.",
         ("`pollwise outbox blocked URL`: the keys, the errors, and how many records wait.",),
@@ -264,6 +286,39 @@ RULES: tuple[AlertRule, ...] = (
             "Fix the cause, then `pollwise outbox retry URL --all`.",
             "Give a record up: `pollwise outbox drop URL ID`. The key goes on with the next.",
         ),
+    ),
+    AlertRule(
+        "PollwiseOutboxDeadRecords",
+        'max by (outbox, lane) (pollwise_outbox_records{state="dead"}) > 0'
+        " unless on (outbox, lane) max by (outbox, lane) (pollwise_outbox_keys_blocked) > 0",
+        "5m",
+        "warning",
+        "Dead records of outbox {{ $labels.outbox }}: {{ $value }}.",
+        "Records failed in all their attempts. They have no key, or their key goes on without "
+        "them: nothing waits behind them, but they were not published.",
+        ("`pollwise outbox list URL --state dead`: the records and their errors.",),
+        (
+            "Fix the cause, then `pollwise outbox retry URL --all`.",
+            "Give a record up: `pollwise outbox drop URL ID`.",
+        ),
+    ),
+    AlertRule(
+        "PollwiseOutboxUnmeasured",
+        "time() - max by (outbox) "
+        "(last_over_time(pollwise_outbox_measured_timestamp_seconds[6h])) > 600",
+        "5m",
+        "critical",
+        "Outbox {{ $labels.outbox }} was last measured "
+        "{{ $value | humanizeDuration }} ago: does a relay run?",
+        "Relays, and `pollwise outbox export`, measure their outbox once a minute, and none did. "
+        "Either none runs, or Prometheus does not reach them. Records may wait, and the other "
+        "alerts about this outbox cannot fire. It ends by itself six hours after the last "
+        "measurement.",
+        (
+            "`pollwise outbox stats URL`: records by state, and the relays that live.",
+            "The page of targets in Prometheus: is the relay scraped?",
+        ),
+        ("Start a relay, or correct the addresses that Prometheus scrapes.",),
     ),
     AlertRule(
         "PollwiseOutboxBreakerOpen",
@@ -281,7 +336,7 @@ RULES: tuple[AlertRule, ...] = (
         'sum by (queue) (pollwise_controller_workers{state="offline"}) > 0',
         "10m",
         "warning",
-        "{{ $value }} agents of the controller for {{ $labels.queue }} are offline.",
+        "Agents of the controller for {{ $labels.queue }} that are offline: {{ $value }}.",
         "A registered worker has sent nothing for longer than the heartbeat timeout. Its jobs went "
         "to others.",
         ("The page of agents in the controller's web interface: who, and since when.",),
@@ -293,7 +348,8 @@ RULES: tuple[AlertRule, ...] = (
         ' unless on (queue) sum by (queue) (pollwise_controller_workers{state="online"}) > 0',
         "5m",
         "critical",
-        "{{ $value }} jobs wait at the controller for {{ $labels.queue }}, and no agent is online.",
+        "No agent of the controller for {{ $labels.queue }} is online. Jobs that wait: "
+        "{{ $value }}.",
         "Jobs are ready and nothing can take them.",
         ("The network between agents and controller, and the log of one agent.",),
         ("Start agents. They connect by themselves when the controller can be reached again.",),
@@ -303,7 +359,7 @@ RULES: tuple[AlertRule, ...] = (
         "sum by (type, group) (pollwise_fleet_down_targets) > 0",
         "2m",
         "critical",
-        "{{ $value }} targets of group {{ $labels.group }} ({{ $labels.type }}) are down.",
+        _TARGETS + " that are down: {{ $value }}.",
         "The failures of these targets are confirmed, as their settings ask.",
         ("`pollwise fleet status`: which targets, since when, and the errors.",),
         (
@@ -316,8 +372,7 @@ RULES: tuple[AlertRule, ...] = (
         "sum by (type, group) (pollwise_fleet_stale_targets) > 0",
         "10m",
         "warning",
-        "{{ $value }} targets of group {{ $labels.group }} ({{ $labels.type }}) are older than "
-        "they should be.",
+        _TARGETS + " that are older than they should be: {{ $value }}.",
         "The last success of these targets is older than their interval allows.",
         ("`pollwise fleet check`: is polling late, or do the polls fail?",),
         ("If polling is late, raise the budget or the concurrency, or add a node.",),
@@ -327,7 +382,7 @@ RULES: tuple[AlertRule, ...] = (
         "sum by (type, group) (pollwise_fleet_overdue) > 0",
         "10m",
         "warning",
-        "{{ $value }} polls of group {{ $labels.group }} ({{ $labels.type }}) are overdue.",
+        _TARGETS + " whose polls are overdue: {{ $value }}.",
         "Polls are due for longer than five seconds and wait for a slot, their host or the budget: "
         "the fleet needs more polls than it may make.",
         ("`pollwise fleet status`: budget, planned polls a second, slots in use.",),
@@ -338,7 +393,7 @@ RULES: tuple[AlertRule, ...] = (
     ),
     AlertRule(
         "PollwiseNoticesFail",
-        'sum by (channel) (increase(pollwise_fleet_notice_total{result="failed"}[15m])) > 3',
+        'sum by (channel) (increase(pollwise_fleet_notice_total{result="failed"}[30m])) > 3',
         "5m",
         "critical",
         "Notices by channel {{ $labels.channel }} fail: nobody receives alerts by it.",

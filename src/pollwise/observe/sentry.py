@@ -1,7 +1,8 @@
 """Events for Sentry: errors such as dead jobs, and breadcrumbs of what happened before them.
 
 They carry the kind, the attempt and the queue, never a payload: they are made from events, which
-have the text of an error but no variables of its frames.
+have the text of an error but no variables of its frames. What a handler itself reports, for example
+with `logging.error`, gets the same tags.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 from pollwise.errors import MissingExtra
 from pollwise.runtime.events import Event, Events, action_of, all_events
+from pollwise.runtime.executor.control.run_control import run_fields
 from pollwise.runtime.redact import without_secrets_inside
 
 #: Fields that are not sent: a key may name a person.
 _LEFT_OUT = ("key", "traceback")
 _TAGS = {"kind": "kind", "attempt": "attempt", "source": "queue"}
+#: What is running, as a tag of a handler's own reports, and in the context of all.
+_OF_RUNS, _WORK = ("kind", "attempt", "queue", "outbox"), ("job", "record")
 
 
 def report_to_sentry(events: Events) -> Callable[[], None]:
@@ -32,6 +37,7 @@ def report_to_sentry(events: Events) -> Callable[[], None]:
     except ImportError:
         raise MissingExtra("reports to Sentry", "sentry") from None
     ignore_logger("pollwise")
+    _name_runs()
     return events.subscribe(_report, *(kind for kind in all_events() if kind.level >= logging.INFO))
 
 
@@ -68,6 +74,39 @@ def _report(event: Event) -> None:
         "contexts": {"pollwise": told},
     }
     sentry_sdk.capture_event(report)
+
+
+@cache
+def _name_runs() -> None:
+    """Let every report say which run it is about; once in a process."""
+    from sentry_sdk.scope import add_global_event_processor
+
+    add_global_event_processor(_named)
+
+
+def _named(report: Any, _: object) -> Any:
+    """Add the run whose handler reports; leave out breadcrumbs of other runs beside it."""
+    if report.get("type") == "transaction":
+        return report
+    known = run_fields()
+    if "kind" in known:
+        running = {name: known[name] for name in _WORK if name in known}
+        report.setdefault("contexts", {}).setdefault("pollwise", running)
+        tags = {name: str(known[name]) for name in _OF_RUNS if name in known}
+        report["tags"] = tags | (report.get("tags") or {})
+    told = report.get("contexts", {}).get("pollwise", {})
+    work = [told[name] for name in _WORK if name in told]
+    crumbs = (report.get("breadcrumbs") or {}).get("values")
+    if work and crumbs:
+        crumbs[:] = [each for each in crumbs if _is_about(each, work)]
+    return report
+
+
+def _is_about(crumb: Any, work: list[Any]) -> bool:
+    """False for a breadcrumb of ours about a job or record other than this one."""
+    data = crumb.get("data") or {}
+    about = [data[name] for name in _WORK if name in data]
+    return crumb.get("category") != "pollwise" or not about or about == work
 
 
 def _safe(value: object) -> object:

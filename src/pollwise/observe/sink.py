@@ -13,6 +13,7 @@ from pollwise.observe.instruments import Instruments, MetricSeries
 from pollwise.observe.metrics import METRICS, Metric
 from pollwise.runtime import events
 from pollwise.runtime.events import Event, Events, JobEvent
+from pollwise.worker.measuring import KINDS_SHOWN, OTHER
 
 RESULTS: dict[type[JobEvent], str] = {
     events.JobDone: "done",
@@ -38,6 +39,9 @@ RECORD_RESULTS: dict[type[Event], str] = {
     events.RecordFellBack: "fell_back",
     events.RecordUnhandled: "unhandled",
 }
+#: Counters that begin at 0 for everything that is known at the start, because a rate needs to see
+#: the first increase: the results of a kind, and of a handler of an outbox.
+KIND_BEGINS, HANDLER_BEGINS = ("done", "retried", "dead", "lost"), ("done", "retried", "gave_up")
 KEY_RESULTS: dict[type[Event], str] = {
     events.KeyBlocked: "blocked",
     events.KeyGivenBack: "given_back",
@@ -48,8 +52,14 @@ CONTROLLER_RESULTS: dict[type[Event], str] = {
     events.JobLapsed: "lapsed",
     events.JobGivenUp: "dead",
 }
+#: As KIND_BEGINS, from the first event about a kind on.
+CONTROLLER_BEGINS = ("delivered", "done", "failed", "dead", "lapsed")
 WORKER, OUTBOX, CONTROLLER = "pollwise_worker", "pollwise_outbox", "pollwise_controller"
 QUEUE = "pollwise_queue"
+
+
+#: An event of a controller about a job.
+_ControllerJob = events.JobPut | events.AgentJobEvent
 
 
 class MetricsSink:
@@ -70,14 +80,15 @@ class MetricsSink:
         # By queue, kinds, pauses and schedules.
         self._measured: dict[str, tuple[set[str], set[str], set[str]]] = {}
         self._polls: dict[tuple[str, str], tuple[MetricSeries, MetricSeries]] = {}
+        self._controlled_kinds: dict[str, set[str]] = {}  # by queue
         self._react: dict[type[Event], Callable[[Any], None]] = {
             events.PollFinished: self._poll_finished,
             events.PollFailed: lambda event: self._of(event, "poll_failed_total").inc(),
             events.PaceChanged: self._pace_changed,
             events.JobStarted: self._job_started,
-            events.KindUnhandled: lambda event: self._of(
-                event, "kind_unhandled_total", event.kind
-            ).inc(),
+            events.KindUnhandled: lambda event: self._of(event, "kind_unhandled", event.kind).set(
+                1
+            ),
             events.BreakerChanged: self._breaker_changed,
             events.HintsProven: lambda event: self._of(event, "hints_proven").set(1),
             events.HintsLost: self._hints_lost,
@@ -210,10 +221,12 @@ class MetricsSink:
         for result in KEY_RESULTS.values():
             self._of(event, "key_total", result, "")
         self._of(event, "lease_lapsed_total", "")
+        for handler in event.handlers:
+            for result in HANDLER_BEGINS:
+                self._of(event, "handler_total", handler, result)
 
     def _worker_started(self, event: events.WorkerStarted) -> None:
         self._workers[event.source] += 1
-        # Counters start at 0 here, because a rate needs to see the first increase.
         for metric in METRICS:
             ours = not metric.name.startswith(CONTROLLER)
             if ours and metric.labels == ("queue",) and self._begins_at_zero(metric):
@@ -221,6 +234,8 @@ class MetricsSink:
         for kind in event.kinds:
             self._of(event, "job_running", kind)
             self._of(event, "lease_lapsed_total", kind)
+            for result in KIND_BEGINS:
+                self._of(event, "job_total", kind, result)
 
     def _begins_at_zero(self, metric: Metric) -> bool:
         priced = metric.name == "pollwise_poll_cost_dollars_total"
@@ -236,7 +251,8 @@ class MetricsSink:
         group, name = _place(event)
         label = "queue" if group == WORKER else "outbox"
         for metric in METRICS:
-            if label in metric.labels:
+            counts = metric.type == "counter" and self.instruments.keeps_counters
+            if label in metric.labels and not counts:
                 self.instruments[metric.name].remove_by_labels({label: name})
 
     # Queues
@@ -307,19 +323,32 @@ class MetricsSink:
         labels = event.method, event.route, str(event.status)
         self._controlled(event, "request_total", *labels).inc()
 
-    def _controller_job(self, event: JobEvent) -> None:
-        result = CONTROLLER_RESULTS[type(event)]
-        self._controlled(event, "job_total", event.kind, result).inc()
+    def _controller_job(self, event: _ControllerJob) -> None:
+        self._controller_result(event, CONTROLLER_RESULTS[type(event)])
+
+    def _controller_result(self, event: _ControllerJob, result: str) -> None:
+        self._controlled(event, "job_total", self._controlled_kind(event), result).inc()
+
+    def _controlled_kind(self, event: _ControllerJob) -> str:
+        """The kind of a job as a label; OTHER if there are too many, because clients name kinds."""
+        known = self._controlled_kinds.setdefault(event.source, set())
+        kind = event.kind if event.kind in known or len(known) < KINDS_SHOWN else OTHER
+        if kind not in known:
+            known.add(kind)
+            for result in CONTROLLER_BEGINS:
+                self._controlled(event, "job_total", kind, result)
+        return kind
 
     def _job_delivered(self, event: events.JobDelivered) -> None:
-        result = "redelivered" if event.again else "delivered"
-        self._controlled(event, "job_total", event.kind, result).inc()
+        self._controller_result(event, "redelivered" if event.again else "delivered")
         if not event.again:
-            self._controlled(event, "job_wait_seconds", event.kind).observe(event.waited)
+            kind = self._controlled_kind(event)
+            self._controlled(event, "job_wait_seconds", kind).observe(event.waited)
 
     def _job_reported(self, event: events.JobReported) -> None:
-        self._controlled(event, "job_total", event.kind, event.result).inc()
-        self._controlled(event, "job_duration_seconds", event.kind).observe(event.took)
+        self._controller_result(event, event.result)
+        kind = self._controlled_kind(event)
+        self._controlled(event, "job_duration_seconds", kind).observe(event.took)
 
 
 def _run_of(event: JobEvent) -> tuple[str, str, str]:

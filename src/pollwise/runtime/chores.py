@@ -13,16 +13,26 @@ from dataclasses import dataclass
 
 from pollwise.core.agenda import Agenda
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import ChoreFailed, Events
+from pollwise.runtime.events import ChoreFailed, ChoreRecovered, Events
 
 #: A chore may run early by this share of its interval, to run together with another.
 EARLY = 0.1
+#: What runs here can do its work until a needed chore has failed this often in a row.
+FAILURES_MAX = 3
+
+
+def trouble_of(failed: ChoreFailed) -> str | None:
+    """What a failure of a needed chore means, for people; None if it may go on without it."""
+    if not failed.needed or failed.failures < FAILURES_MAX:
+        return None
+    return f"could not {failed.chore} {failed.failures} times in a row: {failed.error}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Chore:
     every: float
     work: Callable[[], Awaitable[None]]
+    needed: bool
 
 
 class Chores:
@@ -34,12 +44,18 @@ class Chores:
         self._events = events
         self._chores: dict[str, _Chore] = {}
         self._agenda: Agenda[str] = Agenda()
+        self._failing: dict[str, ChoreFailed] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
 
-    def add(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Register a chore; it does not run before `wake`."""
-        self._chores[name] = _Chore(every, work)
+    def add(
+        self, name: str, every: float, work: Callable[[], Awaitable[None]], *, needed: bool = False
+    ) -> None:
+        """Register a chore; it does not run before `wake`.
+
+        needed: without it, what runs here cannot do its work.
+        """
+        self._chores[name] = _Chore(every, work, needed)
 
     def wake(self, name: str) -> None:
         """Run a chore from now on, first after its interval; no effect if it is awake already."""
@@ -62,6 +78,10 @@ class Chores:
         """Stop running a chore until it is woken again."""
         if self._agenda.remove(name):
             self._set_timer()
+
+    def trouble(self) -> list[str]:
+        """Why what runs here cannot do its work: which needed chores fail again and again."""
+        return [each for each in map(trouble_of, self._failing.values()) if each]
 
     async def close(self) -> None:
         """Stop the timer and the chore that runs now."""
@@ -103,4 +123,13 @@ class Chores:
         try:
             await chore.work()
         except Exception as error:
-            self._events.emit(ChoreFailed(self._source, name, f"{type(error).__name__}: {error}"))
+            before = self._failing.get(name)
+            failures = 1 if before is None else before.failures + 1
+            text = f"{type(error).__name__}: {error}"
+            failed = ChoreFailed(self._source, name, text, failures, chore.needed)
+            self._failing[name] = failed
+            self._events.emit(failed)
+        else:
+            before = self._failing.pop(name, None)
+            if before is not None:
+                self._events.emit(ChoreRecovered(self._source, name, before.failures))

@@ -161,7 +161,7 @@ MAY: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/api/tokens", {"scope": "admin", "name": "x"}, {"admin"}),
     ("DELETE", f"/api/tokens/{ID}", None, {"admin"}),
     ("POST", f"/api/tokens/{ID}/rotate", {}, {"admin"}),
-    ("GET", "/api/audit", None, {"admin", "read"}),
+    ("GET", "/api/audit", None, {"admin", "operate"}),
     ("GET", "/metrics", None, {"admin", "read"}),
     ("GET", f"/api/workers/poll?worker_id={ID}", None, {"admin", "own"}),
     ("GET", "/openapi.json", None, {*SCOPES, "own"}),

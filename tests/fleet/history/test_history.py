@@ -525,3 +525,42 @@ def test_wrong_strips_are_refused(tmp_path: Path, options: dict[str, float], mes
         await store.close()
 
     asyncio.run(main())
+
+
+def test_hours_of_an_earlier_version_are_read_until_they_are_too_old(postgres: Postgres) -> None:
+    """It saves them in `fleet_rollups`, also while nodes of this version run beside it."""
+    postgres.execute(script("pollwise", TABLES))
+    fleet = next(fleets)
+    first = int(START // HOUR)
+
+    async def main(clock: VirtualClock) -> None:
+        store = PostgresFleetStore(postgres.dsn(), fleet, clock=clock)
+
+        async def save(*hours: int) -> None:
+            rows = [some_rollup("a", "hour", each) for each in hours]
+            await store.save([SavedTarget("a")], SaveExtras((), rows))
+
+        async def found() -> list[int]:
+            return [int(each.at // HOUR) - first for each in await store.rollups(["a"], "hour", 0)]
+
+        await save(2)
+        for hour in (0, 1):
+            postgres.execute(
+                "SELECT pollwise.fleet_keep_history(%s, '{}', '{a}', '{0}', %s, '{10000}', "
+                "'{5000}', '{1000}', '{\"\"}', '{}', '{}', '{}', '{}', '{}', 192, 100, 300)",
+                [fleet, [first + hour]],
+            )
+        assert await found() == [0, 1, 2]
+        [times] = await store.spent(["a"], [("hour", START)], START + 3 * HOUR)
+        assert times.spent == (TimeInStates(30, 15, 3),)
+        await save(HOURS_KEPT)
+        assert await found() == [1, 2, HOURS_KEPT]
+        await save(1, HOURS_KEPT + 2, HOURS_KEPT + 24)
+        assert await found() == [1, HOURS_KEPT, HOURS_KEPT + 2, HOURS_KEPT + 24]
+        await store.remove(["a"])
+        await store.save([SavedTarget("a")])
+        assert await found() == []
+        await store.close()
+
+    clock = VirtualClock(START)
+    clock.run(main(clock))

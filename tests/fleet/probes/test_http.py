@@ -534,6 +534,8 @@ def test_a_request_has_a_span_and_its_context_and_no_secret(traces: Traces) -> N
     assert span.kind is SpanKind.CLIENT
     assert (span.attributes or {})["http.response.status_code"] == 200
     assert (span.attributes or {})["server.address"] == HOST
+    told = dict(span.attributes or {})
+    assert f":{told['server.port']!s}/" in str(told["url.full"])
     assert "hunter" not in span.to_json()
 
 

@@ -18,6 +18,8 @@ from pollwise.observe.health.process import (
     ProcessHealth,
 )
 from pollwise.runtime.events import (
+    ChoreFailed,
+    ChoreRecovered,
     Event,
     Events,
     FleetStarted,
@@ -58,6 +60,11 @@ def after(*events: Event) -> list[str]:
     return health.not_ready()
 
 
+def chore(failures: int, *, needed: bool = True) -> ChoreFailed:
+    return ChoreFailed("fleet", "renew", "OSError: gone", failures, needed)
+
+
+FLEET = FleetStarted("fleet", 3, 10, "freshness", None)
 STANDS_BY = RelayStandsBy("outbox:a", "r", "newer", ("mail", "log"))
 RELAY = RelayStarted("outbox:a", "r", ("mail",), 4, "batch-fill")
 
@@ -86,7 +93,11 @@ RELAY = RelayStarted("outbox:a", "r", ("mail",), 4, "batch-fill")
             ["stands by: the newer relay newer has handlers that this one lacks: mail, log"],
         ),
         ([RELAY, polled("outbox:a"), STANDS_BY, RelayResumed("outbox:a", "r")], []),
-        ([FleetStarted("fleet", 3, 10, "freshness", None)], []),
+        ([FLEET], []),
+        ([FLEET, chore(2)], []),
+        ([FLEET, chore(3)], ["could not renew 3 times in a row: OSError: gone"]),
+        ([FLEET, chore(3), ChoreRecovered("fleet", "renew", 3)], []),
+        ([FLEET, chore(3, needed=False)], []),
         ([polled(), failed(3), WorkerStopping("mail", "w", 2, 30.0)], [STOPPING]),
         ([polled("outbox:a"), RelayStopping("outbox:a", "r", 2, 30.0)], [STOPPING]),
         ([FleetStarted("f", 3, 10, "x", None), FleetStopping("f", 2, 5.0)], [STOPPING]),

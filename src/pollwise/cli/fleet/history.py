@@ -195,9 +195,8 @@ def _strip(title: str, cells: Sequence[StripCell]) -> Text:
 
 
 def _figures(figures: PollFigures, since: str) -> str:
-    text = (
-        f"last {since}: {figures.polls} polls, {figures.failed} failed, {figures.changed} changed"
-    )
+    polls = "1 poll" if figures.polls == 1 else f"{figures.polls} polls"
+    text = f"last {since}: {polls}, {figures.failed} failed, {figures.changed} changed"
     times = [
         f"{name} {short(found)}"
         for name, share in PERCENTILES.items()

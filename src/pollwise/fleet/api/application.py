@@ -24,6 +24,7 @@ from pollwise.fleet.definitions.sources import DefinedElsewhere, TargetConflict
 from pollwise.fleet.definitions.table import WrongDefinition
 from pollwise.fleet.stores.definitions import DefinitionConflict
 from pollwise.runtime.http import allowed_methods
+from pollwise.runtime.redact import without_secrets_inside
 
 
 def served(control: Control, authorise: Authorise) -> Starlette:
@@ -33,8 +34,11 @@ def served(control: Control, authorise: Authorise) -> Starlette:
         return answer({"status": "ok"})
 
     async def readyz(_: Request) -> Response:
-        running = control.fleet.running
-        return answer({"status": "ok" if running else "starting"}, 200 if running else 503)
+        reasons = control.fleet.not_ready()
+        if not reasons:
+            return answer({"status": "ok"})
+        shown = [without_secrets_inside(each) for each in reasons]
+        return answer({"status": "not ready", "reasons": shown}, 503)
 
     return _closed(
         routes=[

@@ -196,7 +196,7 @@ def description(prefix: str = "/api/fleet", *, health: bool = True) -> dict[str,
         for name, summary in (("livez", "Is the process alive"), ("readyz", "Does it poll")):
             answers = {"200": _answered("Yes.", {"type": "object"})}
             if name == "readyz":
-                answers["503"] = _answered("Not yet.", {"type": "object"})
+                answers["503"] = _answered("Not now; `reasons` says why.", {"type": "object"})
             paths[f"/{name}"] = {
                 "get": {
                     "operationId": name, "summary": summary, "tags": ["health"], "security": [],

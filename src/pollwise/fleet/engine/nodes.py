@@ -54,7 +54,8 @@ class Nodes:
     confirmations: Confirmations = field(init=False)
 
     def __post_init__(self) -> None:
-        self.chores.add(RENEW, self.lease / 3, self.tend)
+        # Without its leases, a node stops polling.
+        self.chores.add(RENEW, self.lease / 3, self.tend, needed=True)
         self.confirmations = Confirmations(
             self.store, self.location, self.scheduler, self.clock, self.chores
         )

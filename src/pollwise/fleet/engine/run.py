@@ -26,7 +26,7 @@ from pollwise.fleet.engine.observing import Observation, event_of
 from pollwise.fleet.engine.options import FleetRunOptions
 from pollwise.fleet.engine.restore import catch_up, restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
-from pollwise.fleet.engine.saving import Saving
+from pollwise.fleet.engine.saving import SAVE, Saving
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.history.recorder import recorders
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
@@ -204,6 +204,10 @@ class FleetRun:
         self._chores.add(name, every, work)
         self._chores.wake(name)
 
+    def not_ready(self) -> list[str]:
+        """Why it cannot do its work now, for people; empty if it can."""
+        return self._chores.trouble() if self.loaded else ["its targets are not loaded yet"]
+
     def stop(self) -> None:
         """Start no more polls and finish those in progress. A second call ends the grace."""
         try:
@@ -253,7 +257,7 @@ class FleetRun:
             if self._nodes is not None:
                 await self._nodes.leave()
         except Exception as error:
-            self._bus.emit(events.ChoreFailed(self._name, "save state", text_of(error)))
+            self._bus.emit(events.ChoreFailed(self._name, SAVE, text_of(error)))
         self._bus.emit(events.FleetStopped(self._name, cancelled))
         for task in tasks:  # raise our own bugs
             if task.done() and not task.cancelled() and task.exception() is not None:

@@ -30,7 +30,8 @@ STEP = 1.0
 SAVE_BATCH = 5000
 TRIES_AT_STOP = 3
 
-_SAVE, _CLOCK, _ENTER = "save state", "check the clock", "sign of life"
+SAVE = "save state"
+_CLOCK, _ENTER = "check the clock", "sign of life"
 
 
 def _nothing() -> None:
@@ -60,7 +61,8 @@ class Saving:
         self.notices_saved: Callable[[], None] = _nothing
         #: Error of the last attempt; None after a success.
         self.error: str | None = None
-        chores.add(_SAVE, SAVE_EVERY, self._save)
+        # Alerts are saved with the state: without it, nobody hears of them.
+        chores.add(SAVE, SAVE_EVERY, self._save, needed=True)
         chores.add(_CLOCK, CHECK_CLOCK_EVERY, self._check_clock_chore)
         #: Why this run must end: another one took over.
         self._replaced: StoreError | None = None
@@ -104,13 +106,13 @@ class Saving:
         """Save its state at once: somebody gave it an order, and looks whether it was carried
         out."""
         self.touch(entry)
-        self._chores.hasten(_SAVE, 0.0)
+        self._chores.hasten(SAVE, 0.0)
 
     def touch_soon(self, entry: RunningTarget) -> None:
         """Save its state within a moment: somebody is to be told about it."""
         self.touch(entry)
         if self._store is not None:
-            self._chores.hasten(_SAVE, SAVE_SOON)
+            self._chores.hasten(SAVE, SAVE_SOON)
 
     def remove(self, entry: RunningTarget) -> None:
         """Delete its saved state soon."""
@@ -121,7 +123,7 @@ class Saving:
 
     def _wake(self) -> None:
         if not self._dirty and not self._removed:
-            self._chores.wake(_SAVE)
+            self._chores.wake(SAVE)
 
     async def at_stop(self) -> None:
         """Save everything unsaved; raises if that fails."""
@@ -148,7 +150,7 @@ class Saving:
             raise
         self.error = None
         if not self.unsaved:
-            self._chores.rest(_SAVE)
+            self._chores.rest(SAVE)
 
     async def _remove_some(self, store: FleetStore) -> None:
         names = list(self._removed)

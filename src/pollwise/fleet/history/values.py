@@ -13,7 +13,7 @@ RollupLength = Literal["hour", "day"]
 
 HOUR, DAY = 3600.0, 86400.0
 #: How much is kept of each target: its newest hours and days in which it was polled (eight days,
-#: and a hundred), and its newest finished periods.
+#: and a hundred), and its newest finished periods. Postgres has a place for each of these hours.
 HOURS_KEPT = 192
 DAYS_KEPT = 100
 PERIODS_KEPT = 300

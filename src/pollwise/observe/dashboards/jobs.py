@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollwise.observe.dashboards.grafana import Choice, Dashboard, Panel, Row
+from pollwise.observe.dashboards.grafana import Choice, Dashboard, Panel, Query, Row
 from pollwise.observe.dashboards.queries import BREAKERS, Queries
 
 _W = Queries("pollwise_worker_", "queue", "kind")
@@ -82,6 +82,11 @@ def _loop(of: Queries, by: str) -> tuple[Row, ...]:
     )
 
 
+_REPORTED = _W.max("kind_unhandled", "queue", "kind")
+_HANDLED = _W.max("job_running", "queue", "kind")
+#: Kinds that a worker has no handler for, and no other worker either.
+_UNHANDLED = Query(f"{_REPORTED.expr} unless on (queue, kind) {_HANDLED.expr}", _REPORTED.legend)
+
 WORKER = Dashboard(
     "worker",
     "worker",
@@ -158,12 +163,11 @@ QUEUE = Dashboard(
                 ),
                 Panel(
                     "Kinds without a handler",
-                    (_W.or_zero(_W.over_range("kind_unhandled_total", legend="unhandled")),),
+                    (_W.or_zero(Query(f"sum ({_UNHANDLED.expr})", "unhandled")),),
                     type="stat",
                     width=4,
-                    warn=0.5,
-                    alarm=1,
-                    note=_RANGE,
+                    warn=1,
+                    alarm=2,
                 ),
                 Panel(
                     "Worst breaker",
@@ -248,9 +252,8 @@ QUEUE = Dashboard(
                 ),
                 Panel(
                     "Kinds without a handler, by kind",
-                    (_W.over_range("kind_unhandled_total", "queue", "kind"),),
+                    (_UNHANDLED,),
                     width=12,
-                    note=_RANGE,
                 ),
             ),
         ),

@@ -14,7 +14,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pollwise.runtime.chores import trouble_of
 from pollwise.runtime.events import (
+    ChoreFailed,
+    ChoreRecovered,
     Event,
     Events,
     FleetStarted,
@@ -129,10 +132,13 @@ class ProcessHealth(KnownHealth):
         self._failing: dict[str, PollFailed] = {}
         self._taken: dict[str, PlacesTaken] = {}
         self._standing_by: dict[str, RelayStandsBy] = {}
+        self._chores: dict[tuple[str, str], ChoreFailed] = {}
         self._react: dict[type[Event], Callable[[Any], object]] = {
             WorkerStarted: self._started,
             RelayStarted: self._started,
             FleetStarted: self._works,  # what a target answers says nothing about the fleet
+            ChoreFailed: lambda event: self._chores.update({(event.source, event.chore): event}),
+            ChoreRecovered: lambda event: self._chores.pop((event.source, event.chore), None),
             PollFinished: self._works,
             PollFailed: lambda event: self._failing.update({event.source: event}),
             PlacesTaken: lambda event: self._taken.update({event.source: event}),
@@ -192,6 +198,8 @@ class ProcessHealth(KnownHealth):
             for each in tuple(self._failing.values())
             if each.failures >= FAILED_POLLS
         ]
+        trouble = [each for each in map(trouble_of, tuple(self._chores.values())) if each]
+        reasons += map(error_shown, trouble)
         if not reasons and (self._unpolled or not self._polled):
             reasons.append(NOT_POLLED)
         reasons += [

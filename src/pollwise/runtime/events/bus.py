@@ -9,12 +9,15 @@ from typing import Any
 
 from pollwise.runtime.events import controller, fleet, jobs, outbox, polling
 from pollwise.runtime.events.base import Event
+from pollwise.runtime.redact import without_secrets_inside
 
 logger = logging.getLogger("pollwise")
 
 Sink = Callable[[Any], None]
 #: The files of events, in the order of the reference.
 _FILES = (polling, jobs, outbox, controller, fleet)
+#: Fields with the texts of exceptions, in which URLs may hold passwords.
+_TEXTS = {"error", "reason", "traceback"}
 
 
 def action_of(kind: type[Event]) -> str:
@@ -28,6 +31,8 @@ def log(event: Event) -> None:
         return
     action = action_of(type(event))
     values = {f.name: getattr(event, f.name) for f in fields(event)}
+    for name in values.keys() & _TEXTS:
+        values[name] = without_secrets_inside(str(values[name]))
     traceback = values.pop("traceback", "")
     text = " ".join(f"{name}={shown_value(value)}" for name, value in values.items())
     if traceback:

@@ -77,12 +77,28 @@ class BreakerChanged(Event):
 
 @event
 class ChoreFailed(Event):
-    """A recurring chore (lease renewal, retention) raised; it runs again at its next turn."""
+    """A recurring chore (lease renewal, retention) raised; it runs again at its next turn.
+
+    failures: how often it failed in a row; 0 if that is not counted. needed: without it, what runs
+    here cannot do its work.
+    """
 
     level: ClassVar[int] = logging.WARNING
 
     chore: str
     error: str
+    failures: int = 0
+    needed: bool = False
+
+
+@event
+class ChoreRecovered(Event):
+    """A recurring chore succeeded after `failures` failures in a row."""
+
+    level: ClassVar[int] = logging.INFO
+
+    chore: str
+    failures: int
 
 
 @event

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from pollwise.runtime.rollups import HistoryPoint
 from pollwise.web.charts.drawing import HEIGHT, WIDTH, clock_label, framed
-from pollwise.web.texts import age, number
+from pollwise.web.texts import age, counted, number
 
 #: The most ticks of a chart; with more polls each tick stands for several.
 TICKS_MAX = 300
@@ -43,7 +43,7 @@ def pace(points: Sequence[HistoryPoint], title: str = "Pace") -> Markup:
         _band(points, low, high),
         top=age(high),
         middle=age(math.sqrt(low * high)),
-        about=f"{title}: {number(polls)} polls, intervals from {age(low)} to {age(high)}",
+        about=f"{title}: {counted(polls, 'poll')}, intervals from {age(low)} to {age(high)}",
         below=_ticks(points, per_tick),
     )
 
@@ -130,6 +130,7 @@ def _tip(each: HistoryPoint, span: float) -> str:
         return f"{clock_label(each.at, span)} UTC: no polls"
     return (
         f"{clock_label(each.at, span)} UTC: interval {age(each.interval_low)} to "
-        f"{age(each.interval_high)}, mean {age(each.interval_mean)}; {number(each.polls)} polls, "
-        f"{number(each.empty_polls)} empty; {number(each.found)} jobs found"
+        f"{age(each.interval_high)}, mean {age(each.interval_mean)}; "
+        f"{counted(each.polls, 'poll')}, {number(each.empty_polls)} empty; "
+        f"{counted(each.found, 'job')} found"
     )

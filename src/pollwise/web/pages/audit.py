@@ -18,6 +18,8 @@ class AuditLogPage(View):
 
     name = "audit"
     path = "/audit"
+    #: It names people and where they were, which is not for everybody who may look at jobs.
+    scope = "operate"
     template = "audit.html"
     menu = "Audit"
 

@@ -110,7 +110,7 @@ def routes(controller: Controller) -> APIRouter:
         limit: Limit = PAGE,
         before: Annotated[int | None, Query(gt=0, lt=2**53)] = None,
     ) -> Response:
-        await access.caller(request, "read")
+        await access.caller(request, "operate")
         found = await storage.list_audit(limit=limit, before=before)
         following = str(found[-1].id) if len(found) == limit else None
         entries = [audit_view(each) for each in found]

@@ -25,9 +25,10 @@ IDLE_SECONDS = 30.0
 #: Methods of requests that can be sent twice.
 SAFE = frozenset({"GET", "HEAD"})
 
-_Origin = tuple[str, str, int]
-_PORTS = {"http": 80, "https": 443}
+#: The port of a URL that names none.
+PORTS = {"http": 80, "https": 443}
 
+_Origin = tuple[str, str, int]
 
 #: The extension of an answer that has the ConnectTimes of its connection, if that is new.
 CONNECTED = "pollwise_connected"
@@ -68,7 +69,7 @@ class Carrier:
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the caller reads the body of the answer and closes it."""
         url = request.url
-        origin = (url.scheme, url.host, url.port or _PORTS[url.scheme])
+        origin = (url.scheme, url.host, url.port or PORTS[url.scheme])
         kept = await self._take_idle(origin)
         if kept is not None:
             try:

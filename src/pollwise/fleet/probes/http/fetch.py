@@ -30,7 +30,7 @@ from pollwise.runtime.tracing import spans
 try:
     import httpx
 
-    from pollwise.fleet.probes.http.carrier import CONNECTED, SAFE, ConnectTimes
+    from pollwise.fleet.probes.http.carrier import CONNECTED, PORTS, SAFE, ConnectTimes
 except ImportError as error:
     raise MissingExtra("a probe over HTTP", "fleet") from error
 
@@ -202,7 +202,8 @@ class Fetch:
             return await self._sent(request)
         # What a redirect or a variable put into a URL may be secret.
         shown = self.shown if request.url == httpx.URL(self.url) else None
-        with spans.RequestSpan(tracer, request.method, request.url.host, shown) as span:
+        _, host, port = _origin(request.url)
+        with spans.RequestSpan(tracer, request.method, host, port, shown) as span:
             for name, text in span.headers().items():
                 request.headers.setdefault(name, text)
             response = await self._sent(request)
@@ -371,7 +372,7 @@ def _length(response: httpx.Response) -> int | None:
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int]:
-    return url.scheme, url.host.lower(), url.port or (443 if url.scheme == "https" else 80)
+    return url.scheme, url.host.lower(), url.port or PORTS[url.scheme]
 
 
 def _reason(error: BaseException) -> str:

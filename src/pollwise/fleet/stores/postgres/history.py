@@ -75,18 +75,33 @@ class PostgresTargetHistory(FleetStore):
 
 def history_params(extras: SaveExtras) -> list[Param]:
     """The last parameters of `save_with_extras`: finished rows of history."""
-    rollups, periods = extras.rollups, extras.periods
-    columns = list(zip(*map(rollup_row, rollups), strict=True)) or [()] * 5
+    hours = [each for each in extras.rollups if each.length == "hour"]
+    days = [each for each in extras.rollups if each.length != "hour"]
+    names, lengths, *columns = _columns(days)
+    names_of_hours, _, *columns_of_hours = _columns(hours)
+    periods = extras.periods
     return [
-        texts(each.target for each in rollups),
-        *map(numbers, columns),
-        texts(base64.b64encode(packed(each.figures)).decode() for each in rollups),
+        names,
+        lengths,
+        *columns,
         texts(each.target for each in periods),
         numbers(each.started_at for each in periods),
         numbers(each.ended_at for each in periods),
         texts(each.state for each in periods),
         texts(storable(each.reason) for each in periods),
         *map(number, (HOURS_KEPT, DAYS_KEPT, PERIODS_KEPT)),
+        names_of_hours,
+        *columns_of_hours,
+    ]
+
+
+def _columns(rollups: Sequence[TargetRollup]) -> list[Param]:
+    """Names, lengths, places, three times and figures."""
+    columns = list(zip(*map(rollup_row, rollups), strict=True)) or [()] * 5
+    return [
+        texts(each.target for each in rollups),
+        *map(numbers, columns),
+        texts(base64.b64encode(packed(each.figures)).decode() for each in rollups),
     ]
 
 

@@ -76,7 +76,7 @@ SELECT {schema}.fleet_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $1
 -- name: rollups
 SELECT h.name, r.at, r.up, r.down, r.maintenance, CASE WHEN $5::boolean THEN r.figures END
 FROM {schema}.fleet_history_targets AS h
-JOIN {schema}.fleet_rollups AS r
+JOIN {schema}.fleet_past AS r
     ON r.target = h.id AND r.length = $3::smallint AND r.at >= $4::integer
 WHERE h.fleet = $1 AND h.name = ANY ($2::text[])
 ORDER BY h.name, r.at
@@ -91,7 +91,7 @@ SELECT t.name, due, paused, state, failures, error, polled_at, succeeded_at, fai
                   coalesce(sum(r.maintenance), 0) AS maintenance
            FROM unnest($3::integer[], $4::integer[], $5::integer[])
                WITH ORDINALITY AS w (length, first, last, place)
-           LEFT JOIN {schema}.fleet_rollups AS r
+           LEFT JOIN {schema}.fleet_past AS r
                ON r.target = h.id AND r.length = w.length AND r.at BETWEEN w.first AND w.last
            GROUP BY w.place
        ) AS sums)
@@ -127,6 +127,8 @@ WITH ordered AS (
     RETURNING id
 ), rollups AS (
     DELETE FROM {schema}.fleet_rollups WHERE target IN (SELECT id FROM forgotten)
+), hours AS (
+    DELETE FROM {schema}.fleet_hours WHERE target IN (SELECT id FROM forgotten)
 ), periods AS (
     DELETE FROM {schema}.fleet_periods WHERE target IN (SELECT id FROM forgotten)
 )
@@ -235,8 +237,12 @@ WITH refused AS MATERIALIZED (
     SELECT {schema}.fleet_keep_history(
         $1, refused.names, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37
     ) FROM refused
+), hours AS MATERIALIZED (
+    SELECT {schema}.fleet_keep_hours(
+        $1, refused.names, $38, $39, $40, $41, $42, $43
+    ) FROM refused, past
 )
-SELECT unnest(refused.names) FROM refused, alerted, past
+SELECT unnest(refused.names) FROM refused, alerted, past, hours
 
 -- name: alerts
 SELECT id, target, "group", rule, "when", severity, state, since, opened_at, closed_at, summary,

@@ -14,7 +14,7 @@ from pollwise.queues.presence import WorkerInfo
 from pollwise.runtime.rollups import HistoryPoint, merged, series
 from pollwise.web.charts import Series, columns, lines
 from pollwise.web.sources import LATELY, RANGES, QueueSource
-from pollwise.web.texts import age, number
+from pollwise.web.texts import age, counted, number
 
 HOUR = 3600.0
 #: The steps of a sparkline, in seconds.
@@ -139,7 +139,7 @@ def polls_saved(point: HistoryPoint, workers: Iterable[WorkerInfo]) -> tuple[flo
         return None, ""
     wait = "starts a job at once" if median is None else f"starts half of the jobs in {age(median)}"
     return 1 - point.polls / fixed, (
-        f"{number(point.polls)} polls in the last hour. Fixed polling that {wait} polls every "
+        f"{counted(point.polls, 'poll')} in the last hour. Fixed polling that {wait} polls every "
         f"{age(interval)}: {number(fixed)} polls."
     )
 
