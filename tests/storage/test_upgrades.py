@@ -48,6 +48,7 @@ FROZEN = {
     "outbox/stores/sqlite/0001_outbox.sql": "fecb2837db789926",
     "queues/postgres/0001_jobs.sql": "8c3a76ba79d93ad6",
     "queues/sqlite/0001_jobs.sql": "cef0188939d6aea9",
+    "sources/cursors/0001_cursors.sql": "e2ad91a4cab4b77c",
     "waiting/0001_durations.sql": "4465ff5f0127b0a6",
 }
 
