@@ -22,6 +22,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
+from pollwise.queues.flows.linking import linked
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.unique import check_replacing
 from pollwise.queues.viewed import ViewedStore
@@ -296,7 +297,7 @@ class Queue(ViewedStore):
             self._check(job)
         if any(job.replace for job in batch):
             check_replacing(batch)
-        return batch
+        return linked(batch) if any(job.after for job in batch) else batch
 
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
         """Checked jobs as a store puts them: encoded by the codec, if there is one."""
@@ -378,6 +379,8 @@ class Queue(ViewedStore):
             ("delay", job.delay or job.run_at is not None, can.delay),
             ("unique", job.unique is not None, can.unique),
             ("replace", job.replace, can.replace),
+            ("limit_group", job.limit_group is not None, can.limits),
+            ("after", job.after, can.flows),
             ("headers", job.headers, can.headers),
         ):
             if wanted and not able:

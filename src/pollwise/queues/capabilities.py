@@ -36,6 +36,9 @@ class Capabilities:
     pause: kinds, and the whole queue, can be paused.
     presence: running workers store a record of themselves, and their concurrency can be changed.
     history: workers store what they did in each minute, with their records.
+    limits: kinds can have limits, which claims keep to across all workers.
+    flows: a job can wait for others of its batch (`after`), and is freed in the transaction that
+        ends the last of them.
     schedules: schedules are kept, and the job of a tick is put in the transaction that advances its
         schedule.
     """
@@ -67,4 +70,6 @@ class Capabilities:
     pause: bool = True
     presence: bool = True
     history: bool = True
+    limits: bool = True
+    flows: bool = True
     schedules: bool = True

@@ -1,9 +1,10 @@
 """Notes: small named records of a queue beside its jobs, with one mechanism in every store.
 
-There are four topics: pauses (by kind), workers (each stores a record of itself, so that operators
-see which workers there are), orders (what an operator asks of a worker), and schedules (by name). A
-note has a name within its topic, and a value that is JSON. Unless it is a pause or a schedule, it
-expires after a time. The note of a progress report is something else: a text in a job's record.
+There are five topics: pauses (by kind), workers (each stores a record of itself, so that operators
+see which workers there are), orders (what an operator asks of a worker), schedules (by name) and
+limits (by kind). A note has a name within its topic, and a value that is JSON. Those of workers and
+orders expire after a time. The note of a progress report is something else: a text in a job's
+record.
 
 A store implements `_write_note` and `_read_notes`, and leaves paused kinds out of its claims. One
 that keeps schedules implements `_swap_schedule` too.
@@ -30,11 +31,12 @@ from pollwise.runtime.store import WorkStore
 if TYPE_CHECKING:
     from pollwise.queues.schedules.calls import Schedules, TickResult
 
-Topic = Literal["pauses", "workers", "orders", "schedules"]
-TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders", "schedules")
+Topic = Literal["pauses", "workers", "orders", "schedules", "limits"]
+TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders", "schedules", "limits")
 #: How many notes of a topic a queue can have.
 NOTES_MAX: Mapping[str, int] = {
     "pauses": 1000, "workers": 10_000, "orders": 10_000, "schedules": 1000,
+    "limits": 1000,
 }  # fmt: skip
 #: The largest value of a note, in bytes of JSON.
 NOTE_VALUE_MAX = 32 * 1024

@@ -5,31 +5,29 @@ A job is one record in its queue's store. `JobInfo` shows the whole record.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, JobError, PayloadError, PollwiseError
+from pollwise.errors import ConfigError, JobError, PayloadError
 from pollwise.runtime.executor.control.run_control import WithRunControl, control_of
+from pollwise.runtime.job_fields import DELAY_MAX as DELAY_MAX
+from pollwise.runtime.job_fields import ERROR_LENGTH_MAX as ERROR_LENGTH_MAX
+from pollwise.runtime.job_fields import MAX_HEADER_BYTES as MAX_HEADER_BYTES
+from pollwise.runtime.job_fields import NAME_LENGTH_MAX as NAME_LENGTH_MAX
+from pollwise.runtime.job_fields import PRIORITY_MAX as PRIORITY_MAX
+from pollwise.runtime.job_fields import checked_delay as checked_delay
+from pollwise.runtime.job_fields import checked_moment as checked_moment
+from pollwise.runtime.job_fields import checked_name as checked_name
+from pollwise.runtime.job_fields import storable as storable
+from pollwise.runtime.new_job import NewJob as NewJob
 from pollwise.runtime.payloads.encoding import encode as encode
 
-#: The longest kind, key and unique, in characters.
-NAME_LENGTH_MAX = 200
-#: The longest delay of a job, in seconds: ten years.
-DELAY_MAX = 10 * 365 * 86400.0
-#: Priorities run from -PRIORITY_MAX to PRIORITY_MAX.
-PRIORITY_MAX = 1000
-#: The longest error or reason that is kept with a job, in characters.
-ERROR_LENGTH_MAX = 2000
 #: The longest traceback that is kept with an error, in characters.
 TRACEBACK_LENGTH_MAX = 4096
 #: How many errors are kept with a job: the last ones.
 ERRORS_KEPT = 5
-#: The largest headers of a job, in bytes of JSON.
-MAX_HEADER_BYTES = 8 * 1024
 #: The largest result of a job, in bytes of JSON.
 MAX_RESULT_BYTES = 1024 * 1024
 #: How long the result of a task is kept unless it says otherwise, in seconds.
@@ -53,81 +51,6 @@ SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
 ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
 #: Stands between an error and its traceback in the text that a store keeps.
 TRACEBACK_FOLLOWS = "\n\x1e"
-
-
-class NewJob:
-    """A job to put.
-
-    kind: picks the handler.
-    payload: any JSON value; also with models of pydantic, dataclasses, Decimal, datetime, UUID and
-        Enum in it. It is encoded here, so later changes to it do not reach the queue.
-    key: jobs with the same key run one at a time, in the order they were put.
-    priority: higher runs first; 0 unless given.
-    delay, run_at: earliest run, from now or as a moment (an aware datetime or seconds since 1970);
-        give one of the two.
-    unique: put once. A second job with the same `unique`, kind and payload is the same job; with
-        another kind or payload it is refused with `UniqueConflict`. This lasts until the job is
-        done, or for as long as finished jobs are kept.
-    replace: with `unique`: while the job that has it waits, this one takes its place: payload,
-        headers, priority and time are replaced, attempts begin again, and the id stays. A job that
-        runs or has ended keeps its own payload and gives its `unique` up to this one, which is put
-        as a new job. Only another kind or key is refused with `UniqueConflict`.
-    debounce: with `unique`: replace, and run after this long without another put.
-    headers: text that travels with the job, such as a trace context; handlers read `job.headers`.
-    """
-
-    __slots__ = (
-        "delay", "encoded", "encoded_headers", "headers", "key", "kind", "payload", "priority",
-        "replace", "run_at", "size", "unique",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        kind: str,
-        payload: Any = None,
-        *,
-        key: str | None = None,
-        priority: int = 0,
-        delay: Duration = 0,
-        run_at: datetime | float | None = None,
-        unique: str | None = None,
-        replace: bool = False,
-        debounce: Duration | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        self.kind = checked_name(kind, "kind")
-        self.payload = payload
-        self.encoded = encode(payload, kind)
-        self.size = len(self.encoded.encode())
-        self.key = None if key is None else checked_name(key, "key")
-        self.unique = None if unique is None else checked_name(unique, "unique")
-        self.priority = _checked_priority(priority)
-        self.delay = checked_delay(delay)
-        self.run_at = None if run_at is None else checked_moment(run_at, "run_at")
-        self.headers = {} if not headers else _checked_headers(headers)
-        self.encoded_headers = _encoded(self.headers) if headers else None
-        if self.run_at is not None and self.delay:
-            raise JobError(f"give delay = {delay!r} or run_at = {run_at!r}, not both")
-        self.replace = replace or debounce is not None
-        if self.replace:
-            self._check_replace(debounce)
-
-    def _check_replace(self, debounce: Duration | None) -> None:
-        what = "replace" if debounce is None else f"debounce = {debounce!r}"
-        if self.unique is None:
-            raise JobError(f"{what} needs unique: the name of what is replaced")
-        if debounce is None:
-            return
-        if self.delay or self.run_at is not None:
-            raise JobError(f"give {what} or a delay or run_at, not both: it is a delay itself")
-        self.delay = checked_delay(debounce, "debounce")
-
-    def due_at(self, now: float) -> float:
-        """When it may run, in seconds since 1970; never in the past."""
-        return max(self.run_at, now) if self.run_at is not None else now + self.delay
-
-    def __repr__(self) -> str:
-        return f"NewJob({self.kind!r}, {self.payload!r})"
 
 
 class _Reported:
@@ -389,76 +312,6 @@ class Settlement:
         return self.keep if keep is None or (self.keep or 0.0) > keep else None
 
 
-def checked_name(value: object, name: str, error: type[PollwiseError] = JobError) -> str:
-    """Check a kind, key or unique: text of 1 to NAME_LENGTH_MAX printable characters."""
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise error(
-            f"{name} = {value!r} must be text of at least one character, all of them printable"
-        )
-    if len(value) > NAME_LENGTH_MAX:
-        raise error(
-            f"{name} = {value[:20]!r}… has {len(value)} characters; at most {NAME_LENGTH_MAX}"
-        )
-    return value
-
-
-def _checked_priority(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > PRIORITY_MAX:
-        raise JobError(
-            f"priority = {value!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
-        )
-    return value
-
-
-def _checked_headers(headers: object) -> dict[str, str]:
-    if not isinstance(headers, Mapping):
-        raise JobError(f"headers = {headers!r} must be a mapping of text to text")
-    for name, value in headers.items():
-        checked_name(name, "the name of a header")
-        if not isinstance(value, str) or "\0" in value:
-            raise JobError(f"the header {name!r} = {value!r} must be text without zero bytes")
-    checked = dict(headers)
-    try:
-        size = len(_encoded(checked).encode())
-    except UnicodeEncodeError:
-        raise JobError("a header has half of a surrogate pair, which is not text") from None
-    if size > MAX_HEADER_BYTES:
-        raise JobError(
-            f"the headers have {size} bytes of JSON; at most {MAX_HEADER_BYTES}. Put large data "
-            "into the payload"
-        )
-    return checked
-
-
-def _encoded(headers: Mapping[str, str]) -> str:
-    return json.dumps(headers, ensure_ascii=False)
-
-
-def checked_delay(value: Duration, name: str = "delay") -> float:
-    """The seconds of a delay."""
-    try:
-        delay = seconds(value, name)
-    except ValueError as error:
-        raise JobError(str(error)) from None
-    if delay > DELAY_MAX:
-        raise JobError(f"{name} = {value!r} is above the limit of ten years")
-    return delay
-
-
-def checked_moment(value: datetime | float, name: str) -> float:
-    """The seconds since 1970 of a moment."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise JobError(
-                f"{name} = {value!r} has no time zone; use datetime.now(timezone.utc) "
-                "or .astimezone()"
-            )
-        return value.timestamp()
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
-        raise JobError(f"{name} = {value!r} must be an aware datetime or seconds since 1970")
-    return float(value)
-
-
 def _keep_for(keep: Duration | None) -> float | None:
     """The seconds of a `keep`; None if there is none, or no time."""
     return None if keep is None else seconds(keep, "keep") or None
@@ -473,14 +326,6 @@ def _checked_keep(keep: float, action: str) -> float:
     if kept > DELAY_MAX:
         raise ConfigError(f"keep = {keep!r} is above the limit of ten years")
     return kept
-
-
-def storable(error: str | None, most: int = ERROR_LENGTH_MAX) -> str | None:
-    """Shorten and escape an error text so that every store can keep it."""
-    if error is None:
-        return None
-    text = str(error)[:most].replace("\0", "\\0").replace("\x1e", " ")
-    return text.encode("utf-8", "backslashreplace").decode()[:most]
 
 
 def repr_without(item: Any) -> str:

@@ -101,6 +101,8 @@ class SqsQueue(Queue):
         presence=False,
         history=False,
         schedules=False,
+        limits=False,
+        flows=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0

@@ -1,0 +1,279 @@
+"""The limits of a kind, as users state them and as their note keeps them.
+
+A note of the topic "limits", with the kind as its name, has this JSON, without what is not used:
+
+    most            how many jobs of the kind are leased at a time
+    most_each       the same for each limit group
+    rate            [amount, seconds, burst]: how many start in so many seconds
+    rate_each       the same for each limit group
+    fair            true if groups take turns; they always do if something is limited for each group
+    weights         how many jobs a group has in its turn, where that is not 1: {"acme": 3}
+    by              the argument of the task that names the limit group, for people
+    origin          "code" if a worker set it at its start, "calls" if somebody set it
+    set_at          when, in seconds since 1970
+
+A rate is kept by one number for the kind, and one for each group: `full_at`, when all of its
+allowance will have come back. With `step = seconds / amount`:
+
+    room(now)       floor((now + burst * step - max(full_at, now)) / step)
+    after n starts  full_at = max(full_at, now) + n * step
+    next start      when room is 1 again: full_at - (burst - 1) * step
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, Literal
+
+from pollwise.durations import Duration, seconds, short
+from pollwise.errors import ConfigError
+from pollwise.queues.notes import NOTE_VALUE_MAX
+from pollwise.runtime.job_fields import DELAY_MAX, checked_name
+
+#: The largest number of a limit.
+LIMIT_MAX = 1_000_000
+#: The largest weight of a group.
+WEIGHT_MAX = 1000
+#: The share of a rate that may start at once, unless `burst` says otherwise. With it, a window of
+#: `per` sees at most 1.05 times the rate.
+BURST_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """At most `most` jobs of a kind run at a time, over all workers.
+
+    Jobs that are claimed count, until they are settled or their lease runs out.
+
+    by: an argument of the task; the limit is then for each of its values, such as each tenant.
+    """
+
+    most: int
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole(self.most, "the number of a Concurrency", LIMIT_MAX)
+        _check_by(self.by)
+
+    def __str__(self) -> str:
+        return f"{self.most} at a time{_each(self.by)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `amount` jobs of a kind start in each `per`, over all workers.
+
+    Starts are spread: 60 in a minute are one in a second.
+
+    by: as for `Concurrency`.
+    burst: how many may start at once after a quiet time, so w seconds see at most
+        `amount / per * w + burst` starts; 5 % of the amount unless given, and at least 1.
+    """
+
+    amount: int
+    per: Duration = "1m"
+    by: str | None = None
+    burst: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole(self.amount, "the amount of a Rate", LIMIT_MAX)
+        per = seconds(self.per, "per", positive=True)
+        if per > DELAY_MAX:
+            raise ConfigError(f"per = {self.per!r} is above the limit of ten years")
+        object.__setattr__(self, "per", per)
+        if self.burst is None:
+            object.__setattr__(self, "burst", max(int(self.amount * BURST_SHARE), 1))
+        _check_whole(self.burst, "the burst of a Rate", LIMIT_MAX)
+        _check_by(self.by)
+
+    def __str__(self) -> str:
+        per = short(seconds(self.per))
+        return f"{self.amount} in {per}, {self.burst} at once{_each(self.by)}"
+
+
+Limit = Concurrency | Rate
+
+
+@dataclass(frozen=True, slots=True)
+class KindRate:
+    """A rate as claims use it; see the module for the arithmetic."""
+
+    amount: int
+    per: float
+    burst: int
+
+    @property
+    def step(self) -> float:
+        """Seconds between two starts."""
+        return self.per / self.amount
+
+
+@dataclass(frozen=True, slots=True)
+class KindLimits:
+    """All limits of one kind, as its note has them. The names are those of the note."""
+
+    kind: str
+    most: int | None = None
+    most_each: int | None = None
+    rate: KindRate | None = None
+    rate_each: KindRate | None = None
+    fair: bool = False
+    weights: Mapping[str, int] = field(default_factory=dict)
+    by: str | None = None
+    origin: Literal["code", "calls"] = "calls"
+    set_at: float = 0.0
+
+    @property
+    def grouped(self) -> bool:
+        """True if limit groups take turns."""
+        return self.fair or self.most_each is not None or self.rate_each is not None
+
+    @property
+    def text(self) -> str:
+        """For people: 50 at a time; 100 in 1m, 5 at once for each tenant."""
+        each = self.by or "group"
+        parts: list[str] = []
+        for most, by in ((self.most, None), (self.most_each, each)):
+            if most is not None:
+                parts.append(str(Concurrency(most, by)))
+        for rate, by in ((self.rate, None), (self.rate_each, each)):
+            if rate is not None:
+                parts.append(str(Rate(rate.amount, rate.per, by, rate.burst)))
+        if self.fair:
+            parts.append(f"fair by {each}")
+        return "; ".join(parts)
+
+    def same_as(self, other: KindLimits | None) -> bool:
+        """True if claims keep to the same limits."""
+        return other is not None and self.to_note(plain=True) == other.to_note(plain=True)
+
+    def to_note(self, *, plain: bool = False) -> str:
+        """The value of its note; plain: without who set it, and when."""
+        value: dict[str, Any] = {
+            "most": self.most,
+            "most_each": self.most_each,
+            "rate": None if self.rate is None else _rate_value(self.rate),
+            "rate_each": None if self.rate_each is None else _rate_value(self.rate_each),
+            "fair": self.fair or None,
+            "weights": dict(self.weights) or None,
+            "by": self.by,
+        }
+        if not plain:
+            value |= {"origin": self.origin, "set_at": self.set_at}
+        kept = {name: each for name, each in value.items() if each is not None}
+        return json.dumps(kept, ensure_ascii=False, separators=(",", ":"))
+
+
+def kind_limits(
+    kind: str,
+    limits: Limit | Iterable[Limit] = (),
+    *,
+    fair_by: str | None = None,
+    weights: Mapping[str, int] | None = None,
+    origin: Literal["code", "calls"] = "calls",
+    set_at: float = 0.0,
+) -> KindLimits:
+    """The limits of a kind from what a user states. Raises ConfigError.
+
+    fair_by: an argument of the task: jobs of its values take turns.
+    weights: how many jobs a group has in its turn, where that is not 1.
+    """
+    listed = [limits] if isinstance(limits, Concurrency | Rate) else list(limits)
+    names = {limit.by for limit in listed if isinstance(limit, Concurrency | Rate) and limit.by}
+    if fair_by is not None:
+        _check_by(fair_by, "fair_by")
+        names.add(fair_by)
+    if len(names) > 1:
+        raise ConfigError(
+            f"the limits of {kind!r} name several arguments: {', '.join(sorted(names))}; a job has "
+            "one limit group, so give all `by` and `fair_by` the same argument"
+        )
+    found: dict[str, Any] = {}
+    for limit in listed:
+        if not isinstance(limit, Concurrency | Rate):
+            raise ConfigError(f"limit = {limit!r} must be a Rate or a Concurrency, or a list")
+        name = ("rate" if isinstance(limit, Rate) else "most") + ("_each" if limit.by else "")
+        if name in found:
+            raise ConfigError(
+                f"the limits of {kind!r} have two of the same sort: {limit}; keep the stricter one"
+            )
+        if isinstance(limit, Rate):
+            found[name] = KindRate(limit.amount, seconds(limit.per), limit.burst or 1)
+        else:
+            found[name] = limit.most
+    if not found and fair_by is None:
+        raise ConfigError(f"{kind!r} has no limit; give limit=… or fair_by=…")
+    made = KindLimits(
+        checked_name(kind, "kind", ConfigError), **found, fair=fair_by is not None,
+        weights=_checked_weights(weights), by=next(iter(names), None), origin=origin,
+        set_at=set_at,
+    )  # fmt: skip
+    if made.weights and not made.grouped:
+        raise ConfigError(
+            f"weights of {kind!r} have no effect without groups; give fair_by, or a limit with by"
+        )
+    size = len(made.to_note().encode())
+    if size > NOTE_VALUE_MAX:
+        raise ConfigError(
+            f"the limits of {kind!r} have {size} bytes of JSON; at most {NOTE_VALUE_MAX}: give "
+            "fewer weights"
+        )
+    return made
+
+
+def limits_from(kind: str, text: str) -> KindLimits | None:
+    """From the value of a note, which another process wrote; None if it is not one of ours."""
+    try:
+        value = json.loads(text)
+        rates = {
+            name: KindRate(int(amount), float(per), int(burst))
+            for name in ("rate", "rate_each")
+            if value.get(name) is not None
+            for amount, per, burst in [value[name]]
+        }
+        if any(not isfinite(r.per) or min(r.amount, r.per, r.burst) <= 0 for r in rates.values()):
+            return None
+        return KindLimits(
+            kind, _whole(value.get("most")), _whole(value.get("most_each")), rates.get("rate"),
+            rates.get("rate_each"), value.get("fair") is True,
+            _checked_weights(value.get("weights")), value.get("by"),
+            "code" if value.get("origin") == "code" else "calls", float(value.get("set_at", 0.0)),
+        )  # fmt: skip
+    except (AttributeError, KeyError, TypeError, ValueError):  # our own errors are ValueErrors
+        return None
+
+
+def _rate_value(rate: KindRate) -> list[float]:
+    return [rate.amount, rate.per, rate.burst]
+
+
+def _each(by: str | None) -> str:
+    return f" for each {by}" if by else ""
+
+
+def _whole(value: object) -> int | None:
+    if value is None:
+        return None
+    _check_whole(value, "a limit", LIMIT_MAX)
+    return value  # type: ignore[return-value]
+
+
+def _check_whole(value: object, what: str, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigError(f"{what} = {value!r} must be a whole number from 1 to {most}")
+
+
+def _check_by(by: object, name: str = "by") -> None:
+    if by is not None and (not isinstance(by, str) or not by):
+        raise ConfigError(f"{name} = {by!r} must be the name of an argument of the task, or None")
+
+
+def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int]:
+    made = dict(weights or {})
+    for group, weight in made.items():
+        checked_name(group, "a group in weights", ConfigError)
+        _check_whole(weight, f"the weight of {group!r}", WEIGHT_MAX)
+    return made
