@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from pollwise.errors import JobError
-from pollwise.runtime.new_job import FLOW_HEADER, FlowPlace, NewJob
+from pollwise.runtime.jobs.new_job import FLOW_HEADER, FlowPlace, NewJob
 
 #: The maximum number of links between the jobs of a batch.
 LINKS_MAX = 50_000

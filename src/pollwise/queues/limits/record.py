@@ -4,7 +4,7 @@ A note of the topic "limits", with the kind as its name, has this JSON, without 
 
     most            how many jobs of the kind are leased at a time
     most_each       the same for each limit group
-    rate            [amount, seconds, burst]: how many start in so many seconds
+    rate            [amount, seconds, burst]: how many start in this many seconds
     rate_each       the same for each limit group
     fair            true if groups take turns; they always do if something is limited for each group
     weights         how many jobs a group has in its turn, where that is not 1: {"acme": 3}
@@ -31,7 +31,7 @@ from typing import Any, Literal
 from pollwise.durations import Duration, seconds, short
 from pollwise.errors import ConfigError
 from pollwise.queues.notes import NOTE_VALUE_MAX
-from pollwise.runtime.job_fields import DELAY_MAX, checked_name
+from pollwise.runtime.jobs.fields import DELAY_MAX, checked_name
 
 #: The largest number of a limit.
 LIMIT_MAX = 1_000_000

@@ -158,8 +158,13 @@ class ObjectQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        keys=False, atomic_settle=False, history=False, schedules=False, replace=False,
-        limits=False, flows=False,
+        keys=False,
+        atomic_settle=False,
+        history=False,
+        schedules=False,
+        replace=False,
+        limits=False,
+        flows=False,
     )
     # Jobs claimed by one write can be settled by one write, if one call settles them.
     gather: ClassVar[float] = 0.05

@@ -10,7 +10,7 @@ from typing import Any
 
 from pollwise.durations import Duration
 from pollwise.errors import JobError
-from pollwise.runtime.job_fields import (
+from pollwise.runtime.jobs.fields import (
     checked_delay,
     checked_headers,
     checked_moment,

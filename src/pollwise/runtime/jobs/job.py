@@ -1,4 +1,4 @@
-"""A job's life as values: NewJob (to put), Job and Claim (being run), Settlement (how it ends).
+"""A job's life as values: Job and Claim (being run), Settlement (how it ends).
 
 A job is one record in its queue's store. `JobInfo` shows the whole record.
 """
@@ -12,17 +12,8 @@ from typing import Any, Literal
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, PayloadError
 from pollwise.runtime.executor.control.run_control import WithRunControl, control_of
-from pollwise.runtime.job_fields import DELAY_MAX as DELAY_MAX
-from pollwise.runtime.job_fields import ERROR_LENGTH_MAX as ERROR_LENGTH_MAX
-from pollwise.runtime.job_fields import MAX_HEADER_BYTES as MAX_HEADER_BYTES
-from pollwise.runtime.job_fields import NAME_LENGTH_MAX as NAME_LENGTH_MAX
-from pollwise.runtime.job_fields import PRIORITY_MAX as PRIORITY_MAX
-from pollwise.runtime.job_fields import checked_delay as checked_delay
-from pollwise.runtime.job_fields import checked_moment as checked_moment
-from pollwise.runtime.job_fields import checked_name as checked_name
-from pollwise.runtime.job_fields import storable as storable
-from pollwise.runtime.new_job import NewJob as NewJob
-from pollwise.runtime.payloads.encoding import encode as encode
+from pollwise.runtime.jobs.fields import DELAY_MAX, storable
+from pollwise.runtime.payloads.encoding import encode
 
 #: The longest traceback that is kept with an error, in characters.
 TRACEBACK_LENGTH_MAX = 4096
