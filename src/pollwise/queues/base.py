@@ -23,6 +23,9 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
 from pollwise.queues.flows.linking import linked
+from pollwise.queues.flows.view import FlowJob
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.unique import check_replacing
 from pollwise.queues.viewed import ViewedStore
@@ -350,6 +353,18 @@ class Queue(ViewedStore):
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         """As `endings`; a store overrides this to read all of them in one call."""
         return await endings_one_by_one(self._find, ids)
+
+    async def _limit_use(self, limits: KindLimits, groups: int) -> LimitUse:
+        """How the limits of a kind are used, with at most this many groups."""
+        raise self._cannot("keep limits")
+
+    async def _predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        """The jobs that this one comes after, in the order of `after`, with how they ended."""
+        raise self._cannot("link jobs")
+
+    async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
+        """The jobs of the flow that this job belongs to, by id, at most this many."""
+        raise self._cannot("link jobs")
 
     # What it uses.
 

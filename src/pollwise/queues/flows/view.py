@@ -1,0 +1,36 @@
+"""What a flow looks like: its jobs, and which of them wait for which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pollwise.runtime.jobs import JobInfo
+
+#: Jobs of a flow are kept this long after they ended, in seconds, so that their results are there
+#: for those that come after them ...
+FLOW_KEPT = 30 * 86400.0
+#: ... and this long after the last of them ended, to be seen.
+FLOW_SHOWN = 3600.0
+#: A view shows at most this many jobs of a flow.
+FLOW_SHOWN_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FlowJob:
+    """A job of a flow.
+
+    after: the ids of its predecessors. on_failure: it runs when one of these is dead.
+    """
+
+    info: JobInfo
+    after: tuple[str, ...] = ()
+    on_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """A flow: its jobs in the order they were put, at most FLOW_SHOWN_MAX, and if there are more."""
+
+    name: str
+    jobs: tuple[FlowJob, ...]
+    more: bool = False
