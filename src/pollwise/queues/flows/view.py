@@ -29,7 +29,7 @@ class FlowJob:
 
 @dataclass(frozen=True, slots=True)
 class FlowView:
-    """A flow: its jobs in the order they were put, at most FLOW_SHOWN_MAX, and if there are more."""
+    """A flow: its jobs in put order, at most FLOW_SHOWN_MAX, and whether there are more."""
 
     name: str
     jobs: tuple[FlowJob, ...]
