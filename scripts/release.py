@@ -26,7 +26,9 @@ def problems(tag: str | None, changelog: str, version: str) -> list[str]:
     found = []
     if tag != f"v{version}":
         found.append(f"the tag is {tag}, and pyproject.toml has version = {version!r}")
-    if not re.search(rf"^## \[?{re.escape(version)}\]? - \d{{4}}-\d\d-\d\d$", changelog, re.M):
+    if not re.search(
+        rf"^## \[?{re.escape(version)}\]? - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE
+    ):
         found.append(f'CHANGELOG.md has no section "## {version} - <the date>"')
     return found
 

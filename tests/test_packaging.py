@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import pollwise
-from scripts import release
+import release
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
