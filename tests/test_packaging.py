@@ -50,8 +50,16 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment that has the wheel and what it depends on, and no more."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "-c", constraints(folder)]
-    subprocess.run([*pip, "--disable-pip-version-check", wheel], check=True)
+    pip = [
+        str(folder / "bin/python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "-c",
+        str(constraints(folder)),
+    ]
+    subprocess.run([*pip, "--disable-pip-version-check", str(wheel)], check=True)
     return folder / "bin"
 
 
@@ -97,7 +105,7 @@ def test_the_sdist_has_the_sources_and_the_tests(built: Path) -> None:
 
 def test_a_task_runs_in_an_empty_environment(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(TASK)
-    worker = [installed / "pollwise", "worker", "app:worker"]
+    worker = [str(installed / "pollwise"), "worker", "app:worker"]
     with subprocess.Popen(worker, cwd=tmp_path, stderr=subprocess.DEVNULL) as running:
         try:
             ask = "from app import add; print(add.put_sync(2, 3).result('50s'))"
@@ -156,7 +164,7 @@ def test_the_workflows_pin_every_action() -> None:
 
 
 def test_the_workflows_fit_their_schema() -> None:
-    checker = Path(sys.executable).parent / "check-jsonschema"
+    checker = str(Path(sys.executable).parent / "check-jsonschema")
     workflows = [str(path) for path in sorted((ROOT / ".github/workflows").glob("*.yml"))]
     command = [checker, "--builtin-schema", "vendor.github-workflows", *workflows]
     done = subprocess.run(command, capture_output=True, text=True)
