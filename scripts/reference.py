@@ -19,6 +19,7 @@ from typing import Any
 import typer
 
 import pollwise
+import stability
 from diagrams import layers
 from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
@@ -386,7 +387,8 @@ def queues_page() -> str:
         describe(pollwise.open, "pollwise.open"),
     ]
     for title, queue in CLASSES.items():
-        where = f"`from {queue.__module__} import {queue.__name__}`"
+        home = queue.__module__.removesuffix(".queue")
+        where = f"`from {home} import {queue.__name__}`"
         parts += [f"## {title}", where, describe(queue, queue.__name__)]
         for name, method in vars(queue).items():
             if hasattr(Queue, name) and inspect.isfunction(method) and _differs(name, method):
@@ -677,9 +679,9 @@ def architecture_map() -> str:
     return table(("part", "what lives there", "folders inside"), rows)
 
 
-def with_table(page: Path, name: str, made: str) -> str:
-    """The text of a page with the table between its two marks replaced."""
-    before, begin, rest = page.read_text("utf-8").partition(f"<!-- {name}:begin -->\n")
+def with_table(page: Path, name: str, made: str, text: str | None = None) -> str:
+    """The text of a page, or this one, with the table between its two marks replaced."""
+    before, begin, rest = (text or page.read_text("utf-8")).partition(f"<!-- {name}:begin -->\n")
     _, end, after = rest.partition(f"<!-- {name}:end -->")
     if not end:
         raise SystemExit(
@@ -708,6 +710,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "outbox.md": outbox_page,
     "python.md": python_page,
+    "stability.md": stability.page,
 }
 
 
@@ -721,6 +724,9 @@ def main(arguments: list[str]) -> int:
     wanted[SQS] = with_table(SQS, "held", held_or_not())
     wanted[PROBES] = with_table(PROBES, "facts", facts())
     wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
+    for promise in stability.promises():
+        path = DOCS / promise.page
+        wanted[path] = with_table(path, "stability", stability.line(promise), wanted.get(path))
     stale = []
     for path, text in wanted.items():
         if path.exists() and path.read_text("utf-8") == text:
