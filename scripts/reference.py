@@ -18,6 +18,7 @@ from typing import Any
 
 import typer
 
+import figures
 import pollwise
 import stability
 from diagrams import layers
@@ -71,6 +72,7 @@ TUTORIAL = DOCS / "tutorial" / "getting-started.md"
 PROBES = DOCS / "how-to" / "fleet-probes.md"
 SQS = DOCS / "how-to" / "sqs.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "pollwise"
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
@@ -724,6 +726,8 @@ def main(arguments: list[str]) -> int:
     wanted[SQS] = with_table(SQS, "held", held_or_not())
     wanted[PROBES] = with_table(PROBES, "facts", facts())
     wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
+    wanted[DOCS / "why" / "figures.md"] = f"{NOTE}\n\n{figures.page()}\n"
+    wanted[README] = with_table(README, "figures", figures.readme_table())
     for promise in stability.promises():
         path = DOCS / promise.page
         wanted[path] = with_table(path, "stability", stability.line(promise), wanted.get(path))

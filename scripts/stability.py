@@ -42,7 +42,7 @@ class Promise:
     @property
     def needs(self) -> str:
         if not self.extras:
-            return "`pip install pollwise`"
+            return "no extra"
         names = [f"`pollwise[{extra}]`" for extra in self.extras]
         return names[0] if len(names) == 1 else "one or more of " + ", ".join(names)
 
@@ -90,7 +90,7 @@ def _tiers() -> Iterator[str]:
         ]
         yield f"## {tier.capitalize()}"
         yield meaning
-        yield "\n".join(("| part | install |", "| --- | --- |", *rows))
+        yield "\n".join(("| part | needs |", "| --- | --- |", *rows))
 
 
 def _names() -> Iterator[str]:
