@@ -112,7 +112,7 @@ class SqliteStore(SqliteFile):
             cursor = connection.execute(self._sql["put"], self._values(jobs[0], now))
             return [str(cursor.lastrowid)], 1
         ids, fresh = [], 0
-        linked = any([job.place is not None for job in jobs])
+        linked = any(job.place is not None for job in jobs)
         with transaction(connection):
             for job in jobs:
                 if job.replace and (replaced := self._replaced(job, now)) is not None:
