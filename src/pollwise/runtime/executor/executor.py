@@ -99,6 +99,8 @@ class Executor(Generic[H, C]):
         self._alone: H | None = None  # the newest that is to run alone
         self._asked = 0.0  # when the last claim was asked for
         self._room = asyncio.Event()
+        #: Claim only when a handler is free; else, also to have work that waits for one.
+        self.only_free = False
         self._settler: Settler[H] = Settler(
             self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
         )
@@ -138,14 +140,17 @@ class Executor(Generic[H, C]):
 
     async def room(self) -> int:
         """How much to claim now; waits until it is at least 1. Less only during a stop."""
-        await self.until(lambda: self._room_left() >= 1)
+        await self.until(lambda: self._can_claim(1))
         self._asked = self._clock.now()
         return self._room_left()
 
     async def room_for_a_claim(self) -> None:
         """Wait until a claim is worth it: half of what was claimed ahead is used up."""
         # Computed each time: as handlers take longer, less is claimed ahead.
-        await self.until(lambda: self._room_left() >= max(self._worth_claiming(), 1))
+        await self.until(lambda: self._can_claim(max(self._worth_claiming(), 1)))
+
+    def _can_claim(self, least: int) -> bool:
+        return self._room_left() >= least and (self.free() > 0 or not self.only_free)
 
     def _worth_claiming(self) -> int:
         return self.recycling.at_most(self.ahead.jobs() // 2, len(self._waiting))
