@@ -46,7 +46,10 @@ RECEIPT_LENGTH_MAX = 4000
 #: a character has at most 4 bytes.
 PART_LENGTH_MAX = 3 * 1024 * 1024
 _HISTOGRAMS = ("waits", "durations")
-_NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique", "replace", "headers")
+_NEW_JOB = (
+    "kind", "payload", "key", "priority", "delay", "run_at", "unique", "replace", "headers",
+    "limit_group",
+)  # fmt: skip
 _JOB = (
     "id", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at", "unique",
 )  # fmt: skip
@@ -73,6 +76,8 @@ def _encoded_job(job: NewJob) -> str:
         said["replace"] = True
     if job.headers:
         said["headers"] = job.headers
+    if job.limit_group is not None:
+        said["limit_group"] = job.limit_group
     return f'{json.dumps(said, ensure_ascii=False)[:-1]},"payload":{job.encoded}}}'
 
 
@@ -98,6 +103,7 @@ def _job_from(given: object) -> NewJob:
         unique=given.get("unique"),
         replace=given.get("replace") is True,
         headers=given.get("headers"),
+        limit_group=given.get("limit_group"),
     )
 
 

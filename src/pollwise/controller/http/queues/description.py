@@ -60,6 +60,7 @@ class RawNewJob(BaseModel):
     unique: Name | None = None
     replace: bool = Field(False, description="Replace the job that has this `unique` and waits.")
     headers: dict[str, str] | None = None
+    limit_group: Name | None = Field(None, description="In which limits of its kind count it.")
 
 
 class RawPut(BaseModel):
