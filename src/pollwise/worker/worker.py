@@ -161,10 +161,10 @@ class Worker:
         retry: Retry | None,
         timeout: Duration | None,
         breaker: Breaker | None,
-        limits: KindLimits | None,
+        limits: KindLimits | None = None,
         *,
-        result_ttl: Duration | None,
-        process: bool,
+        result_ttl: Duration | None = None,
+        process: bool = False,
     ) -> None:
         if kind in self._handlers:
             taken = getattr(self._handlers[kind].function, "__name__", "another function")

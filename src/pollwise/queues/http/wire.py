@@ -13,6 +13,8 @@ from typing import Any
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, JobError
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import GroupUse, LimitUse
 from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
@@ -321,6 +323,15 @@ def _ending_from(said: Wire) -> JobEnding:
         said["result"],
         failure and _failure_from(failure),
     )
+
+
+def limit_use_from(said: Sequence[Wire], limits: KindLimits) -> LimitUse:
+    """How the limits of a kind are used; unused if they are gone."""
+    if not said:
+        return LimitUse(limits, 0, 0)
+    [use] = said
+    groups = tuple(GroupUse(**each) for each in use["groups"])
+    return LimitUse(limits, use["running"], use["waiting"], use["next_at"], groups)
 
 
 def rows_to(rows: Sequence[HistoryRow]) -> Wire:
