@@ -278,8 +278,8 @@ class WorkerRun:
     ) -> list[tuple[list[str] | None, int, float]]:
         """The calls that claim these kinds.
 
-        No more jobs of kinds with limits are claimed than there are free handlers: jobs that wait
-        here would hold the places of others elsewhere. What is claimed ahead is of other kinds.
+        No more jobs are claimed than there are free handlers of kinds that limit how many run: what
+        waits here would hold the places of others elsewhere. Other kinds are claimed ahead.
         Where some handlers run in processes and others do not, no more jobs are claimed for the
         processes than there are free ones: they would wait here and occupy places of the others.
         """

@@ -12,6 +12,7 @@ from typing import Literal
 
 from pollwise.errors import HandlerError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
+from pollwise.queues.limits.plan import counted
 from pollwise.queues.limits.record import KindLimits, Limit, kind_limits
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events, LimitsChanged
@@ -60,7 +61,7 @@ class WorkerLimits:
         self._to_set = False
 
     def among(self, kinds: Iterable[str]) -> frozenset[str]:
-        """Those of some kinds that have limits, as the last claim saw them."""
+        """Those of some kinds that limit how many run, as the last claim saw them."""
         limited = self._queue._limited
         return limited.intersection(kinds) if limited else limited
 
@@ -72,10 +73,13 @@ class WorkerLimits:
             if now is None or now.origin != "code" or not wanted.same_as(now):
                 await limits.keep(replace(wanted, set_at=self._clock.epoch()))
                 self._emit(kind, "set", wanted.text)
-        for kind, now in known.items():
+        for kind, now in [*known.items()]:
             if now.origin == "code" and kind in self._kinds and kind not in self._declared:
                 await limits.remove(kind)
+                del known[kind]
                 self._emit(kind, "removed", now.text)
+        known.update(self._declared)
+        self._queue._limited = counted(known)  # so that the first claim knows them
 
     def _emit(self, kind: str, change: Literal["set", "removed"], text: str) -> None:
         self._events.emit(LimitsChanged(self._queue.name, self._name, kind, change, text))
