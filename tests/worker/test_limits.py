@@ -74,7 +74,7 @@ def test_a_value_that_is_no_group_is_refused() -> None:
         send.job([1, 2])
     with pytest.raises(PayloadError, match=r"value is 1\.5"):
         send.job(1.5)
-    with pytest.raises(JobError, match="limit_group = .* has 201 characters"):
+    with pytest.raises(JobError, match=r"limit_group = .* has 201 characters"):
         send.job("x" * 201)
 
 
@@ -128,7 +128,7 @@ def test_the_job_of_a_schedule_has_its_group() -> None:
         ({"limit": Concurrency(5, by="tenent")}, "by 'tenent', .* it has tenant, size"),
         ({"fair_by": "job"}, "by 'job', which is not an argument"),
         ({"limit": Concurrency(5, by="tenant"), "fair_by": "size"}, "several arguments"),
-        ({"limit": 5}, "must be a Rate or a Concurrency"),
+        ({"limit": 5}, "limit = 5 must be a Rate or a Concurrency"),
         ({"weights": {"acme": 3}}, "has no limit"),
         ({"limit": Concurrency(5), "weights": {"acme": 3}}, "no effect without groups"),
     ],
@@ -174,17 +174,19 @@ def test_the_worker_that_starts_last_sets_the_limits(store: str, tmp_path: Path)
         async with make_queue(store, tmp_path, clock) as queue:
             seen = Seen()
             await queue.limits.set("other", Concurrency(1))
-            for name, limits in (
+            stated: list[tuple[str, dict[str, Any]]] = [
                 ("a", {"limit": Concurrency(5)}),
                 ("b", {"limit": Concurrency(5)}),  # the same: nothing is written
                 ("c", {"limit": Rate(100, by="tenant"), "weights": {"acme": 3}}),
                 ("d", {}),
-            ):
+            ]
+            for name, limits in stated:
                 async with worker_with(queue, seen, name, **limits).running():
                     await clock.advance(1)
                 kept = {each.kind: each for each in await queue.limits.list()}
                 assert kept.pop("other").origin == "calls"
-                wanted = kind_limits("send", limits.pop("limit"), **limits) if limits else None
+                limit = limits.pop("limit", None)
+                wanted = limit and kind_limits("send", limit, **limits)
                 assert wanted is None or wanted.same_as(kept["send"])
                 assert [each.origin for each in kept.values()] == ["code"] * bool(wanted)
             changes = [(each.worker, each.kind, each.change) for each in seen.of(LimitsChanged)]
@@ -335,16 +337,13 @@ def test_a_rate_is_kept_by_workers_and_neither_polls_for_single_starts() -> None
     async def main(clock: VirtualClock) -> None:
         queue = MemoryQueue(clock=clock)
         began: list[float] = []
-        workers = []
-        for name in ("a", "b"):
-            worker = Worker(queue, options(), name=name, events=Seen().events)
 
-            @worker.task(limit=Rate(600, per="1m"))
-            async def call() -> None:
-                began.append(clock.now())
+        async def call() -> None:
+            began.append(clock.now())
 
-            workers.append(worker)
-        await queue.put([call.job() for _ in range(3000)])
+        workers = [Worker(queue, options(), name=name, events=Seen().events) for name in "ab"]
+        tasks = [worker.task(limit=Rate(600, per="1m"))(call) for worker in workers]
+        await queue.put([tasks[0].job() for _ in range(3000)])
         async with workers[0].running(), workers[1].running():
             await clock.advance(180)
         whole = Counter(int((at - began[0]) // 60) for at in began)
@@ -448,7 +447,8 @@ def test_limits_that_cannot_be_set_are_mentioned_and_jobs_run(
         async with worker.running():
             await clock.advance(1)
         [failed] = seen.of(ChoreFailed)
-        assert (failed.chore, failed.error) == ("limits", "StoreError: the token does not allow this")
+        assert failed.chore == "limits"
+        assert failed.error.endswith("the token does not allow this")
         assert (await queue.stats()).ready == 0
 
     virtually(main)

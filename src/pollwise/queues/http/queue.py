@@ -84,7 +84,7 @@ class HttpQueue(HttpNotes):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        shows_claims=False, long_poll=True, hints="network", limits=False
+        shows_claims=False, long_poll=True, hints="network"
     )
     _hints_of_puts: ClassVar[bool] = True
 

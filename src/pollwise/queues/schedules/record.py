@@ -15,7 +15,6 @@ from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
 from pollwise.queues.schedules.when import When
 from pollwise.runtime.decoding import decode, same_payload
 from pollwise.runtime.jobs import DELAY_MAX, NewJob, checked_name, storable
-from pollwise.runtime.jobs.new_job import LIMIT_GROUP_HEADER
 
 CatchUp = Literal["one", "all", "none"]
 Overlap = Literal["skip", "queue"]
@@ -82,7 +81,7 @@ class Schedule:
             run_at = tick + self.jitter * spread(f"{self.name} {tick!r}")
         return NewJob(
             self.kind, self.payload, key=self.key, priority=self.priority, run_at=run_at,
-            headers=headers, limit_group=headers.get(LIMIT_GROUP_HEADER),
+            headers=headers,
         )  # fmt: skip
 
     def same_definition(self, other: Schedule) -> bool:
