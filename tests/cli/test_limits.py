@@ -11,7 +11,7 @@ URL = "sqlite:///jobs.db"
 
 def test_limits_are_set_shown_and_removed() -> None:
     good("queue", "put", URL, "send", "--limit-group", "acme")
-    good("queue", "put", URL, "send")
+    good("queue", "put", URL, "send", "--limit-group", "tiny")
     assert good("queue", "limits", URL).out == "no limits\n"
     made = good(
         "queue", "set-limits", URL, "send", "--rate", "100/1m", "--by", "tenant",
@@ -25,12 +25,12 @@ def test_limits_are_set_shown_and_removed() -> None:
     assert facts["rate_each"] == {"amount": 100, "per": 60.0, "burst": 5}
     assert facts["weights"] == {"acme": 3}
     assert (facts["running"], facts["waiting"]) == (0, 2)
-    assert {each["group"]: each["waiting"] for each in facts["groups"]} == {"acme": 1, "": 1}
+    assert {each["group"]: each["waiting"] for each in facts["groups"]} == {"acme": 1, "tiny": 1}
     header, kind, *groups = good("queue", "limits", URL).out.splitlines()
     assert header.split() == ["kind", "group", "limits", "running", "waiting", "next", "start"]
     assert kind.split()[0] == "send"
     assert "0/50" in kind
-    assert sorted(line.split()[0] for line in groups) == ["(none)", "acme"]
+    assert sorted(line.split()[0] for line in groups) == ["acme", "tiny"]
     assert good("queue", "remove-limits", URL, "send").out == "removed the limits of send\n"
     again = pollwise("queue", "remove-limits", URL, "send")
     assert (again.code, again.err) == (1, "error: send has no limits; see pollwise queue limits\n")

@@ -15,7 +15,7 @@ from tests.support.forked import Forked
 
 CHILD = Path(__file__).parent / "children" / "limited.py"
 CALLS, RATED, KILLS = 400, 100, 4
-TENANTS = [f"t{number}" for number in range(6)]
+TENANTS = [f"t{number}" for number in range(3)]
 
 
 def most_at_a_time(log: list[list[str]], killed: dict[str, float]) -> tuple[int, int]:
