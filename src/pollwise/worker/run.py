@@ -162,7 +162,7 @@ class WorkerRun:
         self._schedules = WorkerSchedules(
             queue, name, handlers, declared, self._executor, clock, events, hints=options.hints
         )
-        self._limits = WorkerLimits(queue, name, handlers, limits or {}, clock, events)
+        self._limits = WorkerLimits(queue, name, handlers, limits or {}, events)
         self._tally = self._presence.tally
         self._measurer = QueueMeasurer(queue.name)
         self._executor.chores.add(MEASURE, MEASURE_EVERY, self._measure)

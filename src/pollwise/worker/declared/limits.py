@@ -7,14 +7,12 @@ store is away does not claim either.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from pollwise.errors import HandlerError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.limits.plan import counted
 from pollwise.queues.limits.record import KindLimits, Limit, kind_limits
-from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events, LimitsChanged
 from pollwise.runtime.executor.handlers import text_of
 
@@ -33,14 +31,12 @@ class WorkerLimits:
         name: str,
         kinds: Collection[str],
         declared: Mapping[str, KindLimits],
-        clock: Clock,
         events: Events,
     ) -> None:
         self._queue = queue
         self._name = name
         self._kinds = kinds
         self._declared = declared
-        self._clock = clock
         self._events = events
         if declared:
             queue.limits.check()
@@ -71,7 +67,7 @@ class WorkerLimits:
         for kind, wanted in self._declared.items():
             now = known.get(kind)
             if now is None or now.origin != "code" or not wanted.same_as(now):
-                await limits.keep(replace(wanted, set_at=self._clock.epoch()))
+                await limits.keep(wanted)
                 self._emit(kind, "set", wanted.text)
         for kind, now in [*known.items()]:
             if now.origin == "code" and kind in self._kinds and kind not in self._declared:

@@ -19,7 +19,7 @@ from pollwise.queues.limits.record import (
     limits_from,
 )
 from pollwise.queues.limits.use import LimitUse
-from pollwise.queues.notes import NOTE_VALUE_MAX
+from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
 from pollwise.runtime.jobs import checked_name
 
 
@@ -74,5 +74,5 @@ def _limits_from(kind: str, value: object) -> KindLimits:
     ]
     return kind_limits(
         kind, stated, fair_by=by if found.fair else None, weights=found.weights,
-        origin=found.origin,
+        origin=found.origin, set_at=found.set_at if 0 <= found.set_at < TIME_MAX else 0.0,
     )  # fmt: skip
