@@ -302,6 +302,65 @@ def test_other_kinds_are_claimed_ahead_while_a_limit_is_used_up() -> None:
     virtually(main)
 
 
+@pytest.mark.parametrize(
+    ("took", "prefetch", "waits"), [(0.001, None, True), (0.001, 50, False), (0.1, None, False)]
+)
+def test_short_runs_of_limited_kinds_are_claimed_ahead(
+    took: float, prefetch: int | None, waits: bool
+) -> None:
+    """Then a claim takes longer than they would wait."""
+
+    async def main(clock: VirtualClock) -> None:
+        queue = MemoryQueue(clock=clock)
+        worker = Worker(queue, options(concurrency=2, prefetch=prefetch), events=Seen().events)
+        leased: list[int] = []
+
+        @worker.task(limit=Concurrency(100))
+        async def limited() -> None:
+            await asyncio.sleep(took)
+            leased.append((await queue.stats()).leased)
+
+        await queue.put([limited.job() for _ in range(200)])
+        async with worker.running():
+            await clock.advance(60)
+        assert len(leased) == 200
+        assert (2 < max(leased) <= 24) if waits else max(leased) == 2
+
+    virtually(main)
+
+
+def test_a_run_that_takes_long_ends_claims_ahead_and_other_limited_kinds_get_their_turn() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue = MemoryQueue(clock=clock)
+        worker = Worker(queue, options(concurrency=2), events=Seen().events)
+        began: list[float] = []
+        slow = False
+
+        @worker.task(limit=Concurrency(100))
+        async def short() -> None:
+            await asyncio.sleep(1 if slow else 0.001)
+
+        @worker.task(limit=Concurrency(100))
+        async def long() -> None:
+            began.append(clock.now())
+            await asyncio.sleep(2)
+
+        for _ in range(2):
+            await queue.put([short.job() for _ in range(5000)])
+        async with worker.running():
+            await clock.advance(1)
+            asked = clock.now()
+            await queue.put([long.options(priority=1).job() for _ in range(2)])
+            await clock.advance(1)
+            assert len(began) == 2
+            assert max(began) - asked < 0.5
+            slow = True
+            await clock.advance(40)
+            assert (await queue.stats()).leased == 2
+
+    virtually(main)
+
+
 def test_a_backlog_of_another_kind_does_not_keep_limited_jobs_waiting() -> None:
     """What is claimed ahead is worked off first, and then the next free handler is for the jobs
     that are first in the store."""
@@ -452,3 +511,14 @@ def test_limits_that_cannot_be_set_are_mentioned_and_jobs_run(
         assert (await queue.stats()).ready == 0
 
     virtually(main)
+
+
+def test_code_without_an_event_loop_sets_and_sees_limits(tmp_path: Path) -> None:
+    with pollwise.open_sync(f"sqlite:///{tmp_path}/jobs.db") as queue:
+        made = queue.limits.set("send", Concurrency(5, by="tenant"))
+        queue.put([NewJob("send", limit_group="acme"), NewJob("send", limit_group="tiny")])
+        assert queue.limits.list() == [made]
+        [use] = queue.limits.use("send", groups=1)
+        assert (use.waiting, len(use.groups)) == (2, 1)
+        assert queue.limits.remove("send")
+        assert queue.limits.use() == []

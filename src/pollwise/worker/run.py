@@ -55,6 +55,7 @@ from pollwise.worker.declared.schedules import WorkerSchedules
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
+from pollwise.worker.places import LimitPlaces
 from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
 from pollwise.worker.results import ResultRetention, safe_traceback
@@ -163,6 +164,7 @@ class WorkerRun:
             queue, name, handlers, declared, self._executor, clock, events, hints=options.hints
         )
         self._limits = WorkerLimits(queue, name, handlers, limits or {}, events)
+        self._places = LimitPlaces(queue, self._executor, clock, ahead=options.prefetch is None)
         self._tally = self._presence.tally
         self._measurer = QueueMeasurer(queue.name)
         self._executor.chores.add(MEASURE, MEASURE_EVERY, self._measure)
@@ -230,6 +232,7 @@ class WorkerRun:
             hold = hold_of(self._queue.capabilities)
         hold = await self._schedules.before_claim(hold)
         await self._limits.before_claim()
+        self._places.begin()
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
             self._executor.polls.poll_by(next_trial)
@@ -243,13 +246,13 @@ class WorkerRun:
         full = False  # a claim of limited kinds found all that it asked for
         try:
             for wanted, most, held in calls:
-                free, limited = self._executor.free(), self._limits.among(wanted or ())
-                most = min(most, (free if limited else limit) - len(claims))
-                ahead = len(claims) + most > free
+                limited = self._places.among(wanted or ())
+                most = min(most, self._places.room(wanted or (), limit) - len(claims))
+                ahead = len(claims) + most > self._executor.free()
                 alone = any(claim.suspect for claim in claims)
                 if wanted is not None and empty.issuperset(wanted):
                     continue
-                if ahead and self._limits.among(claim.job.kind for claim in claims):
+                if ahead and not limited and self._places.among(c.job.kind for c in claims):
                     continue  # the next free handler is for those that are first in the store
                 if most > 0 and not alone and not self._executor.stopping:
                     held = 0.0 if claims else held
@@ -268,7 +271,7 @@ class WorkerRun:
         waits = tuple([max(c.until - self._executor.lease - c.job.run_at, 0.0) for c in claims])
         if claims:
             self._tally.found(self._clock.now(), [c.job.kind for c in claims], waits)
-        self._executor.only_free = bool(self._limits.among(self._handlers))
+        self._places.end(self._handlers)
         # After one that runs alone there may be more, however many fitted.
         full = full or any(claim.suspect for claim in claims)
         return Batch(claims, len(claims) if full else self._executor.ahead.full_at(limit), waits)
@@ -278,8 +281,6 @@ class WorkerRun:
     ) -> list[tuple[list[str] | None, int, float]]:
         """The calls that claim these kinds.
 
-        No more jobs are claimed than there are free handlers of kinds that limit how many run: what
-        waits here would hold the places of others elsewhere. Other kinds are claimed ahead.
         Where some handlers run in processes and others do not, no more jobs are claimed for the
         processes than there are free ones: they would wait here and occupy places of the others.
         """
@@ -294,9 +295,7 @@ class WorkerRun:
             # A free process ends a pause, but not a hold.
             own, hold = ([(kinds, min(free, limit), hold)], 0.0) if free > 0 else ([], 0.0)
             calls += [*own, (others, limit, hold)]
-        if limited := self._limits.among(kinds):
-            plain = [kind for kind in others or kinds if kind not in limited]
-            calls += [(plain, limit, 0.0)] if plain else []
+        calls += [(each, limit, 0.0) for each in self._places.ahead_of(others or kinds)]
         return calls
 
     def _held(self, claim: Claim) -> HeldJob:
@@ -386,6 +385,7 @@ class WorkerRun:
         now = self._clock.now()
         took = now - (held.began or 0.0)
         self._tally.failed(now, job.kind, took)
+        self._places.ran(job.kind, took)
         if isinstance(error, Reject):
             self._breakers.inconclusive(job.kind, held.trial)
             return self._dead(held.claim, text_of(error, bare=True))
@@ -450,6 +450,7 @@ class WorkerRun:
 
     def _ran(self, held: HeldJob, now: float, took: float) -> None:
         """Count a run that returned; unless it was cancelled, it was done."""
+        self._places.ran(held.claim.job.kind, took)
         if held.settlement is not None and held.settlement.action == "done":
             self._tally.done(now, held.claim.job.kind, took)
 

@@ -56,11 +56,6 @@ class WorkerLimits:
                 self._events.emit(ChoreFailed(self._queue.name, LIMITS, text_of(error)))
         self._to_set = False
 
-    def among(self, kinds: Iterable[str]) -> frozenset[str]:
-        """Those of some kinds that limit how many run, as the last claim saw them."""
-        limited = self._queue._limited
-        return limited.intersection(kinds) if limited else limited
-
     async def _set_declared(self) -> None:
         limits = self._queue.limits
         known = {each.kind: each for each in await limits.list()}
