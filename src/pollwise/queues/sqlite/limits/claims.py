@@ -26,8 +26,9 @@ from pollwise.queues.limits.plan import (
 from pollwise.queues.limits.record import KindLimits, limits_from
 from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 
-#: How many jobs that were put since the claim before are examined: whether they need a group.
-SWEPT_AT_ONCE = 2000
+#: How many jobs that were put since the claim before are examined: whether they need a group. They
+#: are few, so that a million new jobs slow no claim down.
+SWEPT_AT_ONCE = 500
 #: How many groups whose rate is unused a claim that charges groups forgets, in addition to twice as
 #: many as it charges.
 FORGOTTEN = 100
@@ -116,13 +117,14 @@ class SqliteLimits:
 
     def _sweep(self, kinds: list[str], swept: int) -> bool:
         """Give a group to the next jobs of these kinds that have none; True if these are all."""
-        [[upto]] = self._rows("limit_sweep_to", swept=swept, most=SWEPT_AT_ONCE)
-        if upto is None:
+        [[first, last]] = self._rows("limit_unswept", swept=swept)
+        if first is None:
             return True
+        upto = min(first + SWEPT_AT_ONCE, last)
         of_kinds = {"kinds": json.dumps(kinds), "upto": upto}
         self._rows("limit_sweep", **of_kinds, swept=swept)
         self._rows("limit_swept", **of_kinds)
-        return bool(self._rows("limit_sweep_to", swept=upto, most=1)[0][0] is None)
+        return bool(upto == last)
 
     def _suspect(self, uses: Mapping[str, KindUse], kinds: Sequence[str], now: float) -> int | None:
         """The first suspect that may run; it is charged."""

@@ -80,11 +80,11 @@ WHERE queue = :queue AND state = 0 AND lapses > 0 AND lapsed = token
   AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
 ORDER BY priority DESC, since, seq;
 
--- name: limit_sweep_to
--- The number of the last one of the next jobs to sweep.
-SELECT max(seq) FROM (
-    SELECT seq FROM pollwise_jobs WHERE seq > :swept ORDER BY seq LIMIT :most
-);
+-- name: limit_unswept
+-- The numbers of the first and the last job to sweep, in all queues; NULL if there are none.
+SELECT
+    (SELECT min(seq) FROM pollwise_jobs WHERE seq > :swept),
+    (SELECT max(seq) FROM pollwise_jobs WHERE seq > :swept);
 
 -- name: limit_sweep
 -- Give the group '' to jobs of some kinds that have none, in any state.
