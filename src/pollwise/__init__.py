@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pollwise.outbox.records import NewRecord, Record
     from pollwise.outbox.relay import OutboxRunOptions
     from pollwise.queues.base import Queue
+    from pollwise.queues.limits.record import Concurrency, Rate
     from pollwise.queues.sync import SyncQueue, open_sync
     from pollwise.queues.urls import open_queue as open
     from pollwise.runtime.clock import Clock
@@ -66,6 +67,7 @@ __all__ = [
     "Cancelled",
     "Clock",
     "Completion",
+    "Concurrency",
     "Controller",
     "ControllerOptions",
     "Durations",
@@ -83,6 +85,7 @@ __all__ = [
     "OutboxRunOptions",
     "PollwiseError",
     "Queue",
+    "Rate",
     "Reading",
     "Record",
     "Reject",
@@ -124,6 +127,7 @@ if not TYPE_CHECKING:
         "Breaker": "pollwise.core.breaker",
         "Clock": "pollwise.runtime.clock",
         "Completion": "pollwise.core.strategies.completion",
+        "Concurrency": "pollwise.queues.limits.record",
         "Controller": "pollwise.controller.controller",
         "ControllerOptions": "pollwise.controller.options",
         "Durations": "pollwise.core.forecast.durations",
@@ -140,6 +144,7 @@ if not TYPE_CHECKING:
         "Outbox": "pollwise.outbox.outbox",
         "OutboxRunOptions": "pollwise.outbox.relay",
         "Queue": "pollwise.queues.base",
+        "Rate": "pollwise.queues.limits.record",
         "Reading": "pollwise.fleet.targets",
         "Record": "pollwise.outbox.records",
         "Retry": "pollwise.core.retry",

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from pollwise import Job, NewJob, Reject, Retry, Worker, from_context, task_ref
+from pollwise import Job, NewJob, Rate, Reject, Retry, Worker, from_context, task_ref
 from pollwise.errors import ConfigError
 from pollwise.testing import RecordingQueue, SteppedClock, WorkerTesters
 from tests.worker.children import cpu
@@ -215,3 +215,20 @@ def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert "3 passed" in run.stdout
+
+
+def test_time_moves_to_the_next_start_of_a_rate(
+    virtual_clock: SteppedClock, pollwise_worker: WorkerTesters
+) -> None:
+    slow = Worker("sqlite:///never-opened.db")
+
+    @slow.task(limit=[Rate(60, per="1m"), Rate(2, per="1h", by="tenant")])
+    async def call(tenant: str) -> None: ...
+
+    tester = pollwise_worker(slow)
+    began = virtual_clock.epoch()
+    for tenant in "aaab":
+        call.put_sync(tenant)
+    assert tester.run_all_sync().done == 2
+    assert tester.run_all_sync(delayed=True).done == 2
+    assert 3600 <= virtual_clock.epoch() - began < 3610

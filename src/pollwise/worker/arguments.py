@@ -12,15 +12,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from pollwise.durations import shown
 from pollwise.errors import HandlerError, PayloadError
 from pollwise.runtime.jobs import Job
 from pollwise.runtime.payloads.typed import explained, hints_of, problems_of
 from pollwise.worker.context import from_context
 
 #: The options of `Task.options`.
-JOB_OPTIONS = ("key", "priority", "delay", "run_at", "unique", "replace", "debounce", "headers")
+JOB_OPTIONS = (
+    "key", "priority", "delay", "run_at", "unique", "replace", "debounce", "headers", "limit_group",
+)  # fmt: skip
 
 
 class Signature:
@@ -73,6 +76,16 @@ class Signature:
                 f"the arguments of the task {self.kind!r} do not fit: {problems_of(error)}"
             ) from None
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the arguments."""
+        return list(self._fields.values())
+
+    def limit_group(self, by: str, payload: Mapping[str, Any]) -> str | None:
+        """The limit group of a call, from its payload: the value of the argument `by`."""
+        default = self._signature.parameters[by].default
+        return limit_group_of(self.kind, by, payload.get(by, default))
+
     def arguments(self, payload: Any, job: Job, context: Any) -> dict[str, Any]:
         """The arguments of a run, from its payload; a PayloadError if it no longer fits."""
         try:
@@ -121,3 +134,24 @@ class Signature:
         filled = {*self.job_names, *self.context_names}
         kept = [each for name, each in self._signature.parameters.items() if name not in filled]
         return self._signature.replace(parameters=kept)
+
+
+def limit_group_of(kind: str, by: str, value: Any) -> str | None:
+    """The value of an argument as the name of a limit group; None and "" are none.
+
+    A number, a UUID, a date and a member of an Enum are as they are in JSON.
+    """
+    try:
+        plain = to_jsonable_python(value)
+    except PydanticSerializationError:
+        plain = value
+    if plain is None or plain == "":
+        return None
+    if isinstance(plain, str):
+        return plain
+    if isinstance(plain, int):
+        return str(plain).lower()  # true and false, as in JSON
+    raise PayloadError(
+        f"the argument {by!r} of the task {kind!r} is its limit group, but its value is "
+        f"{shown(value)}; it must be text, a whole number, a UUID, a date, an Enum of such, or None"
+    )

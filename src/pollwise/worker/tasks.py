@@ -23,12 +23,13 @@ from pollwise.durations import Duration
 from pollwise.errors import ConfigError, JobError, PayloadError, Reject
 from pollwise.queues.base import Queue
 from pollwise.queues.handle import JobHandle, SyncJobHandle
+from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
-from pollwise.worker.arguments import Signature
+from pollwise.worker.arguments import Signature, limit_group_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,17 +47,28 @@ class TaskPut(Generic[P, R]):
     """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`.
 
     options: everything of a `NewJob` except its kind and payload.
+    limited_by: the argument whose value is the limit group of a job.
     """
 
-    def __init__(self, signature: Signature, target: PutTarget, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        target: PutTarget,
+        options: Mapping[str, Any],
+        limited_by: str | None = None,
+    ) -> None:
         self._signature = signature
         self._target = target
         self._options = options
+        self._limited_by = limited_by
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job of a call, to put several at once: `queue.put([resize.job(n) for n in …])`."""
-        payload = self._signature.payload(args, kwargs)
-        return NewJob(self._signature.kind, payload, **self._options)
+        payload, options = self._signature.payload(args, kwargs), self._options
+        if self._limited_by is not None and options.get("limit_group") is None:
+            group = self._signature.limit_group(self._limited_by, payload)
+            options = {**options, "limit_group": group}
+        return NewJob(self._signature.kind, payload, **options)
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
@@ -102,11 +114,22 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
         replace: bool = False,
         debounce: Duration | None = None,
         headers: Mapping[str, str] | None = None,
+        limit_group: str | None = None,
     ) -> TaskPut[P, R]:
         """The task with options for the jobs that are put; see `NewJob`."""
         given: dict[str, Any] = {"key": key, "priority": priority, "delay": delay, "run_at": run_at}
         given |= {"unique": unique, "replace": replace, "debounce": debounce, "headers": headers}
-        return TaskPut(self._signature, self._target, given)
+        given |= {"limit_group": limit_group}
+        return TaskPut(self._signature, self._target, given, self._limited_by)
+
+    @property
+    def argument_names(self) -> list[str]:
+        """The names of its arguments, without what the worker fills in."""
+        return self._signature.names
+
+    def limited(self, limits: KindLimits | None) -> None:
+        """Put jobs with the limit group that these limits name. For the worker."""
+        self._limited_by = None if limits is None else limits.by
 
     def __repr__(self) -> str:
         return f"<task {self.kind!r}>"
@@ -155,9 +178,14 @@ class TaskRef:
     """
 
     def __init__(
-        self, kind: str, queue: Queue | str, codec: Codecs | CodecChain | None = None
+        self,
+        kind: str,
+        queue: Queue | str,
+        codec: Codecs | CodecChain | None = None,
+        limit_by: str | None = None,
     ) -> None:
         self.kind = checked_name(kind, "kind")
+        self._limit_by = None if limit_by is None else checked_name(limit_by, "limit_by")
         self._queue = queue
         self._codec = chain_of(codec)
         if codec is not None and not isinstance(queue, str):
@@ -173,7 +201,16 @@ class TaskRef:
 
     def job(self, **arguments: Any) -> NewJob:
         """The job of a call."""
-        return NewJob(self.kind, arguments, **self._options)
+        by, options = self._limit_by, self._options
+        if by is not None and options.get("limit_group") is None:
+            if by not in arguments:
+                raise PayloadError(
+                    f"the task {self.kind!r} is limited by its argument {by!r}: give it, or "
+                    f".options(limit_group=…). Its default is known only where the code is"
+                )
+            group = limit_group_of(self.kind, by, arguments[by])
+            options = {**options, "limit_group": group}
+        return NewJob(self.kind, arguments, **options)
 
     async def put(self, *args: Any, **arguments: Any) -> JobHandle[Any]:
         """Put a call of the task as a job."""
@@ -216,10 +253,18 @@ class TaskRef:
         return f"<task {self.kind!r} of {self._opened.url}>"
 
 
-def task_ref(kind: str, queue: Queue | str, *, codec: Codecs | CodecChain | None = None) -> TaskRef:
+def task_ref(
+    kind: str,
+    queue: Queue | str,
+    *,
+    codec: Codecs | CodecChain | None = None,
+    limit_by: str | None = None,
+) -> TaskRef:
     """A task by its name, to put it where its code is not imported.
 
     queue: the queue, or the URL of one.
     codec: encodes payloads and results, if the queue is given as a URL.
+    limit_by: the argument that the limits of the task name with `by`, if they do: its value is the
+        limit group of a job.
     """
-    return TaskRef(kind, queue, codec)
+    return TaskRef(kind, queue, codec, limit_by)

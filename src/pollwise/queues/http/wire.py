@@ -13,6 +13,8 @@ from typing import Any
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, JobError
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import GroupUse, LimitUse
 from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
@@ -46,7 +48,10 @@ RECEIPT_LENGTH_MAX = 4000
 #: a character has at most 4 bytes.
 PART_LENGTH_MAX = 3 * 1024 * 1024
 _HISTOGRAMS = ("waits", "durations")
-_NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique", "replace", "headers")
+_NEW_JOB = (
+    "kind", "payload", "key", "priority", "delay", "run_at", "unique", "replace", "headers",
+    "limit_group",
+)  # fmt: skip
 _JOB = (
     "id", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at", "unique",
 )  # fmt: skip
@@ -73,6 +78,8 @@ def _encoded_job(job: NewJob) -> str:
         said["replace"] = True
     if job.headers:
         said["headers"] = job.headers
+    if job.limit_group is not None:
+        said["limit_group"] = job.limit_group
     return f'{json.dumps(said, ensure_ascii=False)[:-1]},"payload":{job.encoded}}}'
 
 
@@ -98,6 +105,7 @@ def _job_from(given: object) -> NewJob:
         unique=given.get("unique"),
         replace=given.get("replace") is True,
         headers=given.get("headers"),
+        limit_group=given.get("limit_group"),
     )
 
 
@@ -315,6 +323,15 @@ def _ending_from(said: Wire) -> JobEnding:
         said["result"],
         failure and _failure_from(failure),
     )
+
+
+def limit_use_from(said: Sequence[Wire], limits: KindLimits) -> LimitUse:
+    """How the limits of a kind are used; unused if they are gone."""
+    if not said:
+        return LimitUse(limits, 0, 0)
+    [use] = said
+    groups = tuple(GroupUse(**each) for each in use["groups"])
+    return LimitUse(limits, use["running"], use["waiting"], use["next_at"], groups)
 
 
 def rows_to(rows: Sequence[HistoryRow]) -> Wire:

@@ -13,14 +13,24 @@ from pydantic import BaseModel, Field
 from pollwise.controller.http.queues.worker_models import (
     Name,
     RawConcurrency,
+    RawDone,
     RawFolded,
     RawHistory,
+    RawKind,
+    RawLimits,
+    RawLimitSet,
+    RawLimitUses,
     RawOrder,
     RawPaces,
+    RawPause,
+    RawPauses,
+    RawResumed,
     RawScheduleRun,
     RawSchedules,
     RawScheduleSwap,
     RawScheduleSwapped,
+    RawStats,
+    RawStatsByKind,
     RawStoppedWorker,
     RawTick,
     RawTickResult,
@@ -31,7 +41,6 @@ from pollwise.controller.http.queues.worker_models import (
 )
 from pollwise.controller.http.schema import Error, JobState, errors
 from pollwise.runtime.jobs import (
-    ERROR_LENGTH_MAX,
     PRIORITY_MAX,
     SettlementAction,
 )
@@ -60,6 +69,7 @@ class RawNewJob(BaseModel):
     unique: Name | None = None
     replace: bool = Field(False, description="Replace the job that has this `unique` and waits.")
     headers: dict[str, str] | None = None
+    limit_group: Name | None = Field(None, description="In which limits of its kind count it.")
 
 
 class RawPut(BaseModel):
@@ -106,6 +116,7 @@ class RawClaimed(RawJob):
 class RawClaims(BaseModel):
     claims: list[RawClaimed]
     due_in: float | None = Field(description="Seconds until the next job is due, if known.")
+    limited: list[str] = Field(default_factory=list, description="The kinds that have limits.")
 
 
 class RawAbandon(BaseModel):
@@ -207,22 +218,6 @@ class RawAbout(BaseModel):
     capabilities: dict[str, Any]
 
 
-class RawStats(BaseModel):
-    ready: int
-    delayed: int
-    blocked: int
-    leased: int
-    dead: int
-    done: int
-    cancelled: int
-    oldest_age: float | None
-    capped: list[JobState] = Field(description="The states that have at least this many jobs.")
-
-
-class RawStatsByKind(BaseModel):
-    kinds: dict[str, RawStats]
-
-
 class RawFailure(BaseModel):
     at: float
     attempt: int
@@ -278,27 +273,6 @@ class RawNames(BaseModel):
 
 class RawOneJob(BaseModel):
     job: RawJobInfo | None
-
-
-class RawKind(BaseModel):
-    kind: Name | None = Field(None, description="Null: the whole queue.")
-
-
-class RawPause(RawKind):
-    by: str = Field("", max_length=ERROR_LENGTH_MAX, description="Empty: the token that asks.")
-    why: str = Field("", max_length=ERROR_LENGTH_MAX)
-
-
-class RawResumed(BaseModel):
-    resumed: bool = Field(description="False if it was not paused.")
-
-
-class RawPaused(RawPause):
-    at: float = Field(description="Seconds since 1970.")
-
-
-class RawPauses(BaseModel):
-    pauses: list[RawPaused]
 
 
 class RawNothing(BaseModel):
@@ -423,6 +397,20 @@ def raw_run_schedule(name: str, body: RawScheduleRun, keep: Keep = None) -> None
     "/tick", summary="Put the tick of a schedule that is due", **_answers(RawTickResult, _WORK)
 )  # fmt: skip
 def raw_tick(name: str, body: RawTick, keep: Keep = None) -> None: ...
+
+
+@description.get("/limits", summary="The limits of kinds", **_answers(RawLimits, _ALL))
+def raw_limits(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/limit-use", summary="How limits are used", **_answers(RawLimitUses, _READ))
+def raw_limit_use(name: str, kind: str, groups: int = 0, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/set-limits", summary="Set or remove the limits of a kind", **_answers(RawDone, _OPERATE)
+)  # fmt: skip
+def raw_set_limits(name: str, body: RawLimitSet, keep: Keep = None) -> None: ...
 
 
 @description.get("/paces", summary="What workers learned", **_answers(RawPaces, _WORK))

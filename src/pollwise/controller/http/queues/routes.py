@@ -65,7 +65,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded
-from pollwise.controller.http.queues import schedules, steering, views
+from pollwise.controller.http.queues import limits, schedules, steering, views
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.bodies import (
     body_of,
@@ -168,6 +168,7 @@ class QueueApi:
             "record-worker": (steering.record_worker, WORK),
             "forget-worker": (steering.forget_worker, WORK),
             "fold-history": (steering.fold_history, WORK),
+            "set-limits": (limits.set_limits, OPERATE),
             "set-schedule": (schedules.set_schedule, OPERATE),
             "run-schedule": (schedules.run_schedule, OPERATE),
             "tick": (schedules.tick, WORK),
@@ -180,6 +181,8 @@ class QueueApi:
             "/jobs": (views.jobs, READ_JOBS, *views.LIST),
             "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
+            "/limits": (limits.limits, READ),
+            "/limit-use": (limits.limit_use, READ_JOBS, "kind", "groups"),
             "/schedules": (schedules.schedules, READ),
             "/workers": (steering.workers, READ_JOBS),
             "/paces": (steering.paces, WORK),
@@ -307,7 +310,9 @@ class QueueApi:
             sends_at = queue.hints().sends_at if len(claims) < limit else None
             due_in = None if sends_at is None else max(sends_at - self._clock.now(), 0.0)
             sealed = [wire.claim_to(self._seals.seal(each, who)) for each in claims]
-            answer = {"claims": sealed, "due_in": due_in}
+            answer: dict[str, Any] = {"claims": sealed, "due_in": due_in}
+            if queue._limited:
+                answer["limited"] = sorted(queue._limited)
             return encoded(answer), claims
 
         held = self._answers.hold((who, queue.name, nonce_from(body)), claim)
