@@ -49,6 +49,7 @@ from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.runtime.tracing import spans
+from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, Unread
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
@@ -146,6 +147,7 @@ class WorkerRun:
         self._processes = processes
         if processes is not None:
             processes.on_free = self._executor.polls.hint
+        self._before = BeforeReader(queue, handlers)
         self._results = ResultRetention(queue, handlers, self._executor.pruning)
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
@@ -325,12 +327,16 @@ class WorkerRun:
         held.control = control = self._reports.control()
         begin_run(job, control)
         try:
+            if self._before.wanted(job):
+                await self._before.read(job, control)
             if (tracer := spans.tracer()) is None:
                 value = await self._calls[job.kind](job)
             else:
                 about = (self.source, job, job.attempt, self._waited(held))
                 with spans.process_span(tracer, *about, self._options.trace_context):
                     value = await self._calls[job.kind](job)
+        except Unread as error:
+            return self._give_back_unread(held, error)
         finally:
             control.over = True
             if control.has_written:
@@ -411,6 +417,13 @@ class WorkerRun:
         self._given_back += 1
         self._emit(JobGivenBack, claim.job, reason)
         return Settlement.give_back(claim, LOCKED_FOR)
+
+    def _give_back_unread(self, held: HeldJob, error: Unread) -> Settlement:
+        """Settle a job that was not run, because the results before it could not be read."""
+        if error.locked:
+            self._breakers.inconclusive(held.claim.job.kind, held.trial)
+            return self._give_back_locked(held.claim, error.reason)
+        return replace(self.give_back(held, error.reason), delay=READ_AGAIN)
 
     def _turn_away(self, claim: Claim) -> Settlement:
         """Settle a job without a handler: give it back, or bury what is not a Pollwise job.

@@ -6,6 +6,7 @@ async def resize(image: int, width: int = 800) -> Size: ...
 job = await resize.put(image=7)
 size = await job.result(timeout="30s")
 await resize.options(delay="10m", key="img-7").put(7)
+flow = await resize.s(7).then(store).put()  # store(size), when its size is known
 job = resize.put_sync(7)  # from code without an event loop
 await resize(7)  # calls the function itself
 """
@@ -17,7 +18,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, JobError, PayloadError, Reject
@@ -29,20 +30,14 @@ from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.worker.arguments import Signature
+from pollwise.worker.flows.building import Flow, FlowPart, PutTarget, Step
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", covariant=True)
 
 
-class PutTarget(Protocol):
-    """Where the jobs of tasks are put: a worker."""
-
-    def queue_for_puts(self) -> Queue: ...
-    def sync_queue(self) -> SyncQueue: ...
-
-
-class TaskPut(Generic[P, R]):
+class TaskPut(FlowPart[R], Generic[P, R]):
     """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`.
 
     options: everything of a `NewJob` except its kind and payload.
@@ -57,6 +52,20 @@ class TaskPut(Generic[P, R]):
         """The job of a call, to put several at once: `queue.put([resize.job(n) for n in …])`."""
         payload = self._signature.payload(args, kwargs)
         return NewJob(self._signature.kind, payload, **self._options)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
+        """A call of the task as a flow of one job, to link with others: `resize.s(7).then(store)`.
+
+        Wrong arguments raise PayloadError.
+        """
+        return self._step(self.job(*args, **kwargs), bare=False)
+
+    def _as_flow(self) -> Flow[R]:
+        self._signature.first_argument()  # refuses a task that cannot take a result
+        return self._step(NewJob(self._signature.kind, {}, **self._options), bare=True)
+
+    def _step(self, job: NewJob, *, bare: bool) -> Flow[R]:
+        return Flow.of(Step(job, self._target, self._signature.result_in, bare=bare))
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
@@ -148,7 +157,7 @@ def handler_of_task(
     return Task(kind, function, cast(PutTarget, None), context).handler
 
 
-class TaskRef:
+class TaskRef(FlowPart[Any]):
     """A task by its name, for a program that does not import the task's code.
 
     Arguments are given by name, as JSON values; the worker checks them.
@@ -174,6 +183,26 @@ class TaskRef:
     def job(self, **arguments: Any) -> NewJob:
         """The job of a call."""
         return NewJob(self.kind, arguments, **self._options)
+
+    def s(self, *args: Any, **arguments: Any) -> Flow[Any]:
+        """A call of the task as a flow of one job, to link with others."""
+        self._refuse_unnamed(args)
+        return self._step(self.job(**arguments), bare=False)
+
+    def _as_flow(self) -> Flow[Any]:
+        return self._step(self.job(), bare=True)
+
+    def _step(self, job: NewJob, *, bare: bool) -> Flow[Any]:
+        return Flow.of(Step(job, self, lambda value: value, bare=bare))
+
+    @property
+    def queue(self) -> Queue | str:
+        """The queue, or its URL, as it was given."""
+        return self._queue
+
+    def queue_for_puts(self) -> Queue:
+        """The queue."""
+        return self._opened
 
     async def put(self, *args: Any, **arguments: Any) -> JobHandle[Any]:
         """Put a call of the task as a job."""
