@@ -19,6 +19,7 @@ from pollwise.worker.flows.shape import in_shape
 
 if TYPE_CHECKING:
     from pollwise.queues.base import Queue
+    from pollwise.queues.waiting import JobEnding
     from pollwise.runtime.executor.handlers import Handler
 
 #: The header of a job that takes something as its first argument: TAKES_ERROR, or the shape of the
@@ -106,12 +107,7 @@ class BeforeReader:
             raise Reject(f"a result before it cannot be decoded: {error}") from None
         except Exception as error:
             raise Unread(f"the results before it cannot be read: {text_of(error)}") from None
-        control.before = [
-            EndedBefore()
-            if each is None
-            else EndedBefore(each.state, each.result, each.failure and each.failure.error)
-            for _, each in before
-        ]
+        control.before = [_ended(each) for _, each in before]
 
 
 def results_of(job: Job) -> list[Any]:
@@ -135,3 +131,10 @@ def taken_by(job: Job) -> Any:
 def _before(job: Job) -> list[EndedBefore]:
     control = control_of(job)
     return [] if control is None else control.before
+
+
+def _ended(ending: JobEnding | None) -> EndedBefore:
+    if ending is None:
+        return EndedBefore()
+    error = None if ending.failure is None else ending.failure.error
+    return EndedBefore(ending.state, ending.result, error)
