@@ -34,6 +34,9 @@ TIMES = ("created_at", "run_at", "since", "claimed_at")
 #: How often a job is looked at that is followed: its worker writes progress once a second.
 FOLLOW = Adaptive("250ms", "1s")
 
+#: How states look on a terminal.
+STYLES = {"dead": "bold red", "done": "green", "leased": "cyan"}
+
 #: Shows a job that has changed.
 Shower = Callable[[JobInfo], None]
 
@@ -81,7 +84,19 @@ def flow(url: Url, job_id: Id, as_json: Json = False) -> None:
     first = f"the first {len(view.jobs)} jobs" if view.more else f"{len(view.jobs)} jobs"
     say((f"flow {visible(view.name)}", "bold"), f"  {first}: {counts}")
     for row in rows_of(view):
-        say(row.lines, visible(_line(row.job.info)), (f"  {row.note}" if row.note else "", "dim"))
+        info = row.job.info
+        detail = info.error if info.state == "dead" else progress_text_of(info)
+        note = "  ".join(filter(None, (row.note, visible(detail or ""))))
+        style = STYLES.get(info.state, "")
+        head = f"{row.lines}{visible(info.job.kind)} {info.job.id}  "
+        say(head, (_state(info), style), (f"  {note}" if note else "", "dim"))
+
+
+def progress_text_of(info: JobInfo) -> str:
+    """How far a job that runs is; "" if that is not known."""
+    if info.state != "leased" or info.progress is None:
+        return ""
+    return progress_text(info.progress)
 
 
 def flow_facts(view: FlowView) -> dict[str, Any]:
@@ -185,7 +200,7 @@ def _as_bar(job_id: str) -> Iterator[Shower]:
 
 def _line(info: JobInfo) -> str:
     if info.state == "leased":
-        detail = None if info.progress is None else progress_text(info.progress)
+        detail = progress_text_of(info)
     elif info.state == "done":
         detail = None if info.result is None else encoded(info.result)
     else:
