@@ -92,10 +92,10 @@ def flow(url: Url, job_id: Id, as_json: Json = False) -> None:
         say(head, (_state(info), style), (f"  {note}" if note else "", "dim"))
 
 
-def progress_text_of(info: JobInfo) -> str:
-    """How far a job that runs is; "" if that is not known."""
+def progress_text_of(info: JobInfo) -> str | None:
+    """How far a job that runs is, if that is known."""
     if info.state != "leased" or info.progress is None:
-        return ""
+        return None
     return progress_text(info.progress)
 
 
