@@ -13,7 +13,7 @@ from pollwise.runtime.jobs import ENDED, STATES, JobInfo
 from pollwise.web.pages.job.page import source_of
 from pollwise.web.redaction import redacted_text
 from pollwise.web.sources import QueueSource
-from pollwise.web.texts import TONES, counted
+from pollwise.web.texts import TONES
 from pollwise.web.view import NotShown, Refused, View, Visit
 
 
@@ -62,14 +62,14 @@ class FlowPage(View):
             done = await source.queue.retry(dead) if dead else 0
             if not done:
                 raise Refused("No job of this flow is dead any more.")
-            return f"{counted(done, 'dead job')} of the flow run again, with fresh attempts."
+            return f"Dead jobs that run again, with fresh attempts: {done}."
         live = [each.info.job.id for each in view.jobs if each.info.state not in ENDED]
         states = Counter((await source.queue.cancel(live)).values()) if live else Counter()
         ended, asked = states["cancelled"], states["leased"]
         if not ended and not asked:
             raise Refused("No job of this flow waits or runs any more.")
-        told = f"; {counted(asked, 'job')} that run were asked to cancel" if asked else ""
-        return f"{counted(ended, 'job')} of the flow cancelled{told}."
+        told = f" Running jobs that were asked to stop: {asked}." if asked else ""
+        return f"Jobs that were cancelled: {ended}.{told}"
 
 
 async def _flow_of(source: QueueSource, job_id: str) -> FlowView | None:
