@@ -106,8 +106,3 @@ class SqliteFlows:
             info, seq = info_from(row, self._queue), row[0]
             found.append(FlowJob(info, tuple(after.get(seq, ())), seq in for_failure))
         return found
-
-
-def waits(job: NewJob) -> bool:
-    """True if a job to put waits for others, so that it is not in the line of its key yet."""
-    return job.place is not None and bool(job.place.after)

@@ -31,7 +31,7 @@ from pollwise.queues.record import (
     info_from,
     job_from,
 )
-from pollwise.queues.sqlite.flows import SqliteFlows, waits
+from pollwise.queues.sqlite.flows import SqliteFlows
 from pollwise.queues.sqlite.pages import SqlitePages
 from pollwise.queues.unique import WAITING, check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
@@ -112,6 +112,7 @@ class SqliteStore(SqliteFile):
             cursor = connection.execute(self._sql["put"], self._values(jobs[0], now))
             return [str(cursor.lastrowid)], 1
         ids, fresh = [], 0
+        linked = any([job.place is not None for job in jobs])
         with transaction(connection):
             for job in jobs:
                 if job.replace and (replaced := self._replaced(job, now)) is not None:
@@ -124,7 +125,8 @@ class SqliteStore(SqliteFile):
                     fresh += 1
                 else:
                     ids.append(self._twin(job))
-            self.flows.link(jobs, ids)
+            if linked:
+                self.flows.link(jobs, ids)
         return ids, fresh
 
     def _values(self, job: NewJob, now: float) -> dict[str, Any]:
@@ -135,7 +137,7 @@ class SqliteStore(SqliteFile):
             "priority": job.priority,
             "run_at": job.due_at(now),
             "now": now,
-            "key": None if waits(job) else job.key,
+            "key": job.key if job.place is None or not job.place.after else None,
             "unique": job.unique,
             "headers": job.encoded_headers,
         }
