@@ -138,8 +138,8 @@ def test_a_failure_of_any_job_before_it_starts_on_failure() -> None:
     assert links(flow) == [
         ("fetch", [], False, ""),
         ("fetch", [], False, ""),
-        ("report", [0, 1], True, "error"),
         ("total", [0, 1], False, "(2.)"),
+        ("report", [0, 1], True, "error"),
     ]
 
 
@@ -147,10 +147,10 @@ def test_on_failure_alone_covers_the_whole_flow_and_no_other_on_failure() -> Non
     flow = fetch.s("a").then(double, on_failure=report.s("known")).then(on_failure=report)
     assert links(flow.then(double)) == [
         ("fetch", [], False, ""),
-        ("report", [0], True, ""),
         ("double", [0], False, "."),
-        ("report", [0, 2], True, "error"),
-        ("double", [2], False, "."),
+        ("report", [0], True, ""),
+        ("report", [0, 1], True, "error"),
+        ("double", [1], False, "."),
     ]
 
 
@@ -158,9 +158,9 @@ def test_on_failure_can_be_a_chain_of_its_own() -> None:
     flow = fetch.s("a").then(double, on_failure=report.then(clean.s()))
     assert links(flow) == [
         ("fetch", [], False, ""),
-        ("report", [0], True, "error"),
-        ("clean", [1], False, ""),
         ("double", [0], False, "."),
+        ("report", [0], True, "error"),
+        ("clean", [2], False, ""),
     ]
 
 

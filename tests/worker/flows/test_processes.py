@@ -63,7 +63,7 @@ def test_flows_go_on_though_their_workers_are_killed(
         with pytest.raises(JobFailed, match="ValueError: 3 is refused"):
             failing.result(PATIENCE)
         queue = flowing.worker.sync_queue()
-        assert queue.result(failing.ids[2], PATIENCE) == "ValueError: 3 is refused"
+        assert queue.result(failing.ids[3], PATIENCE) == "ValueError: 3 is refused"
         for flow in flows:
             view = flow.view()
             assert view is not None

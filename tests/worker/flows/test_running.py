@@ -145,7 +145,7 @@ def test_a_failure_starts_on_failure_with_the_error(store: str, tmp_path: Path) 
         assert tasks.ran == ["ValueError: no such page: bad"]
         view = await handle.view()
         assert view is not None
-        assert [each.info.state for each in view.jobs][-1] == "blocked", "it waits for a retry"
+        assert [each.info.state for each in view.jobs][-2] == "blocked", "it waits for a retry"
 
     on(store, tmp_path, main)
 
@@ -160,8 +160,8 @@ def test_without_a_failure_on_failure_is_cancelled(store: str, tmp_path: Path) -
         assert view is not None
         assert [(e.info.job.kind, e.info.state) for e in view.jobs] == [
             ("fetch", "done"),
-            ("note", "cancelled"),
             ("size", "done"),
+            ("note", "cancelled"),
             ("note", "cancelled"),
         ]
         assert tasks.ran == []

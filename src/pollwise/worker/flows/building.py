@@ -105,7 +105,7 @@ class FlowPart(ABC, Generic[R_co]):
         first = self._as_flow()
         failing = None if on_failure is None else _part(on_failure, "on_failure")._as_flow()
         following = None if next is None else _part(next, "then")._as_flow()
-        parts = [part for part in (first, failing, following) if part is not None]
+        parts = [part for part in (first, following, failing) if part is not None]
         made = Flow[Any](_steps_of(parts), first.heads, first.tails, first.main, first.shape)
         if failing is not None:
             failing.begin_after(first.main, TAKES_ERROR, on_failure=True)
