@@ -49,7 +49,7 @@ from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.runtime.tracing import spans
-from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, Unread
+from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, ResultsUnread
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
@@ -335,7 +335,7 @@ class WorkerRun:
                 about = (self.source, job, job.attempt, self._waited(held))
                 with spans.process_span(tracer, *about, self._options.trace_context):
                     value = await self._calls[job.kind](job)
-        except Unread as error:
+        except ResultsUnread as error:
             return self._give_back_unread(held, error)
         finally:
             control.over = True
@@ -418,7 +418,7 @@ class WorkerRun:
         self._emit(JobGivenBack, claim.job, reason)
         return Settlement.give_back(claim, LOCKED_FOR)
 
-    def _give_back_unread(self, held: HeldJob, error: Unread) -> Settlement:
+    def _give_back_unread(self, held: HeldJob, error: ResultsUnread) -> Settlement:
         """Settle a job that was not run, because the results before it could not be read."""
         if error.locked:
             self._breakers.inconclusive(held.claim.job.kind, held.trial)

@@ -45,7 +45,7 @@ class TakesResult(Protocol[A_contra, R_co]):
     def s(self, result: A_contra, /) -> Flow[R_co]: ...
 
 
-class Step:
+class FlowStep:
     """A job of a flow, before it is put.
 
     job: it, without its links. takes: the value of TAKES_HEADER, or "".
@@ -63,7 +63,7 @@ class Step:
         self.read = read
         self.bare = bare
         self.takes = ""
-        self.after: tuple[Step, ...] = ()
+        self.after: tuple[FlowStep, ...] = ()
         self.on_failure = False
 
     def linked(self, after: Sequence[NewJob]) -> NewJob:
@@ -128,10 +128,10 @@ class Flow(FlowPart[R_co]):
 
     def __init__(
         self,
-        steps: list[Step],
-        heads: Sequence[Step],
-        tails: Sequence[Step],
-        main: list[Step],
+        steps: list[FlowStep],
+        heads: Sequence[FlowStep],
+        tails: Sequence[FlowStep],
+        main: list[FlowStep],
         shape: str,
     ) -> None:
         #: All jobs, each behind those that it waits for; and those that are not for a failure.
@@ -144,7 +144,7 @@ class Flow(FlowPart[R_co]):
         self._used = ""
 
     @classmethod
-    def of(cls, step: Step) -> Flow[Any]:
+    def of(cls, step: FlowStep) -> Flow[Any]:
         """The flow of one job."""
         return Flow([step], [step], [step], [step], ONE)
 
@@ -183,7 +183,9 @@ class Flow(FlowPart[R_co]):
             made[id(step)] = step.linked(before)
         return list(made.values())
 
-    def begin_after(self, before: Sequence[Step], takes: str, *, on_failure: bool = False) -> None:
+    def begin_after(
+        self, before: Sequence[FlowStep], takes: str, *, on_failure: bool = False
+    ) -> None:
         """Let the flow begin after these; its tasks by themselves take this."""
         shared = tuple(before)
         for head in self.heads:
@@ -274,7 +276,7 @@ def _part(given: object, where: str) -> FlowPart[Any]:
     raise JobError(f"{where} got {given!r}, which cannot be linked; {advice}")
 
 
-def _steps_of(parts: Sequence[Flow[Any]]) -> list[Step]:
+def _steps_of(parts: Sequence[Flow[Any]]) -> list[FlowStep]:
     """The steps of flows that become one. None of them can be used again by itself."""
     for each in parts:
         each._check_unused()

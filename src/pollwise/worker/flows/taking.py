@@ -54,7 +54,7 @@ class EndedBefore(NamedTuple):
     error: str | None = None
 
 
-class Unread(Exception):
+class ResultsUnread(Exception):
     """The results before a job cannot be read now.
 
     locked: a key or a codec is missing here.
@@ -96,17 +96,17 @@ class BeforeReader:
         )
 
     async def read(self, job: Job, control: RunControl) -> None:
-        """Read it, for the run that has this control. Raises Unread, or Reject."""
+        """Read it, for the run that has this control. Raises ResultsUnread, or Reject."""
         try:
             before = await self._queue.predecessors(job.id)
         except KeyMissing as error:
-            raise Unread(
+            raise ResultsUnread(
                 f"a result before it cannot be decoded here: {error}", locked=True
             ) from None
         except CodecError as error:
             raise Reject(f"a result before it cannot be decoded: {error}") from None
         except Exception as error:
-            raise Unread(f"the results before it cannot be read: {text_of(error)}") from None
+            raise ResultsUnread(f"the results before it cannot be read: {text_of(error)}") from None
         control.before = [_ended(each) for _, each in before]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pollwise.controller.attempts import Attempt
 from pollwise.runtime.jobs import ENDED, JobInfo
-from pollwise.web.pages.job.waiting import Blocked
+from pollwise.web.pages.job.waiting import BlockedBy
 from pollwise.web.redaction import redacted_text
 from pollwise.web.texts import one_line
 
@@ -52,7 +52,7 @@ def life_of(
     now: float,
     by: str = "",
     waits: str = "",
-    blocked: Blocked | None = None,
+    blocked: BlockedBy | None = None,
 ) -> list[Moment]:
     """The moments of a job, the oldest first.
 
@@ -116,7 +116,7 @@ def _run(info: JobInfo, attempt: Attempt, place: int) -> Moment:
     )
 
 
-def _now(info: JobInfo, now: float, waits: str, blocked: Blocked | None) -> Iterator[Moment]:
+def _now(info: JobInfo, now: float, waits: str, blocked: BlockedBy | None) -> Iterator[Moment]:
     """Where the job stands."""
     job, state = info.job, info.state
     if info.cancel:
@@ -131,5 +131,5 @@ def _now(info: JobInfo, now: float, waits: str, blocked: Blocked | None) -> Iter
     elif state == "ready":
         yield Moment("state", "Ready", "blue", job.run_at, note=waits)
     elif state == "blocked":
-        why = blocked or Blocked("It waits for an earlier job of its key.")
+        why = blocked or BlockedBy("It waits for an earlier job of its key.")
         yield Moment("state", "Blocked", "amber", note=why.note, other=why.other)
