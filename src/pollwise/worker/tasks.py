@@ -30,7 +30,7 @@ from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.worker.arguments import Signature
-from pollwise.worker.flows.building import Flow, FlowPart, PutTarget, FlowStep
+from pollwise.worker.flows.building import Flow, FlowPart, FlowStep, PutTarget, flow_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,7 +65,7 @@ class TaskPut(FlowPart[R], Generic[P, R]):
         return self._step(NewJob(self._signature.kind, {}, **self._options), bare=True)
 
     def _step(self, job: NewJob, *, bare: bool) -> Flow[R]:
-        return Flow.of(FlowStep(job, self._target, self._signature.result_in, bare=bare))
+        return flow_of(FlowStep(job, self._target, self._signature.result_in, bare=bare))
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
@@ -193,7 +193,7 @@ class TaskRef(FlowPart[Any]):
         return self._step(self.job(), bare=True)
 
     def _step(self, job: NewJob, *, bare: bool) -> Flow[Any]:
-        return Flow.of(FlowStep(job, self, lambda value: value, bare=bare))
+        return flow_of(FlowStep(job, self, lambda value: value, bare=bare))
 
     @property
     def queue(self) -> Queue | str:

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 from pollwise.errors import JobError
@@ -102,18 +103,44 @@ class FlowPart(ABC, Generic[R_co]):
                 "then() needs what comes next: a task, a call of one such as task.s(…), a group, "
                 "or on_failure=…"
             )
-        first = self._as_flow()
+        flow = self._as_flow()
         failing = None if on_failure is None else _part(on_failure, "on_failure")._as_flow()
         following = None if next is None else _part(next, "then")._as_flow()
-        parts = [part for part in (first, following, failing) if part is not None]
-        made = Flow[Any](_steps_of(parts), first.heads, first.tails, first.main, first.shape)
+        parts = [part for part in (flow, following, failing) if part is not None]
+        first = flow._links
+        made = replace(first, steps=_steps_of(parts))
         if failing is not None:
-            failing.begin_after(first.main, TAKES_ERROR, on_failure=True)
+            failing._links.begin_after(first.main, TAKES_ERROR, on_failure=True)
         if following is not None:
-            following.begin_after(first.tails, first.shape)
-            made.tails, made.shape = following.tails, following.shape
-            made.main = [*first.main, *following.main]
-        return made
+            last = following._links
+            last.begin_after(first.tails, first.shape)
+            made = replace(made, tails=last.tails, main=[*first.main, *last.main], shape=last.shape)
+        return Flow(made)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLinks:
+    """The jobs of a flow, before it is put, and how they hang together.
+
+    steps: all of them, each behind those that it waits for.
+    main: those that must be done, without those of `on_failure`.
+    heads, tails: where it begins and ends. shape: how the results of its end lie in lists.
+    """
+
+    steps: list[FlowStep]
+    main: list[FlowStep]
+    heads: Sequence[FlowStep]
+    tails: Sequence[FlowStep]
+    shape: str
+
+    def begin_after(
+        self, before: Sequence[FlowStep], takes: str, *, on_failure: bool = False
+    ) -> None:
+        """Let the flow begin after these; its tasks by themselves take this."""
+        shared = tuple(before)
+        for head in self.heads:
+            head.after, head.on_failure = shared, on_failure
+            head.takes = takes if head.bare else ""
 
 
 class Flow(FlowPart[R_co]):
@@ -126,27 +153,9 @@ class Flow(FlowPart[R_co]):
     All of its jobs are put at once, or none. A job begins when those before it are done.
     """
 
-    def __init__(
-        self,
-        steps: list[FlowStep],
-        heads: Sequence[FlowStep],
-        tails: Sequence[FlowStep],
-        main: list[FlowStep],
-        shape: str,
-    ) -> None:
-        #: All jobs, each behind those that it waits for; and those that are not for a failure.
-        self.steps = steps
-        self.main = main
-        #: Where it begins and ends, and how the results of its end lie in lists.
-        self.heads = tuple(heads)
-        self.tails = tuple(tails)
-        self.shape = shape
-        self._used = ""
-
-    @classmethod
-    def of(cls, step: FlowStep) -> Flow[Any]:
-        """The flow of one job."""
-        return Flow([step], [step], [step], [step], ONE)
+    def __init__(self, links: FlowLinks) -> None:
+        self._links = links
+        self._used = ""  # why it cannot be used again
 
     def _as_flow(self) -> Flow[R_co]:
         return self
@@ -168,7 +177,7 @@ class Flow(FlowPart[R_co]):
     def jobs(self) -> list[NewJob]:
         """The jobs of the flow, to put all of them in one call, such as in your transaction."""
         self._check_unused()
-        for head in self.heads:
+        for head in self._links.heads:
             if head.bare:
                 raise JobError(
                     f"the task {head.job.kind!r} takes the result of the job before it, but the "
@@ -176,23 +185,14 @@ class Flow(FlowPart[R_co]):
                 )
         made: dict[int, NewJob] = {}
         after: dict[int, list[NewJob]] = {}  # many steps have the same ones before them
-        for step in self.steps:
+        for step in self._links.steps:
             before = after.get(id(step.after))
             if before is None:
                 before = after[id(step.after)] = [made[id(each)] for each in step.after]
             made[id(step)] = step.linked(before)
         return list(made.values())
 
-    def begin_after(
-        self, before: Sequence[FlowStep], takes: str, *, on_failure: bool = False
-    ) -> None:
-        """Let the flow begin after these; its tasks by themselves take this."""
-        shared = tuple(before)
-        for head in self.heads:
-            head.after, head.on_failure = shared, on_failure
-            head.takes = takes if head.bare else ""
-
-    def use(self, how: str) -> None:
+    def _use(self, how: str) -> None:
         """Note that the flow cannot be used again, and why."""
         self._check_unused()
         self._used = how
@@ -203,7 +203,7 @@ class Flow(FlowPart[R_co]):
 
     @contextmanager
     def _putting(self) -> Iterator[None]:
-        self.use("was put already; build it again to put it again")
+        self._use("was put already; build it again to put it again")
         try:
             yield
         except Exception:
@@ -212,8 +212,8 @@ class Flow(FlowPart[R_co]):
 
     def _target(self) -> PutTarget:
         """Where the flow is put."""
-        first = self.steps[0]
-        for step in self.steps:
+        first = self._links.steps[0]
+        for step in self._links.steps:
             if step.target is not first.target and step.target.queue != first.target.queue:
                 raise JobError(
                     f"the task {step.job.kind!r} is of another queue "
@@ -224,13 +224,13 @@ class Flow(FlowPart[R_co]):
         return first.target
 
     def _awaited(self, ids: Sequence[str]) -> list[str]:
-        places = {id(step): job_id for step, job_id in zip(self.steps, ids, strict=True)}
-        return [places[id(step)] for step in self.main]
+        places = {id(step): job_id for step, job_id in zip(self._links.steps, ids, strict=True)}
+        return [places[id(step)] for step in self._links.main]
 
     def _reader(self, ids: Sequence[str]) -> Callable[[Mapping[str, Any]], R_co]:
-        places = {id(step): job_id for step, job_id in zip(self.steps, ids, strict=True)}
-        ends = [(places[id(step)], step.read) for step in self.tails]
-        shape = self.shape
+        places = {id(step): job_id for step, job_id in zip(self._links.steps, ids, strict=True)}
+        ends = [(places[id(step)], step.read) for step in self._links.tails]
+        shape = self._links.shape
 
         def read(results: Mapping[str, Any]) -> R_co:
             return cast(R_co, in_shape(shape, [of(results[job_id]) for job_id, of in ends]))
@@ -238,7 +238,7 @@ class Flow(FlowPart[R_co]):
         return read
 
     def __repr__(self) -> str:
-        kinds = [step.job.kind for step in self.steps]
+        kinds = [step.job.kind for step in self._links.steps]
         return f"<flow of {', '.join(kinds[:5])}{' …' if len(kinds) > 5 else ''}>"
 
 
@@ -256,13 +256,22 @@ def group(parts: Iterable[FlowPart[T]]) -> Flow[list[T]]:
     members = [_part(each, "group")._as_flow() for each in parts]
     if not members:
         raise JobError("the group is empty; give at least one call, such as task.s(…)")
+    links = [each._links for each in members]
+    shape = shape_of_group([each.shape for each in links])
     return Flow(
-        _steps_of(members),
-        [head for each in members for head in each.heads],
-        [tail for each in members for tail in each.tails],
-        [step for each in members for step in each.main],
-        shape_of_group([each.shape for each in members]),
+        FlowLinks(
+            _steps_of(members),
+            [step for each in links for step in each.main],
+            [head for each in links for head in each.heads],
+            [tail for each in links for tail in each.tails],
+            shape,
+        )
     )
+
+
+def flow_of(step: FlowStep) -> Flow[Any]:
+    """The flow of one job."""
+    return Flow(FlowLinks([step], [step], [step], [step], ONE))
 
 
 def _part(given: object, where: str) -> FlowPart[Any]:
@@ -283,8 +292,8 @@ def _steps_of(parts: Sequence[Flow[Any]]) -> list[FlowStep]:
     if len({id(each) for each in parts}) < len(parts):
         raise JobError("the same flow is given twice; build it once for each place")
     for each in parts:
-        each.use(
+        each._use(
             "is part of another flow already. To run several things after it, use "
             ".then(pollwise.group([…])); to run it twice, build it again"
         )
-    return [step for each in parts for step in each.steps]
+    return [step for each in parts for step in each._links.steps]
