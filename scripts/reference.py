@@ -469,7 +469,10 @@ def python_page() -> str:
 def _methods(thing: object) -> Iterable[str]:
     if not inspect.isclass(thing):
         return
-    for name, member in vars(thing).items():
+    # Tasks and flows share calls; other bases are not for users.
+    ours = [each for each in thing.__mro__ if each.__module__.startswith("pollwise.worker.")]
+    members = dict(item for each in reversed(ours) for item in vars(each).items())
+    for name, member in {**vars(thing), **members}.items():
         method = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
         if inspect.isfunction(method) and not name.startswith("_") and method.__doc__:
             shown = signature(getattr(thing, name), f".{name}")

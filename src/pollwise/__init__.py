@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from pollwise.waiting.progress import WaitProgress
     from pollwise.waiting.until import until, until_sync
     from pollwise.worker.context import from_context
+    from pollwise.worker.flows.building import Flow, group
+    from pollwise.worker.flows.taking import results_before
     from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
     from pollwise.worker.worker import Worker
@@ -76,6 +78,7 @@ __all__ = [
     "Fixed",
     "Fleet",
     "FleetRunOptions",
+    "Flow",
     "Freshness",
     "Hints",
     "Job",
@@ -101,10 +104,12 @@ __all__ = [
     "WorkerRunOptions",
     "Worth",
     "from_context",
+    "group",
     "open",
     "open_sync",
     "poll",
     "poll_sync",
+    "results_before",
     "task_ref",
     "until",
     "until_sync",
@@ -136,6 +141,7 @@ if not TYPE_CHECKING:
         "Fixed": "pollwise.core.strategies.fixed",
         "Fleet": "pollwise.fleet.fleet",
         "FleetRunOptions": "pollwise.fleet.engine.options",
+        "Flow": "pollwise.worker.flows.building",
         "Freshness": "pollwise.core.strategies.freshness",
         "Hints": "pollwise.runtime.hints",
         "Job": "pollwise.runtime.jobs",
@@ -158,10 +164,12 @@ if not TYPE_CHECKING:
         "WorkerRunOptions": "pollwise.worker.options",
         "Worth": "pollwise.core.strategies.worth",
         "from_context": "pollwise.worker.context",
+        "group": "pollwise.worker.flows.building",
         "open": "pollwise.queues.urls:open_queue",
         "open_sync": "pollwise.queues.sync",
         "poll": "pollwise.runtime.loop",
         "poll_sync": "pollwise.runtime.polling.sync",
+        "results_before": "pollwise.worker.flows.taking",
         "task_ref": "pollwise.worker.tasks",
         "until": "pollwise.waiting.until",
         "until_sync": "pollwise.waiting.until",

@@ -246,12 +246,20 @@ class Queue(ViewedStore):
         """
         return await self._waiters.result(job_id, timeout)
 
-    async def wait(self, ids: Sequence[str], timeout: Duration | None = None) -> dict[str, Any]:
+    async def wait(
+        self,
+        ids: Sequence[str],
+        timeout: Duration | None = None,
+        *,
+        until_failure: bool = False,
+    ) -> dict[str, Any]:
         """Wait until jobs have ended; return the result of each, or its `JobFailed`, by id.
 
         timeout: how long to wait; then those that have not ended are left out, and go on.
+        until_failure: wait no longer when one has failed. The others are left out, and go on.
         """
-        return await self._waiters.results(distinct(ids, "ids") or [], timeout)
+        wanted = distinct(ids, "ids") or []
+        return await self._waiters.results(wanted, timeout, until_failure=until_failure)
 
     async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         """How jobs ended, in one call; None for one that does not exist. Others are left out."""

@@ -125,6 +125,8 @@ class SyncQueue:
     paused = blocking(Queue.paused)
     workers = blocking(Queue.workers)
     history = blocking(Queue.history)
+    predecessors = blocking(Queue.predecessors)
+    flow = blocking(Queue.flow)
 
     @property
     def schedules(self) -> SyncSchedules:

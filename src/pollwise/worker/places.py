@@ -14,11 +14,16 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.ahead import AHEAD_MAX, AHEAD_SECONDS, TOOK_WEIGHT
 from pollwise.runtime.executor.executor import Executor
+from pollwise.worker.processes.pool import ProcessPool
 
 #: How long a job that holds a place may wait here for a handler, in seconds.
 WAIT_MAX = 0.01
 #: A run that takes this many times as long as those before counts at once.
 LONGER = 10
+
+
+#: A call of `Queue.claim`: which kinds (None: all), how many jobs, and how long to hold.
+ClaimCall = tuple[list[str] | None, int, float]
 
 
 class LimitPlaces:
@@ -50,13 +55,26 @@ class LimitPlaces:
         waiting = self._waiting(limited) if limited <= self._short(limited) else 0
         return min(self._executor.free(waiting), limit)
 
-    def ahead_of(self, kinds: Sequence[str]) -> list[list[str]]:
-        """The kinds of further claims, after one of all these: what may wait here."""
-        limited = self.among(kinds)
-        short = self._short(limited)
-        plain = [kind for kind in kinds if kind not in limited]
-        some = [kind for kind in kinds if kind not in limited or kind in short]
-        return [each for each in (some, plain) if each and len(each) < len(kinds)]
+    def divided(
+        self, kinds: list[str], limit: int, hold: float, pool: ProcessPool | None
+    ) -> list[ClaimCall]:
+        """The calls that claim these kinds.
+
+        Where some handlers run in processes and others do not, no more jobs are claimed for the
+        processes than there are free ones: they would wait here and occupy places of the others.
+        """
+        calls: list[ClaimCall] = []
+        others = kinds if pool is None else [kind for kind in kinds if kind not in pool.kinds]
+        if pool is None or not others or len(others) == len(kinds):
+            calls += [(kinds, limit, hold)] if kinds else []
+        else:
+            held = self._executor.count_by(lambda held: held.claim.job.kind)
+            free = pool.limit - sum(held[kind] for kind in pool.kinds)
+            # A free process ends a pause, but not a hold.
+            own, hold = ([(kinds, min(free, limit), hold)], 0.0) if free > 0 else ([], 0.0)
+            calls += [*own, (others, limit, hold)]
+        calls += [(each, limit, 0.0) for each in self._ahead_of(others or kinds)]
+        return calls
 
     def begin(self) -> None:
         """A claim begins."""
@@ -83,6 +101,14 @@ class LimitPlaces:
             before = self._took.get(kind, took)
             weight = 1.0 if took > LONGER * before else TOOK_WEIGHT
             self._took[kind] = before + (took - before) * weight
+
+    def _ahead_of(self, kinds: Sequence[str]) -> list[list[str]]:
+        """The kinds of further claims, after one of all these: what may wait here."""
+        limited = self.among(kinds)
+        short = self._short(limited)
+        plain = [kind for kind in kinds if kind not in limited]
+        some = [kind for kind in kinds if kind not in limited or kind in short]
+        return [each for each in (some, plain) if each and len(each) < len(kinds)]
 
     def _short(self, limited: frozenset[str]) -> frozenset[str]:
         return frozenset(kind for kind in limited if self._waiting([kind]))

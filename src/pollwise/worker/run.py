@@ -52,10 +52,11 @@ from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.runtime.tracing import spans
 from pollwise.worker.declared.limits import WorkerLimits
 from pollwise.worker.declared.schedules import WorkerSchedules
+from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, ResultsUnread
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
-from pollwise.worker.places import LimitPlaces
+from pollwise.worker.places import ClaimCall, LimitPlaces
 from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
 from pollwise.worker.results import ResultRetention, safe_traceback
@@ -150,6 +151,7 @@ class WorkerRun:
         self._processes = processes
         if processes is not None:
             processes.on_free = self._executor.polls.hint
+        self._before = BeforeReader(queue, handlers)
         self._results = ResultRetention(queue, handlers, self._executor.pruning)
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
@@ -237,8 +239,8 @@ class WorkerRun:
         if next_trial is not None:
             self._executor.polls.poll_by(next_trial)
         self._trials = set(trials)
-        calls: list[tuple[list[str] | None, int, float]] = [([kind], 1, 0.0) for kind in trials]
-        calls += self._divided(kinds, limit, hold)
+        calls: list[ClaimCall] = [([kind], 1, 0.0) for kind in trials]
+        calls += self._places.divided(kinds, limit, hold, self._processes)
         if calls and not self._queue.capabilities.kinds:
             calls = [(None, limit, hold)]
         claims: list[Claim] = []
@@ -275,28 +277,6 @@ class WorkerRun:
         # After one that runs alone there may be more, however many fitted.
         full = full or any(claim.suspect for claim in claims)
         return Batch(claims, len(claims) if full else self._executor.ahead.full_at(limit), waits)
-
-    def _divided(
-        self, kinds: list[str], limit: int, hold: float
-    ) -> list[tuple[list[str] | None, int, float]]:
-        """The calls that claim these kinds.
-
-        Where some handlers run in processes and others do not, no more jobs are claimed for the
-        processes than there are free ones: they would wait here and occupy places of the others.
-        """
-        calls: list[tuple[list[str] | None, int, float]] = []
-        pool = self._processes
-        others = kinds if pool is None else [kind for kind in kinds if kind not in pool.kinds]
-        if pool is None or not others or len(others) == len(kinds):
-            calls += [(kinds, limit, hold)] if kinds else []
-        else:
-            held = self._executor.count_by(lambda held: held.claim.job.kind)
-            free = pool.limit - sum(held[kind] for kind in pool.kinds)
-            # A free process ends a pause, but not a hold.
-            own, hold = ([(kinds, min(free, limit), hold)], 0.0) if free > 0 else ([], 0.0)
-            calls += [*own, (others, limit, hold)]
-        calls += [(each, limit, 0.0) for each in self._places.ahead_of(others or kinds)]
-        return calls
 
     def _held(self, claim: Claim) -> HeldJob:
         """A claim to hold; with its settlement, if it is not to be run."""
@@ -343,12 +323,16 @@ class WorkerRun:
         held.control = control = self._reports.control()
         begin_run(job, control)
         try:
+            if self._before.wanted(job):
+                await self._before.read(job, control)
             if (tracer := spans.tracer()) is None:
                 value = await self._calls[job.kind](job)
             else:
                 about = (self.source, job, job.attempt, self._waited(held))
                 with spans.process_span(tracer, *about, self._options.trace_context):
                     value = await self._calls[job.kind](job)
+        except ResultsUnread as error:
+            return self._give_back_unread(held, error)
         finally:
             control.over = True
             if control.has_written:
@@ -430,6 +414,13 @@ class WorkerRun:
         self._given_back += 1
         self._emit(JobGivenBack, claim.job, reason)
         return Settlement.give_back(claim, LOCKED_FOR)
+
+    def _give_back_unread(self, held: HeldJob, error: ResultsUnread) -> Settlement:
+        """Settle a job that was not run, because the results before it could not be read."""
+        if error.locked:
+            self._breakers.inconclusive(held.claim.job.kind, held.trial)
+            return self._give_back_locked(held.claim, error.reason)
+        return replace(self.give_back(held, error.reason), delay=READ_AGAIN)
 
     def _turn_away(self, claim: Claim) -> Settlement:
         """Settle a job without a handler: give it back, or bury what is not a Pollwise job.

@@ -6,6 +6,7 @@ async def resize(image: int, width: int = 800) -> Size: ...
 job = await resize.put(image=7)
 size = await job.result(timeout="30s")
 await resize.options(delay="10m", key="img-7").put(7)
+flow = await resize.s(7).then(store).put()  # store(size), when its size is known
 job = resize.put_sync(7)  # from code without an event loop
 await resize(7)  # calls the function itself
 """
@@ -17,7 +18,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, JobError, PayloadError, Reject
@@ -30,20 +31,14 @@ from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.worker.arguments import Signature, limit_group_of
+from pollwise.worker.flows.building import Flow, FlowPart, FlowStep, PutTarget, flow_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", covariant=True)
 
 
-class PutTarget(Protocol):
-    """Where the jobs of tasks are put: a worker."""
-
-    def queue_for_puts(self) -> Queue: ...
-    def sync_queue(self) -> SyncQueue: ...
-
-
-class TaskPut(Generic[P, R]):
+class TaskPut(FlowPart[R], Generic[P, R]):
     """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`.
 
     options: everything of a `NewJob` except its kind and payload.
@@ -69,6 +64,22 @@ class TaskPut(Generic[P, R]):
             group = self._signature.limit_group(self._limited_by, payload)
             options = {**options, "limit_group": group}
         return NewJob(self._signature.kind, payload, **options)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
+        """A call of the task as a flow of one job, to link with others: `resize.s(7).then(store)`.
+
+        Wrong arguments raise PayloadError.
+        """
+        return self._step(self.job(*args, **kwargs), bare=False)
+
+    def _as_flow(self) -> Flow[R]:
+        self._signature.first_argument()  # refuses a task that cannot take a result
+        if self._limited_by is not None and self._options.get("limit_group") is None:
+            raise _group_unknown(self._signature.kind, self._limited_by)
+        return self._step(NewJob(self._signature.kind, {}, **self._options), bare=True)
+
+    def _step(self, job: NewJob, *, bare: bool) -> Flow[R]:
+        return flow_of(FlowStep(job, self._target, self._signature.result_in, bare=bare))
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
@@ -171,7 +182,7 @@ def handler_of_task(
     return Task(kind, function, cast(PutTarget, None), context).handler
 
 
-class TaskRef:
+class TaskRef(FlowPart[Any]):
     """A task by its name, for a program that does not import the task's code.
 
     Arguments are given by name, as JSON values; the worker checks them.
@@ -211,6 +222,28 @@ class TaskRef:
             group = limit_group_of(self.kind, by, arguments[by])
             options = {**options, "limit_group": group}
         return NewJob(self.kind, arguments, **options)
+
+    def s(self, *args: Any, **arguments: Any) -> Flow[Any]:
+        """A call of the task as a flow of one job, to link with others."""
+        self._refuse_unnamed(args)
+        return self._step(self.job(**arguments), bare=False)
+
+    def _as_flow(self) -> Flow[Any]:
+        if self._limit_by is not None and self._options.get("limit_group") is None:
+            raise _group_unknown(self.kind, self._limit_by)
+        return self._step(NewJob(self.kind, {}, **self._options), bare=True)
+
+    def _step(self, job: NewJob, *, bare: bool) -> Flow[Any]:
+        return flow_of(FlowStep(job, self, lambda value: value, bare=bare))
+
+    @property
+    def queue(self) -> Queue | str:
+        """The queue, or its URL, as it was given."""
+        return self._queue
+
+    def queue_for_puts(self) -> Queue:
+        """The queue."""
+        return self._opened
 
     async def put(self, *args: Any, **arguments: Any) -> JobHandle[Any]:
         """Put a call of the task as a job."""
@@ -268,3 +301,10 @@ def task_ref(
         limit group of a job.
     """
     return TaskRef(kind, queue, codec, limit_by)
+
+
+def _group_unknown(kind: str, by: str) -> PayloadError:
+    return PayloadError(
+        f"the task {kind!r} is limited by its argument {by!r}, which is not known where the task "
+        f"stands by itself in a flow: give {kind}.options(limit_group=…), or {kind}.s(…)"
+    )

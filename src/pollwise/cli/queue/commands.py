@@ -17,7 +17,7 @@ from pollwise.cli.queue import top as live
 from pollwise.cli.queue.export import export
 from pollwise.cli.queue.history import history
 from pollwise.cli.queue.opening import Url, with_queue
-from pollwise.cli.queue.show import show
+from pollwise.cli.queue.show import flow, show
 from pollwise.cli.queue.text import counted, shortened
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
@@ -122,6 +122,7 @@ async def _kinds_of(queue: Queue) -> tuple[dict[str, Stats], Pauses, list[Worker
 app.command("list")(jobs.list_jobs)
 app.command("history")(history)
 app.command("show")(show)
+app.command("flow")(flow)
 app.command("result")(results.result)
 
 
