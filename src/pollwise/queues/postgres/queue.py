@@ -75,9 +75,9 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without versions 6 to 9: history, views, schedules, and puts that replace.
+#: Workers run without versions 6 to 10: history, views, schedules, puts that replace, and limits.
 TABLES = TableSet(
-    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8, 9)
+    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8, 9, 10)
 )
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
@@ -276,6 +276,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             ],
         )
         rows.sort(key=_in_order)
+        self._note_limited(asked.kinds, last[1])
         worker, suspect = asked.worker, bool(last[5])
         return [
             Claim(job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]))
