@@ -16,11 +16,11 @@
 
 ALTER TABLE {schema}.jobs ADD COLUMN limit_group text COLLATE "C";
 
-CREATE INDEX jobs_limit_ready
-    ON {schema}.jobs (queue, kind, limit_group, priority DESC, since, seq)
-    WHERE state = 0 AND limit_group IS NOT NULL;
-CREATE INDEX jobs_limit_leased ON {schema}.jobs (queue, kind, limit_group)
-    WHERE state = 3 AND limit_group IS NOT NULL;
+-- One index for two questions, because each index costs every put and claim a little: which groups
+-- wait, and how many jobs of a kind or of a group are leased.
+CREATE INDEX jobs_limited
+    ON {schema}.jobs (queue, kind, state, limit_group, priority DESC, since, seq)
+    WHERE state IN (0, 3) AND limit_group IS NOT NULL;
 
 CREATE TABLE {schema}.limit_turns (
     queue           text NOT NULL,
@@ -188,7 +188,9 @@ CREATE FUNCTION {schema}.limit_rooms(
     OUT plain text[], OUT plain_rooms integer[], OUT turns text[], OUT turn_rooms integer[],
     OUT charged boolean
 )
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
 BEGIN
     SELECT coalesce(array_agg(k.kind) FILTER (WHERE NOT coalesce(k.grouped, false)), '{}'),
            array_agg(k.room) FILTER (WHERE NOT coalesce(k.grouped, false)),
@@ -204,7 +206,7 @@ BEGIN
                     SELECT 1 FROM {schema}.jobs AS l
                     WHERE l.queue = p_queue AND l.kind = given.kind AND l.state = 3
                       AND l.limit_group IS NOT NULL
-                    LIMIT t.most
+                    ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT t.most
                 ) AS leased
             ) END,
             {schema}.rate_room(t.full_at, t.step, t.burst, p_now)
@@ -223,7 +225,9 @@ CREATE FUNCTION {schema}.group_room(
     p_queue text, p_kind text, p_group text, p_most integer, p_most_each integer,
     p_step double precision, p_burst integer, p_now double precision
 ) RETURNS integer
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE
+SET enable_sort = off
+AS $$
 DECLARE
     v_room integer := p_most;
 BEGIN
@@ -232,7 +236,7 @@ BEGIN
             SELECT 1 FROM {schema}.jobs AS l
             WHERE l.queue = p_queue AND l.kind = p_kind AND l.state = 3
               AND l.limit_group = p_group AND l.limit_group IS NOT NULL
-            LIMIT p_most_each
+            ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT p_most_each
         ) AS leased;
     END IF;
     IF p_step IS NOT NULL AND v_room > 0 THEN
@@ -253,9 +257,11 @@ CREATE FUNCTION {schema}.ungrouped(
     p_queue text, p_kind text, p_most integer, OUT seqs bigint[], OUT priorities integer[],
     OUT sinces double precision[]
 )
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
 DECLARE
-    v_front integer := 50 + 2 * p_most;
+    v_front integer := 20 + p_most;
     v_seen integer;
     v_turn record;
     v_more bigint[];
@@ -293,22 +299,22 @@ BEGIN
              FROM {schema}.jobs AS j
              WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
                AND j.priority = v_turn.priority AND (j.since, j.seq) > (v_turn.since, v_turn.seq)
-             ORDER BY j.since, j.seq LIMIT 500)
+             ORDER BY j.since, j.seq LIMIT 200)
             UNION ALL
             (SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
                     AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS free
              FROM {schema}.jobs AS j
              WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
                AND j.priority < v_turn.priority
-             ORDER BY j.priority DESC, j.since, j.seq LIMIT 500)
-            LIMIT 500
+             ORDER BY j.priority DESC, j.since, j.seq LIMIT 200)
+            LIMIT 200
         ) AS w
     ) AS f;
     IF v_more IS NULL THEN  -- the next claim goes on behind these, or begins again
         UPDATE {schema}.limit_turns AS t SET
-            sought_priority = CASE WHEN v_seen = 500 THEN v_turn.priority END,
-            sought_since = CASE WHEN v_seen = 500 THEN v_turn.since END,
-            sought_seq = CASE WHEN v_seen = 500 THEN v_turn.seq END
+            sought_priority = CASE WHEN v_seen = 200 THEN v_turn.priority END,
+            sought_since = CASE WHEN v_seen = 200 THEN v_turn.since END,
+            sought_seq = CASE WHEN v_seen = 200 THEN v_turn.seq END
         WHERE t.queue = p_queue AND t.kind = p_kind;
     END IF;
     seqs := seqs || v_more;
@@ -327,7 +333,9 @@ CREATE FUNCTION {schema}.take_turns(
     OUT kinds text[], OUT places integer[], OUT seqs bigint[], OUT groups text[],
     OUT priorities integer[], OUT sinces double precision[], OUT lefts integer[], OUT unseen text[]
 )
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
 DECLARE
     v_kind text;
     v_room integer;
@@ -383,10 +391,23 @@ BEGIN
                     SELECT c.n, c.name, w.weight,
                            CASE WHEN c.n = 1 AND t.left_ > 0 AND c.name = t.turn THEN t.left_
                                 ELSE w.weight END AS first,
-                           {schema}.group_room(
-                               p_queue, v_kind, c.name, v_room, t.most_each, t.step_each,
-                               t.burst_each, p_now
-                           ) AS room
+                           least(
+                               v_room,
+                               CASE WHEN t.most_each IS NOT NULL THEN t.most_each - (
+                                   SELECT count(*) FROM (
+                                       SELECT 1 FROM {schema}.jobs AS l
+                                       WHERE l.queue = p_queue AND l.kind = v_kind AND l.state = 3
+                                         AND l.limit_group = c.name AND l.limit_group IS NOT NULL
+                                       ORDER BY l.limit_group, l.priority DESC, l.since, l.seq
+                                       LIMIT t.most_each
+                                   ) AS leased
+                               ) END,
+                               CASE WHEN t.step_each IS NOT NULL THEN {schema}.rate_room((
+                                   SELECT g.full_at FROM {schema}.limit_groups AS g
+                                   WHERE g.queue = p_queue AND g.kind = v_kind
+                                     AND g.limit_group = c.name
+                               ), t.step_each, t.burst_each, p_now) END
+                           )::integer AS room
                     FROM circle AS c
                     CROSS JOIN LATERAL (
                         SELECT coalesce((t.weights ->> c.name)::integer, 1) AS weight
@@ -460,59 +481,64 @@ $$;
 -- jobs, groups and so on that `take_turns` returned for p_turns, NULL if no groups took turns.
 CREATE FUNCTION {schema}.charge_limits(
     p_queue text, p_limited text[], p_seqs bigint[], p_turns text[], p_unseen text[],
-    p_picked_kinds text[], p_picked_places integer[], p_picked bigint[], p_groups text[],
-    p_lefts integer[], p_now double precision
+    p_picked_kinds text[], p_picked bigint[], p_groups text[], p_lefts integer[],
+    p_now double precision
 ) RETURNS void
 LANGUAGE plpgsql AS $$
+DECLARE
+    v_rates text[];
+    v_rates_each text[];
 BEGIN
-    UPDATE {schema}.limit_turns AS t SET
-        full_at = CASE WHEN t.step IS NULL OR leased.count IS NULL THEN t.full_at
-            ELSE {schema}.rate_after(t.full_at, t.step, t.burst, leased.count, p_now) END,
-        turn = coalesce(stop.turn, t.turn),
-        left_ = CASE WHEN stop.turn IS NULL THEN t.left_ ELSE stop.left_ END
-    FROM unnest(p_limited) AS k (kind)
-    LEFT JOIN (
-        SELECT j.kind, count(*) AS count FROM unnest(p_seqs) AS s (seq)
-        JOIN {schema}.jobs AS j ON j.seq = s.seq GROUP BY j.kind
-    ) AS leased ON leased.kind = k.kind
-    LEFT JOIN (
-        -- Behind the last pick that was leased; or behind all groups that were examined, if all
-        -- picks were leased and there was room for more.
-        SELECT p.kind,
-               CASE WHEN u.name IS NULL OR NOT bool_and(p.leased)
-                    THEN (array_agg(p.name ORDER BY p.place DESC) FILTER (WHERE p.leased))[1]
-                    ELSE u.name END AS turn,
-               CASE WHEN u.name IS NULL OR NOT bool_and(p.leased)
-                    THEN (array_agg(p.left_ ORDER BY p.place DESC) FILTER (WHERE p.leased))[1]
-                    ELSE 0 END AS left_
-        FROM unnest(p_turns, p_unseen) AS u (kind, name)
-        JOIN (
-            SELECT p.*, p.seq = ANY (p_seqs) AS leased
-            FROM unnest(p_picked_kinds, p_picked_places, p_picked, p_groups, p_lefts)
-                AS p (kind, place, seq, name, left_)
-        ) AS p ON p.kind = u.kind
-        GROUP BY p.kind, u.name
-        UNION ALL
-        SELECT u.kind, u.name, 0 FROM unnest(p_turns, p_unseen) AS u (kind, name)
-        WHERE u.kind <> ALL (coalesce(p_picked_kinds, '{}'))
-    ) AS stop ON stop.kind = k.kind
-    WHERE t.queue = p_queue AND t.kind = k.kind;
+    SELECT array_agg(t.kind) FILTER (WHERE t.step IS NOT NULL),
+           array_agg(t.kind) FILTER (WHERE t.step_each IS NOT NULL)
+    INTO v_rates, v_rates_each
+    FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = ANY (p_limited);
 
-    INSERT INTO {schema}.limit_groups AS g (queue, kind, limit_group, full_at)
-    SELECT p_queue, l.kind, l.limit_group,
-           {schema}.rate_after(o.full_at, l.step_each, l.burst_each, l.count, p_now)
-    FROM (
-        SELECT j.kind, j.limit_group, t.step_each, t.burst_each, count(*) AS count
-        FROM unnest(p_seqs) AS s (seq)
-        JOIN {schema}.jobs AS j ON j.seq = s.seq
-        JOIN {schema}.limit_turns AS t ON t.queue = p_queue AND t.kind = j.kind
-        WHERE j.kind = ANY (p_limited) AND t.step_each IS NOT NULL
-        GROUP BY j.kind, j.limit_group, t.step_each, t.burst_each
-    ) AS l
-    LEFT JOIN {schema}.limit_groups AS o
-        ON o.queue = p_queue AND o.kind = l.kind AND o.limit_group = l.limit_group
-    ORDER BY l.kind, l.limit_group
-    ON CONFLICT (queue, kind, limit_group) DO UPDATE SET full_at = excluded.full_at;
+    IF v_rates IS NOT NULL THEN
+        UPDATE {schema}.limit_turns AS t
+        SET full_at = {schema}.rate_after(t.full_at, t.step, t.burst, leased.count, p_now)
+        FROM (
+            SELECT j.kind, count(*) AS count FROM unnest(p_seqs) AS s (seq)
+            JOIN {schema}.jobs AS j ON j.seq = s.seq GROUP BY j.kind
+        ) AS leased
+        WHERE t.queue = p_queue AND t.kind = leased.kind AND t.kind = ANY (v_rates);
+    END IF;
+    IF v_rates_each IS NOT NULL THEN
+        INSERT INTO {schema}.limit_groups AS g (queue, kind, limit_group, full_at)
+        SELECT p_queue, l.kind, l.limit_group,
+               {schema}.rate_after(o.full_at, t.step_each, t.burst_each, l.count, p_now)
+        FROM (
+            SELECT j.kind, j.limit_group, count(*) AS count
+            FROM unnest(p_seqs) AS s (seq) JOIN {schema}.jobs AS j ON j.seq = s.seq
+            WHERE j.kind = ANY (v_rates_each)
+            GROUP BY j.kind, j.limit_group
+        ) AS l
+        JOIN {schema}.limit_turns AS t ON t.queue = p_queue AND t.kind = l.kind
+        LEFT JOIN {schema}.limit_groups AS o
+            ON o.queue = p_queue AND o.kind = l.kind AND o.limit_group = l.limit_group
+        ORDER BY l.kind, l.limit_group
+        ON CONFLICT (queue, kind, limit_group) DO UPDATE SET full_at = excluded.full_at;
+    END IF;
+
+    -- Behind the last pick that was leased; or behind all groups that were examined, if all picks were
+    -- leased and there was room for more.
+    FOR k IN 1 .. coalesce(cardinality(p_turns), 0) LOOP
+        UPDATE {schema}.limit_turns AS t SET
+            turn = CASE WHEN p_unseen[k] IS NOT NULL AND stop.all_leased THEN p_unseen[k]
+                        ELSE coalesce(p_groups[stop.at], t.turn) END,
+            left_ = CASE WHEN p_unseen[k] IS NOT NULL AND stop.all_leased THEN 0
+                         ELSE coalesce(p_lefts[stop.at], t.left_) END
+        FROM (
+            SELECT max(p.at) FILTER (WHERE p.leased) AS at,
+                   coalesce(bool_and(p.leased), true) AS all_leased
+            FROM (
+                SELECT p.at::integer AS at, p.seq = ANY (p_seqs) AS leased
+                FROM unnest(p_picked_kinds, p_picked) WITH ORDINALITY AS p (kind, seq, at)
+                WHERE p.kind = p_turns[k]
+            ) AS p
+        ) AS stop
+        WHERE t.queue = p_queue AND t.kind = p_turns[k];
+    END LOOP;
 END
 $$;
 
@@ -522,7 +548,9 @@ CREATE FUNCTION {schema}.limits_again(
     p_queue text, p_limited text[], p_turns text[], p_unseen text[], p_leased boolean,
     p_now double precision
 ) RETURNS double precision
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
 DECLARE
     t {schema}.limit_turns;
     v_again double precision;
@@ -539,7 +567,7 @@ BEGIN
                   SELECT 1 FROM {schema}.jobs AS r
                   WHERE r.queue = p_queue AND r.kind = l.kind AND r.state = 3
                     AND r.limit_group IS NOT NULL
-                  LIMIT l.most
+                  ORDER BY r.limit_group, r.priority DESC, r.since, r.seq LIMIT l.most
               ) AS leased
           ))
     LOOP
@@ -898,11 +926,11 @@ BEGIN
                       j.run_at, j."unique", j.headers, j.token, j.since;
         IF v_charged AND v_suspect THEN
             PERFORM {schema}.charge_limits(
-                p_queue, v_limited, v_free, NULL, NULL, NULL, NULL, NULL, NULL, NULL, v_now);
+                p_queue, v_limited, v_free, NULL, NULL, NULL, NULL, NULL, NULL, v_now);
         ELSIF v_charged THEN
             PERFORM {schema}.charge_limits(
-                p_queue, v_limited, v_free, v_in_turns, v_unseen, v_turns.kinds, v_turns.places,
-                v_turns.seqs, v_turns.groups, v_turns.lefts, v_now
+                p_queue, v_limited, v_free, v_in_turns, v_unseen, v_turns.kinds, v_turns.seqs,
+                v_turns.groups, v_turns.lefts, v_now
             );
         END IF;
         v_left := v_left - cardinality(v_free);
@@ -1197,5 +1225,93 @@ BEGIN
         PERFORM pg_notify(p_channel, p_message);
     END IF;
     RETURN NEXT;
+END
+$$;
+
+-- How the limits of a kind are used: a row without a name for the kind, then rows for its groups if
+-- p_grouped, the fullest first. running: leased jobs. waiting: ready jobs, up to 1000; those without a
+-- group are counted among the first 10,000 jobs of the kind. Of many groups, 1000 that wait and 1000
+-- that run are examined, and p_most are returned.
+CREATE FUNCTION {schema}.limit_use(
+    p_queue text, p_kind text, p_grouped boolean, p_most integer, p_now double precision
+) RETURNS TABLE (
+    name text, running integer, waiting integer, full_at double precision, at double precision
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_loose integer;
+BEGIN
+    RETURN QUERY SELECT
+        NULL::text,
+        (SELECT count(*)::integer FROM (
+             SELECT 1 FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 3
+               AND j.limit_group IS NOT NULL
+             ORDER BY j.limit_group, j.priority DESC, j.since, j.seq
+         ) AS leased),
+        (SELECT count(*)::integer FROM (
+             SELECT 1 FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+             ORDER BY j.priority DESC, j.since, j.seq LIMIT 1000
+         ) AS part),
+        (SELECT t.full_at FROM {schema}.limit_turns AS t
+         WHERE t.queue = p_queue AND t.kind = p_kind),
+        v_now;
+    IF NOT p_grouped THEN
+        RETURN;
+    END IF;
+    SELECT count(*) INTO v_loose FROM (
+        SELECT 1 FROM (
+            SELECT j.limit_group FROM {schema}.jobs AS j
+            WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+            ORDER BY j.priority DESC, j.since, j.seq LIMIT 10000
+        ) AS front
+        WHERE front.limit_group IS NULL LIMIT 1000
+    ) AS part;
+    RETURN QUERY
+        WITH RECURSIVE each (state, name) AS (
+            SELECT s.state, NULL::text COLLATE "C" FROM (VALUES (0), (3)) AS s (state)
+            UNION ALL
+            SELECT each.state, next.limit_group FROM each CROSS JOIN LATERAL (
+                SELECT j.limit_group FROM {schema}.jobs AS j
+                WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = each.state
+                  AND j.state IN (0, 3) AND j.limit_group IS NOT NULL
+                  AND j.limit_group >= coalesce(each.name || chr(1), '')
+                ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1
+            ) AS next
+        )
+        SELECT used.*, (
+            SELECT g.full_at FROM {schema}.limit_groups AS g
+            WHERE g.queue = p_queue AND g.kind = p_kind AND g.limit_group = used.name
+        ), v_now
+        FROM (
+            SELECT found.name::text,
+                   (SELECT count(*)::integer FROM (
+                        SELECT 1 FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 3
+                          AND j.limit_group = found.name AND j.limit_group IS NOT NULL
+                        ORDER BY j.limit_group, j.priority DESC, j.since, j.seq
+                    ) AS leased) AS running,
+                   (SELECT count(*)::integer + CASE WHEN found.name = '' THEN v_loose ELSE 0 END
+                    FROM (
+                        SELECT 1 FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+                          AND j.limit_group = found.name AND j.limit_group IS NOT NULL
+                        ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1000
+                    ) AS part) AS waiting
+            FROM (
+                SELECT e.name FROM (SELECT * FROM each LIMIT 2002) AS e WHERE e.name IS NOT NULL
+                UNION
+                SELECT '' COLLATE "C" WHERE v_loose > 0
+            ) AS found
+            OFFSET 0
+        ) AS used
+        ORDER BY used.running + used.waiting DESC, used.name COLLATE "C" LIMIT p_most;
 END
 $$;

@@ -85,6 +85,32 @@ kept AS (
 )
 SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now FROM clock
 
+-- name: limit_use
+SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $4, $5)
+
+-- name: prune_limits
+-- Rows that say nothing any more, a bounded number: of groups, and of kinds that have no limits.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($2::double precision) AS now),
+groups AS (
+    DELETE FROM {schema}.limit_groups WHERE (queue, kind, limit_group) IN (
+        SELECT queue, kind, limit_group FROM {schema}.limit_groups
+        WHERE queue = $1 AND full_at <= (SELECT now FROM clock)
+        ORDER BY full_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+    )
+    RETURNING 1
+), turns AS (
+    DELETE FROM {schema}.limit_turns WHERE (queue, kind) IN (
+        SELECT t.queue, t.kind FROM {schema}.limit_turns AS t
+        WHERE t.queue = $1 AND t.full_at <= (SELECT now FROM clock) AND NOT EXISTS (
+            SELECT 1 FROM {schema}.notes AS n
+            WHERE n.queue = $1 AND n.topic = 'limits' AND n.name = t.kind
+        )
+        LIMIT 1000 FOR UPDATE OF t SKIP LOCKED
+    )
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM turns)
+
 -- name: stats
 SELECT state, count, more, age FROM {schema}.counts($1, $2, $3)
 
