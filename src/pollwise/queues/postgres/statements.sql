@@ -151,6 +151,12 @@ SELECT done, answer, (
 )
 FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
 
+-- name: limit_note
+-- The same for limits, which are refused while there are no tables that keep them.
+SELECT done, answer, NULL
+FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.limit_turns WHERE false)
+
 -- name: swap_schedule
 SELECT done, value, job
 FROM {schema}.swap_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
