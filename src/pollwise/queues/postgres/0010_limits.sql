@@ -12,6 +12,9 @@
 -- wait for nothing else while they hold these locks, so that there is no deadlock. A claim without
 -- limited kinds takes no lock.
 --
+-- Statements ask for one group as a range, and order by it: else the planner could read the line of the
+-- kind instead, past all jobs of other groups, because that has the same order.
+--
 -- `claim`, `put` and `put_replacing` are replaced, so that old workers keep limits too.
 
 ALTER TABLE {schema}.jobs ADD COLUMN limit_group text COLLATE "C";
@@ -50,8 +53,6 @@ CREATE TABLE {schema}.limit_groups (
     full_at     double precision NOT NULL,
     PRIMARY KEY (queue, kind, limit_group)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
-
-CREATE INDEX limit_groups_full ON {schema}.limit_groups (queue, full_at);
 
 -- The limit group in the headers of a job.
 CREATE FUNCTION {schema}.limit_group_of(p_headers text) RETURNS text
@@ -213,7 +214,7 @@ BEGIN
         )::integer AS room
         FROM unnest(p_kinds) AS given (kind)
         LEFT JOIN {schema}.limit_turns AS t
-            ON t.queue = p_queue AND t.kind = given.kind AND given.kind = ANY (p_limited)
+            ON t.queue = p_queue AND t.kind = given.kind AND t.kind = ANY (p_limited)
         OFFSET 0
     ) AS k
     WHERE k.room > 0;
@@ -425,9 +426,10 @@ BEGIN
                     FROM (
                         (SELECT j.seq, j.priority, j.since FROM {schema}.jobs AS j
                          WHERE j.queue = p_queue AND j.kind = v_kind AND j.state = 0
-                           AND j.limit_group = o.name AND j.limit_group IS NOT NULL
+                           AND j.limit_group BETWEEN o.name AND o.name
+                           AND j.limit_group IS NOT NULL
                            AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
-                         ORDER BY j.priority DESC, j.since, j.seq LIMIT o.quota)
+                         ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT o.quota)
                         UNION ALL
                         SELECT u.seq, u.priority, u.since
                         FROM unnest(v_loose.seqs, v_loose.priorities, v_loose.sinces)
@@ -558,19 +560,22 @@ BEGIN
     FOR t IN
         SELECT l.* FROM {schema}.limit_turns AS l
         WHERE l.queue = p_queue AND l.kind = ANY (p_limited)
-          AND EXISTS (
-              SELECT 1 FROM {schema}.jobs AS j
-              WHERE j.queue = p_queue AND j.kind = l.kind AND j.state = 0
-          )
-          AND (l.most IS NULL OR l.most > (
-              SELECT count(*) FROM (
-                  SELECT 1 FROM {schema}.jobs AS r
-                  WHERE r.queue = p_queue AND r.kind = l.kind AND r.state = 3
-                    AND r.limit_group IS NOT NULL
-                  ORDER BY r.limit_group, r.priority DESC, r.since, r.seq LIMIT l.most
-              ) AS leased
-          ))
+          AND (l.step IS NOT NULL OR l.step_each IS NOT NULL OR l.grouped AND p_unseen IS NOT NULL)
     LOOP
+        CONTINUE WHEN NOT EXISTS (
+            SELECT 1 FROM {schema}.jobs AS j
+            WHERE j.queue = p_queue AND j.kind = t.kind AND j.state = 0
+        );
+        IF t.most IS NOT NULL THEN
+            CONTINUE WHEN t.most <= (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM {schema}.jobs AS r
+                    WHERE r.queue = p_queue AND r.kind = t.kind AND r.state = 3
+                      AND r.limit_group IS NOT NULL
+                    ORDER BY r.limit_group, r.priority DESC, r.since, r.seq LIMIT t.most
+                ) AS leased
+            );
+        END IF;
         IF {schema}.rate_room(t.full_at, t.step, t.burst, p_now) < 1 THEN
             v_again := least(v_again, {schema}.rate_pause(t.full_at, t.step, t.burst, p_now));
         ELSIF p_unseen[array_position(p_turns, t.kind)] IS NOT NULL THEN
@@ -1302,7 +1307,8 @@ BEGIN
                     FROM (
                         SELECT 1 FROM {schema}.jobs AS j
                         WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
-                          AND j.limit_group = found.name AND j.limit_group IS NOT NULL
+                          AND j.limit_group BETWEEN found.name AND found.name
+                          AND j.limit_group IS NOT NULL
                         ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1000
                     ) AS part) AS waiting
             FROM (

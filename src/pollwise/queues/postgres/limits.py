@@ -21,6 +21,7 @@ class PostgresLimits:
         self._database = database
         self._name = name
         self._used = False
+        self._pruned_to = "", ""  # the groups up to this one were examined
         self.limited: frozenset[str] = frozenset()
 
     def note(self, asked: Sequence[str] | None, found: str | None) -> None:
@@ -59,5 +60,8 @@ class PostgresLimits:
 
     async def prune(self) -> None:
         """Delete rows that say nothing any more, if claims of this process saw limits."""
-        if self._used:
-            await self._database.rows("prune_limits", [text(self._name), self._database.now()])
+        if not self._used:
+            return
+        params = [text(self._name), *map(text, self._pruned_to), self._database.now()]
+        rows = await self._database.rows("prune_limits", params)
+        self._pruned_to = next(iter(rows), ("", ""))

@@ -89,16 +89,10 @@ SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now FROM clo
 SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $4, $5)
 
 -- name: prune_limits
--- Rows that say nothing any more, a bounded number: of groups, and of kinds that have no limits.
-WITH clock AS MATERIALIZED (SELECT {schema}.now_or($2::double precision) AS now),
-groups AS (
-    DELETE FROM {schema}.limit_groups WHERE (queue, kind, limit_group) IN (
-        SELECT queue, kind, limit_group FROM {schema}.limit_groups
-        WHERE queue = $1 AND full_at <= (SELECT now FROM clock)
-        ORDER BY full_at LIMIT 1000 FOR UPDATE SKIP LOCKED
-    )
-    RETURNING 1
-), turns AS (
+-- Rows that say nothing any more: of kinds that have no limits, and of groups, the next 1000 after a
+-- kind and a group. Returns the last of these.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now),
+turns AS (
     DELETE FROM {schema}.limit_turns WHERE (queue, kind) IN (
         SELECT t.queue, t.kind FROM {schema}.limit_turns AS t
         WHERE t.queue = $1 AND t.full_at <= (SELECT now FROM clock) AND NOT EXISTS (
@@ -107,9 +101,19 @@ groups AS (
         )
         LIMIT 1000 FOR UPDATE OF t SKIP LOCKED
     )
-    RETURNING 1
+), examined AS MATERIALIZED (
+    SELECT queue, kind, limit_group, full_at FROM {schema}.limit_groups
+    WHERE queue = $1 AND (kind, limit_group) > ($2, $3)
+    ORDER BY kind, limit_group LIMIT 1000
+), groups AS (
+    DELETE FROM {schema}.limit_groups WHERE (queue, kind, limit_group) IN (
+        SELECT g.queue, g.kind, g.limit_group FROM {schema}.limit_groups AS g
+        JOIN examined AS e USING (queue, kind, limit_group)
+        WHERE g.full_at <= (SELECT now FROM clock)
+        FOR UPDATE OF g SKIP LOCKED
+    )
 )
-SELECT (SELECT count(*) FROM groups), (SELECT count(*) FROM turns)
+SELECT kind, limit_group FROM examined ORDER BY kind DESC, limit_group DESC LIMIT 1
 
 -- name: stats
 SELECT state, count, more, age FROM {schema}.counts($1, $2, $3)
