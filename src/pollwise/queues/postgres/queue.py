@@ -80,7 +80,11 @@ from pollwise.storage.sql import statements
 
 #: Workers run without versions 6 to 10: history, views, schedules, puts that replace, and limits.
 TABLES = TableSet(
-    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8, 9, 10)
+    f"{__package__}.tables",
+    "migrations",
+    "pollwise queue migrate URL",
+    "queue",
+    optional=(6, 7, 8, 9, 10),
 )
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
