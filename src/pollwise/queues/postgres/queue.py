@@ -17,6 +17,8 @@ from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import (
     NewNote,
     Note,
@@ -54,8 +56,9 @@ except ImportError as error:  # also raised if psycopg is installed without libp
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
 from pollwise.queues.postgres.blocking import BlockingPuts, is_plain
+from pollwise.queues.postgres.limits import PostgresLimits
 from pollwise.queues.postgres.notes import PostgresNotes
-from pollwise.queues.postgres.pages import PostgresPages
+from pollwise.queues.postgres.pages import PostgresPages, list_name, with_lists
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
 from pollwise.storage.postgres.history import PostgresHistory
@@ -75,9 +78,13 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without versions 6 to 9: history, views, schedules, and puts that replace.
+#: Workers run without versions 6 to 10: history, views, schedules, puts that replace, and limits.
 TABLES = TableSet(
-    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8, 9)
+    f"{__package__}.tables",
+    "migrations",
+    "pollwise queue migrate URL",
+    "queue",
+    optional=(6, 7, 8, 9, 10),
 )
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
@@ -85,15 +92,6 @@ BATCH_BYTES_MAX = 256 * 1024 * 1024
 _SEQ_MAX = 2**63 - 1
 #: How many jobs one prune deletes at most.
 PRUNE_MAX = 1000
-#: For a page of one state, the condition of the index that holds such jobs.
-_NARROW = {
-    "delayed": "AND state IN (1, 3)",
-    "leased": "AND state IN (1, 3)",
-    "blocked": "AND state = 2",
-    "dead": "AND state = 4",
-    "done": "AND state = 5",
-    "cancelled": "AND state = 6",
-}
 
 
 class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
@@ -106,7 +104,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     connections: the maximum number; further calls wait for their turn.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(hints="network", limits=False, flows=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="network", flows=False)
     _hints_of_puts = True
 
     def __init__(
@@ -130,12 +128,13 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             timeout=timeout,
             connections=connections,
             clock=clock,
-            sql=_with_lists(statements(TABLES.package)),
+            sql=with_lists(statements(TABLES.package)),
         )
         self._pages = PostgresPages(self.database, name)
         self._listen = self.database.listening(listen)
         self._history = PostgresHistory(self.database, name)
         self._notes = PostgresNotes(self.database, name)
+        self._limits = PostgresLimits(self.database, name)
         self._in_doubt = InDoubt(claim_of)
         self._blocking: BlockingPuts | None = None
         self._pruned_to = 0.0  # jobs that ended before were all examined
@@ -276,6 +275,8 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             ],
         )
         rows.sort(key=_in_order)
+        self._limits.note(asked.kinds, last[1])
+        self._limited = self._limits.limited
         worker, suspect = asked.worker, bool(last[5])
         return [
             Claim(job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]))
@@ -415,7 +416,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             number(chosen.limit),
             self.database.now(),
         ]
-        name = _list_name(chosen.state, newest)
+        name = list_name(chosen.state, newest)
         return [
             info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
         ]
@@ -428,6 +429,9 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
         return await self._notes.swap_schedule(swap)
+
+    async def _limit_use(self, limits: KindLimits, groups: int) -> LimitUse:
+        return await self._limits.use(limits, groups)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._history.read(ranges)
@@ -448,25 +452,10 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         [(kept, expired, now)] = await self.database.rows(
             "prune", [*params, number(self._pruned_to)]
         )
+        await self._limits.prune()
         if keep is not None and kept < PRUNE_MAX:
             self._pruned_to = now - keep - PRUNE_LOOK_BACK
         return int(kept) + int(expired)
-
-
-def _with_lists(named: Mapping[str, str]) -> dict[str, str]:
-    """The statements, with a page for each state that has an index, and each order."""
-    made = dict(named)
-    page = made.pop("list")
-    for state in (None, *STATES):
-        narrowed = page.replace("{narrow}", _NARROW.get(state or "", ""))
-        for newest in (False, True):
-            order = "DESC" if newest else ""
-            made[_list_name(state, newest)] = narrowed.replace("{order}", order)
-    return made
-
-
-def _list_name(state: State | None, newest: bool) -> str:
-    return f"list {state} {newest}"
 
 
 def _encoded(progress: Progress | None) -> str | None:

@@ -85,6 +85,36 @@ kept AS (
 )
 SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now FROM clock
 
+-- name: limit_use
+SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $4, $5)
+
+-- name: prune_limits
+-- Rows that say nothing any more: of kinds that have no limits, and of groups, the next 1000 after a
+-- kind and a group. Returns the last of these.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now),
+turns AS (
+    DELETE FROM {schema}.limit_turns WHERE (queue, kind) IN (
+        SELECT t.queue, t.kind FROM {schema}.limit_turns AS t
+        WHERE t.queue = $1 AND t.full_at <= (SELECT now FROM clock) AND NOT EXISTS (
+            SELECT 1 FROM {schema}.notes AS n
+            WHERE n.queue = $1 AND n.topic = 'limits' AND n.name = t.kind
+        )
+        LIMIT 1000 FOR UPDATE OF t SKIP LOCKED
+    )
+), examined AS MATERIALIZED (
+    SELECT queue, kind, limit_group, full_at FROM {schema}.limit_groups
+    WHERE queue = $1 AND (kind, limit_group) > ($2, $3)
+    ORDER BY kind, limit_group LIMIT 1000
+), groups AS (
+    DELETE FROM {schema}.limit_groups WHERE (queue, kind, limit_group) IN (
+        SELECT g.queue, g.kind, g.limit_group FROM {schema}.limit_groups AS g
+        JOIN examined AS e USING (queue, kind, limit_group)
+        WHERE g.full_at <= (SELECT now FROM clock)
+        FOR UPDATE OF g SKIP LOCKED
+    )
+)
+SELECT kind, limit_group FROM examined ORDER BY kind DESC, limit_group DESC LIMIT 1
+
 -- name: stats
 SELECT state, count, more, age FROM {schema}.counts($1, $2, $3)
 
@@ -124,6 +154,12 @@ SELECT done, answer, (
     SELECT value FROM {schema}.notes WHERE queue = $1 AND topic = 'schedules' AND name = ''
 )
 FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: limit_note
+-- The same for limits, which are refused while there are no tables that keep them.
+SELECT done, answer, NULL
+FROM {schema}.note($1, $2, $3, $4, $5, $6, $7, $8)
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.limit_turns WHERE false)
 
 -- name: swap_schedule
 SELECT done, value, job
