@@ -46,7 +46,7 @@ FROZEN = {
     "fleet/stores/sqlite/0001_fleet.sql": "2970d6644a9a0c6c",
     "outbox/stores/postgres/0001_outbox.sql": "5de3dc35eafba989",
     "outbox/stores/sqlite/0001_outbox.sql": "fecb2837db789926",
-    "queues/postgres/0001_jobs.sql": "8c3a76ba79d93ad6",
+    "queues/postgres/tables/0001_jobs.sql": "8c3a76ba79d93ad6",
     "queues/sqlite/0001_jobs.sql": "cef0188939d6aea9",
     "sources/cursors/0001_cursors.sql": "e2ad91a4cab4b77c",
     "waiting/0001_durations.sql": "4465ff5f0127b0a6",

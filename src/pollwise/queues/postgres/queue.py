@@ -77,7 +77,11 @@ from pollwise.storage.sql import statements
 
 #: Workers run without versions 6 to 9: history, views, schedules, and puts that replace.
 TABLES = TableSet(
-    __package__, "migrations", "pollwise queue migrate URL", "queue", optional=(6, 7, 8, 9)
+    f"{__package__}.tables",
+    "migrations",
+    "pollwise queue migrate URL",
+    "queue",
+    optional=(6, 7, 8, 9),
 )
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
