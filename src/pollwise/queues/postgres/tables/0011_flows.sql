@@ -359,7 +359,7 @@ BEGIN
 END
 $$;
 
--- End claims, as before. Those of flows are kept, and pass their links when all else is done.
+-- End claims, as before. Jobs of flows are kept, and pass their links when all else is done.
 CREATE OR REPLACE FUNCTION {schema}.settle(
     p_queue text, p_seqs bigint[], p_tokens bigint[], p_actions smallint[],
     p_delays double precision[], p_errors text[], p_results text[], p_keeps double precision[],
@@ -377,9 +377,9 @@ DECLARE
     v_more text[];
     v_cancelled bigint[];
     v_linked bigint[];
-    v_stays boolean := p_keep OR p_actions IS NOT NULL OR p_keeps IS NOT NULL;
+    v_old bigint[];
 BEGIN
-    IF p_keyed AND v_stays THEN
+    IF p_keyed AND (p_keep OR p_actions IS NOT NULL OR p_keeps IS NOT NULL) THEN
         -- An update alone would not wait for a put that holds FOR KEY SHARE on the job.
         PERFORM 1 FROM unnest(p_seqs, p_tokens, p_actions) AS s (seq, token, action)
         JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.token = s.token
@@ -402,16 +402,7 @@ BEGIN
         INTO v_settled, v_keys FROM gone;
     END IF;
 
-    IF NOT v_stays AND coalesce(cardinality(v_settled), 0) < cardinality(p_seqs) THEN
-        -- A worker of an earlier version settles jobs of flows; or a lease is lost.
-        v_stays := true;
-        IF p_keyed THEN
-            PERFORM 1 FROM unnest(p_seqs, p_tokens) AS s (seq, token)
-            JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.token = s.token
-            WHERE j.key IS NOT NULL FOR UPDATE OF j;
-        END IF;
-    END IF;
-    IF v_stays THEN
+    IF p_keep OR p_actions IS NOT NULL OR p_keeps IS NOT NULL THEN
         -- What comes back but was asked to cancel ends below.
         WITH stays AS (
             UPDATE {schema}.jobs AS j SET
@@ -427,10 +418,7 @@ BEGIN
                 token = j.token + 1,
                 worker = CASE WHEN NOT s.back OR j.cancel THEN j.worker END,
                 cancel = s.back AND j.cancel,
-                expires_at = CASE
-                    WHEN j.flow IS NULL OR s.back OR s.action = 2 OR p_keep
-                        THEN v_now + p_keeps[s.place]
-                    ELSE v_now + greatest(p_keeps[s.place], {schema}.flow_kept()) END,
+                expires_at = v_now + p_keeps[s.place],
                 "unique" = CASE WHEN p_keep OR p_keeps IS NULL OR p_keeps[s.place] IS NULL
                                 THEN j."unique" END
             FROM (
@@ -441,8 +429,7 @@ BEGIN
                 CROSS JOIN LATERAL (SELECT coalesce(g.action, 0) IN (1, 4) AS back) AS b
             ) AS s
             WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND (p_keep OR s.action IN (1, 2, 4) OR p_keeps[s.place] IS NOT NULL
-                   OR j.flow IS NOT NULL)
+              AND (p_keep OR s.action IN (1, 2, 4) OR p_keeps[s.place] IS NOT NULL)
             RETURNING s.place, j.seq, j.key, j.state, j.cancel, j.flow
         )
         SELECT array_agg(stays.place),
@@ -452,6 +439,32 @@ BEGIN
         INTO v_some, v_more, v_cancelled, v_linked FROM stays;
         v_settled := v_settled || v_some;
         v_keys := v_keys || v_more;
+    END IF;
+
+    IF NOT p_keep AND coalesce(cardinality(v_settled), 0) < cardinality(p_seqs) THEN
+        -- Leases are lost; or a worker of an earlier version does not say how long these are kept.
+        IF p_keyed THEN
+            PERFORM 1 FROM unnest(p_seqs, p_tokens) AS s (seq, token)
+            JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.token = s.token
+            WHERE j.key IS NOT NULL AND j.flow IS NOT NULL FOR UPDATE OF j;
+        END IF;
+        WITH kept AS (
+            UPDATE {schema}.jobs AS j SET
+                state = CASE s.action WHEN 3 THEN 6 ELSE 5 END, since = v_now,
+                result = p_results[s.place], token = j.token + 1, cancel = false,
+                expires_at = v_now + {schema}.flow_kept()
+            FROM unnest(p_seqs, p_tokens, p_actions)
+                WITH ORDINALITY AS s (seq, token, action, place)
+            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
+              AND coalesce(s.action, 0) IN (0, 3) AND j.flow IS NOT NULL
+            RETURNING s.place, j.seq, j.key
+        )
+        SELECT array_agg(kept.place), array_agg(kept.key) FILTER (WHERE kept.key IS NOT NULL),
+               array_agg(kept.seq)
+        INTO v_some, v_more, v_old FROM kept;
+        v_settled := v_settled || v_some;
+        v_keys := v_keys || v_more;
+        v_linked := v_linked || v_old;
     END IF;
 
     IF v_keys <> '{}' THEN
