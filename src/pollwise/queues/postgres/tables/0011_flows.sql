@@ -3,12 +3,13 @@
 -- links: `after` waits for `before`. place: the order of the links of a batch. on_failure: `after` runs
 --        when `before` is dead. passed: `before` was done. A link is deleted with `after`.
 -- flow: the name of the job's flow; NULL if it has none.
--- waits: how many of its predecessors a job waits for.
+-- waits: how many of its predecessors a job waits for; NULL if it waits for none.
 -- held_key, held_delay: the key and the delay that a job will have when it is released; '' and NULL
 --        for none.
 --
 -- A job that waits for others is *held*: it is blocked and has no key, so it is not in the line of its
--- key. Nothing else is blocked without a key. It stops to be held only once, and forever.
+-- key. Nothing else is blocked without a key. It stops to be held only once, and forever. Statements
+-- that look up held jobs by `seq` ask for `waits`, because a plan might prefer an index of all of them.
 --
 -- All calls lock held jobs last, and all that they need in the order of `seq`. A predecessor comes
 -- before its successors in that order. So calls that end jobs of the same flow never wait in a circle,
@@ -209,7 +210,7 @@ BEGIN
         v_held := ARRAY(
             SELECT h.seq FROM (
                 SELECT j.seq FROM {schema}.jobs AS j
-                WHERE j.seq = ANY (v_held) AND j.queue = p_queue AND j.state = 2 AND j.key IS NULL
+                WHERE j.seq = ANY (v_held) AND j.queue = p_queue AND j.waits IS NOT NULL
                 ORDER BY j.seq FOR NO KEY UPDATE
             ) AS h
         );
@@ -220,7 +221,7 @@ BEGIN
                 UPDATE {schema}.links AS l SET passed = true
                 FROM unnest(v_done) AS d (seq), {schema}.jobs AS h
                 WHERE l.before = d.seq AND NOT l.passed
-                  AND h.seq = l.after AND h.state = 2 AND h.key IS NULL
+                  AND h.seq = l.after AND h.waits IS NOT NULL
                 RETURNING l.after, l.on_failure
             ), counted AS (
                 UPDATE {schema}.jobs AS j SET waits = j.waits - p.count
@@ -240,15 +241,15 @@ BEGIN
         v_cancelled := ARRAY(
             WITH RECURSIVE lost (seq) AS (
                 (SELECT j.seq FROM unnest(v_cancelled) AS c (seq)
-                 JOIN {schema}.jobs AS j ON j.seq = c.seq AND j.state = 2 AND j.key IS NULL
+                 JOIN {schema}.jobs AS j ON j.seq = c.seq AND j.waits IS NOT NULL
                  UNION ALL
                  SELECT j.seq FROM unnest(v_gone) AS g (seq)
                  JOIN {schema}.links AS l ON l.before = g.seq AND NOT l.passed
-                 JOIN {schema}.jobs AS j ON j.seq = l.after AND j.state = 2 AND j.key IS NULL)
+                 JOIN {schema}.jobs AS j ON j.seq = l.after AND j.waits IS NOT NULL)
                 UNION
                 SELECT j.seq FROM lost
                 JOIN {schema}.links AS l ON l.before = lost.seq AND NOT l.passed
-                JOIN {schema}.jobs AS j ON j.seq = l.after AND j.state = 2 AND j.key IS NULL
+                JOIN {schema}.jobs AS j ON j.seq = l.after AND j.waits IS NOT NULL
             )
             SELECT lost.seq FROM lost
         );
@@ -268,7 +269,7 @@ BEGIN
         IF v_dead IS NOT NULL THEN
             SELECT array_agg(DISTINCT j.seq) INTO v_more FROM unnest(v_dead) AS d (seq)
             JOIN {schema}.links AS l ON l.before = d.seq AND NOT l.passed AND l.on_failure
-            JOIN {schema}.jobs AS j ON j.seq = l.after AND j.state = 2 AND j.key IS NULL;
+            JOIN {schema}.jobs AS j ON j.seq = l.after AND j.waits IS NOT NULL;
             v_released := v_released || v_more;
         END IF;
         IF v_released <> '{}' THEN
@@ -290,7 +291,7 @@ BEGIN
                             ELSE row_number() OVER (PARTITION BY h.held_key ORDER BY h.seq)
                             END AS nth
                 FROM unnest(v_released) AS r (seq)
-                JOIN {schema}.jobs AS h ON h.seq = r.seq AND h.state = 2 AND h.key IS NULL
+                JOIN {schema}.jobs AS h ON h.seq = r.seq AND h.waits IS NOT NULL
             ) AS r
             LEFT JOIN unnest(v_keys) AS front (key) ON front.key = r.held_key
             WHERE j.seq = r.seq;
@@ -522,7 +523,7 @@ BEGIN
         FROM (
             SELECT j.seq, j.state, j.since FROM {schema}.jobs AS j
             WHERE j.seq = ANY (v_seqs) AND j.queue = p_queue AND j.state < 4
-              AND (j.state <> 2 OR j.key IS NOT NULL)
+              AND j.waits IS NULL
             ORDER BY j.state = 2, j.seq FOR UPDATE
         ) AS l;
         -- Two more, because one more is the token after a settlement.
