@@ -106,9 +106,10 @@ BEGIN
 END
 $$;
 
--- If these flows are over, keep their jobs only for their own time, but long enough to be seen. Only
--- one call looks at a flow at a time, so that of two calls that end its last jobs, one sees both. Jobs
--- that another call deletes or retries are left to it.
+-- If these flows are over, keep their jobs only for their own time, but long enough to be seen. Of two
+-- calls that end the last jobs of a flow at the same time, one sees what the other did: a call either
+-- locks a job that another will have to end later, or it looks while no other does. Jobs that another
+-- call deletes or retries are left to it.
 CREATE FUNCTION {schema}.let_go(p_queue text, p_flows text[], p_now double precision)
 RETURNS void
 LANGUAGE plpgsql
@@ -117,38 +118,33 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 DECLARE
     v_flow text;
-    v_locked boolean;
 BEGIN
     FOR v_flow IN SELECT DISTINCT f FROM unnest(p_flows) AS f ORDER BY f LOOP
-        FOREACH v_locked IN ARRAY ARRAY[false, true] LOOP
-            IF v_locked THEN
-                PERFORM pg_advisory_xact_lock(hashtextextended('{schema} ' || v_flow, 0));
-            END IF;
-            -- One after the other, because most flows that are not over have held jobs. While no lock
-            -- is held, jobs that run do not count: their end may not be visible yet.
-            EXIT WHEN EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
-                              AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 2)
-                   OR EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
-                              AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 4)
-                   OR EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
-                              AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 1)
-                   OR EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
-                              AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 0)
-                   OR (v_locked AND EXISTS (
-                       SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
-                       AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 3));
-            IF v_locked THEN
-                UPDATE {schema}.jobs AS j
-                SET expires_at = greatest(j.expires_at - {schema}.flow_kept(),
-                                          p_now + {schema}.flow_shown())
-                WHERE j.seq = ANY (ARRAY(
-                    SELECT m.seq FROM {schema}.jobs AS m
-                    WHERE m.queue = p_queue AND m.flow = v_flow AND m.flow IS NOT NULL
-                      AND m.state IN (5, 6) AND m.expires_at >= m.since + {schema}.flow_kept()
-                    FOR NO KEY UPDATE SKIP LOCKED
-                ));
-            END IF;
-        END LOOP;
+        -- Most flows that are not over have a job that is held. Not those that are ready or run,
+        -- because claims skip what is locked.
+        PERFORM 1 FROM {schema}.jobs AS j
+        WHERE j.queue = p_queue AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 2
+        LIMIT 1 FOR SHARE SKIP LOCKED;
+        CONTINUE WHEN FOUND;
+        PERFORM 1 FROM {schema}.jobs AS j
+        WHERE j.queue = p_queue AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 4
+        LIMIT 1 FOR SHARE SKIP LOCKED;
+        CONTINUE WHEN FOUND;
+        PERFORM pg_advisory_xact_lock(hashtextextended('{schema} ' || v_flow, 0));
+        CONTINUE WHEN
+            EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
+                    AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 3)
+            OR EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
+                       AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state IN (0, 1, 2, 4));
+        UPDATE {schema}.jobs AS j
+        SET expires_at = greatest(j.expires_at - {schema}.flow_kept(),
+                                  p_now + {schema}.flow_shown())
+        WHERE j.seq = ANY (ARRAY(
+            SELECT m.seq FROM {schema}.jobs AS m
+            WHERE m.queue = p_queue AND m.flow = v_flow AND m.flow IS NOT NULL
+              AND m.state IN (5, 6) AND m.expires_at >= m.since + {schema}.flow_kept()
+            FOR NO KEY UPDATE SKIP LOCKED
+        ));
     END LOOP;
 END
 $$;
