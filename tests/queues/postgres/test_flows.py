@@ -15,12 +15,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from pollwise.errors import JobError, LeaseLost
+from pollwise.errors import JobError, LeaseLost, SchemaError
 from pollwise.queues.flows.view import FLOW_KEPT, FLOW_SHOWN
-from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.postgres.queue import TABLES, PostgresQueue
 from pollwise.queues.sync import SyncQueue
 from pollwise.queues.views import BulkDone, JobFilter
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
+from pollwise.storage.postgres import schema
+from pollwise.storage.sql import migrations
 from tests.queues.benches import migrated
 from tests.queues.postgres.kit import drain, fresh, names, run
 from tests.support.servers import Postgres
@@ -347,6 +349,32 @@ def test_workers_of_earlier_versions_keep_flows(dsn: str, version: int) -> None:
     run(main)
 
 
+def test_tables_of_an_earlier_version(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the tables of flows, all other calls work, and a flow is refused."""
+    dsn = postgres.create_database("no_flows")
+    with monkeypatch.context() as patch:
+        earlier = [each for each in migrations(TABLES.package) if each[0] < 11]
+        patch.setattr(schema, "migrations", lambda package: earlier)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(PostgresQueue(dsn).migration())
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, keep="1h") as queue:
+            with pytest.raises(SchemaError, match="pollwise queue migrate"):
+                await queue.put(fan_in(2))
+            put = await queue.put([NewJob("job", n, key=f"k{n % 2}") for n in range(4)])
+            claims = await queue.claim("w", 10, 60)
+            await queue.settle([Settlement.dead(claims[0], "no"), Settlement.done(claims[1])])
+            assert await states(queue, put) == ["dead", "done", "ready", "ready"]
+            assert await queue.cancel(put[2:3]) == {put[2]: "cancelled"}
+            assert await queue.drop() == 1
+            assert await queue.drop(JobFilter("done")) == BulkDone(1, None)
+            assert await queue.prune() == 0
+            assert [info.job.key for info in await queue.jobs()] == ["k0", "k1"]
+
+    run(main)
+
+
 def test_the_server_keeps_flows_as_long_as_the_code_says(dsn: str) -> None:
     with psycopg.connect(dsn) as connection:
         row = connection.execute("SELECT pollwise.flow_kept(), pollwise.flow_shown()").fetchone()
@@ -367,6 +395,16 @@ def test_links_are_deleted_with_their_jobs(postgres: Postgres) -> None:
             assert found[0][1] is None, "one that was dropped"
             assert await states(queue, put) == [None, "dead", "dead", "cancelled"]
             assert await queue.drop(JobFilter("cancelled")) == BulkDone(1, None)
+            assert await counted(queue, "pollwise.links") == 0
+
+            await queue.put(fan_in(3))
+            await queue.settle(
+                [Settlement.dead(each, "no") for each in await queue.claim("w", 1, 60)]
+            )
+            await queue.drop()
+            over = "UPDATE pollwise.jobs SET expires_at = 1 WHERE state = 6 RETURNING 1"
+            await queue.database.connections.rows(over.encode())
+            assert await queue.prune() == 1
             assert await counted(queue, "pollwise.links") == 0
 
     run(main)

@@ -32,11 +32,13 @@ TYPES: dict[str, tuple[str, ...]] = {
 
 
 def is_plain(jobs: Sequence[NewJob]) -> bool:
-    """True for one job that is ready at once and has neither key nor `unique`."""
+    """True for one job that is ready at once and has no key, no `unique` and no limit group."""
     if len(jobs) != 1:
         return False
     job = jobs[0]
-    return job.key is None and job.unique is None and not job.delay and job.run_at is None
+    if job.key is not None or job.unique is not None or job.limit_group is not None:
+        return False
+    return not job.delay and job.run_at is None
 
 
 def statement_of(jobs: Sequence[NewJob]) -> str:

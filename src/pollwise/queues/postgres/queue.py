@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pollwise.durations import Duration
-from pollwise.errors import ConfigError, MissingExtra, PayloadError
+from pollwise.errors import ConfigError, MissingExtra, PayloadError, SchemaError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.flows.view import FlowJob
@@ -83,13 +83,13 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without versions 6 to 9: history, views, schedules, and puts that replace.
+#: Workers run without versions 6 to 11: history, views, schedules, puts that replace, and flows.
 TABLES = TableSet(
     f"{__package__}.tables",
     "migrations",
     "pollwise queue migrate URL",
     "queue",
-    optional=(6, 7, 8, 9),
+    optional=(6, 7, 8, 9, 11),
 )
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
@@ -434,14 +434,20 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         return await self._count("retry", _seqs(ids), self.database.now())
 
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
-        keep = flag(self.keep is not None)
-        return await self._count("drop", _seqs(ids), _codes(states), keep, self.database.now())
+        which = _seqs(ids), _codes(states)
+        try:
+            keep = flag(self.keep is not None)
+            return await self._count("drop_linked", *which, keep, self.database.now())
+        except SchemaError:  # tables before version 11
+            return await self._count("drop", *which)
 
     async def _prune(self, keep: float | None) -> int:
         params = [text(self.name), None if keep is None else number(keep), self.database.now()]
-        [(kept, expired, now)] = await self.database.rows(
+        [(kept, expired, now, linked)] = await self.database.rows(
             "prune", [*params, number(self._pruned_to)]
         )
+        if linked:
+            await self.database.rows("unlink", [numbers(linked)])
         if keep is not None and kept < PRUNE_MAX:
             self._pruned_to = now - keep - PRUNE_LOOK_BACK
         return int(kept) + int(expired)

@@ -40,13 +40,23 @@ SELECT seq, state FROM {schema}.cancel($1, $2, $3, $4)
 -- name: retry
 SELECT {schema}.retry($1, $2, $3)
 
--- name: drop
+-- name: drop_linked
 SELECT {schema}.drop_ended($1, $2, $3, $4, $5)
+
+-- name: drop
+-- Without flows, as in tables before version 11.
+WITH gone AS (
+    DELETE FROM {schema}.jobs WHERE queue = $1 AND state = ANY ($3::smallint[]) AND state >= 4
+      AND ($2::bigint[] IS NULL OR seq = ANY ($2::bigint[]))
+    RETURNING seq
+)
+SELECT count(*) FROM gone
 
 -- name: prune
 -- Jobs done or cancelled this many seconds ago, and jobs that were kept for a result whose time is
 -- over, a bounded number. What has a longer time for its result stays, but frees its `unique`. Jobs
--- that ended before $4 were examined before. Returns how many were deleted, and the time.
+-- that ended before $4 were examined before. Returns how many were deleted, the time, and those whose
+-- links are to be deleted.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now),
 kept AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
@@ -56,19 +66,14 @@ kept AS (
           AND since > $4::double precision AND expires_at IS NULL
         ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
-    RETURNING seq, flow
+    RETURNING seq, position('"pollwise-flow"' IN headers) > 0 AS linked
 ), expired AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
         WHERE queue = $1 AND expires_at <= (SELECT now FROM clock) AND state IN (5, 6)
         ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
-    RETURNING seq, flow
-), unlinked AS (
-    DELETE FROM {schema}.links WHERE after = ANY (ARRAY(
-        SELECT seq FROM kept WHERE flow IS NOT NULL
-        UNION ALL SELECT seq FROM expired WHERE flow IS NOT NULL
-    ))
+    RETURNING seq, position('"pollwise-flow"' IN headers) > 0 AS linked
 ), freed AS (
     UPDATE {schema}.jobs SET "unique" = NULL WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
@@ -80,7 +85,14 @@ kept AS (
     ))
     RETURNING seq
 )
-SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now FROM clock
+SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now, ARRAY(
+    SELECT seq FROM kept WHERE linked UNION ALL SELECT seq FROM expired WHERE linked
+)
+FROM clock
+
+-- name: unlink
+WITH gone AS (DELETE FROM {schema}.links WHERE after = ANY ($1::bigint[]) RETURNING after)
+SELECT count(*) FROM gone
 
 -- name: stats
 SELECT state, count, more, age FROM {schema}.counts($1, $2, $3)
@@ -137,8 +149,11 @@ ORDER BY j.seq
 -- name: list
 -- The time is read once: with a volatile function in each row, no index would give the order.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($8::double precision) AS now)
-SELECT seq, kind, payload, coalesce(key, nullif(held_key, '')) AS key, priority, attempt,
-       created_at, run_at, "unique", headers, token, shown, since, worker, errors::text, claimed_at, progress::text, cancel, result
+-- A held job has its key elsewhere; tables before version 11 have no such column.
+SELECT seq, kind, payload,
+       CASE WHEN state = 2 AND key IS NULL THEN nullif(to_jsonb(jobs) ->> 'held_key', '')
+            ELSE key END AS key,
+       priority, attempt, created_at, run_at, "unique", headers, token, shown, since, worker, errors::text, claimed_at, progress::text, cancel, result
 FROM (
     SELECT *,
         CASE WHEN state IN (1, 3) AND since <= (SELECT now FROM clock)
