@@ -40,7 +40,7 @@ def fan_in(count: int, **options: Any) -> list[NewJob]:
 
 async def states(queue: PostgresQueue, ids: Sequence[str]) -> list[str | None]:
     found = [await queue.get(job_id) for job_id in ids]
-    return [info and info.state for info in found]
+    return [None if info is None else info.state for info in found]
 
 
 async def settled(queue: PostgresQueue, claims: Sequence[Claim]) -> None:
