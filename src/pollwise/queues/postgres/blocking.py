@@ -59,7 +59,7 @@ class BlockingPuts:
             encoded = [job.encoded for job in jobs]
             name = statement_of(jobs)
             params = self._queue._put_params(jobs, encoded, message, alone=True)
-            rows = self._rows(name, params + more_params(name, jobs))
+            rows = self._rows(name, params + more_params(name, jobs, self._queue.keep))
         if rows is None:
             return None
         ids = str(rows[0][0]).split(",")

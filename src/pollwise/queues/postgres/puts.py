@@ -27,6 +27,7 @@ TYPES: dict[str, tuple[str, ...]] = {
     "put_replacing": (*PUT_TYPES, "boolean[]"),
     "put_flow": (
         *PUT_TYPES, "boolean[]", "text[]", "integer[]", "boolean[]", "integer[]", "integer[]",
+        "double precision",
     ),
 }  # fmt: skip
 
@@ -89,8 +90,8 @@ def put_params(
     ]
 
 
-def more_params(statement: str, jobs: Sequence[NewJob]) -> list[Param]:
-    """The parameters that a statement takes beyond those of `put`."""
+def more_params(statement: str, jobs: Sequence[NewJob], keep: float | None) -> list[Param]:
+    """The parameters that a statement takes beyond those of `put`. keep: that of the queue."""
     if statement == "put":
         return []
     replaces = [job.replace for job in jobs]
@@ -105,4 +106,5 @@ def more_params(statement: str, jobs: Sequence[NewJob]) -> list[Param]:
         flags([place is not None and place.on_failure for place in places]),
         numbers([before + 1 for each in after for before in each]),
         numbers([at for at, each in enumerate(after, 1) for _ in each]),
+        None if keep is None else number(keep),
     ]

@@ -208,7 +208,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             )
         encoded = [job.encoded for job in jobs]
         name = statement_of(jobs)
-        more = more_params(name, jobs)
+        more = more_params(name, jobs, self.keep)
         while True:
             params = self._put_params(jobs, encoded, message, alone=connection is None) + more
             if connection is None:

@@ -3,6 +3,8 @@
 -- links: `after` waits for `before`. place: the order of the links of a batch. on_failure: `after` runs
 --        when `before` is dead. passed: `before` was done. A link is deleted with `after`.
 -- flow: the name of the job's flow; NULL if it has none.
+-- flow_keep: how long its queue keeps finished jobs, in seconds, as the one that put the flow says; NULL
+--        if it does not keep them.
 -- waits: how many of its predecessors a job waits for; NULL if it waits for none.
 -- held_key, held_delay: the key and the delay that a job will have when it is released; '' and NULL
 --        for none.
@@ -19,6 +21,7 @@
 -- The functions that end jobs are replaced, so that workers of earlier versions keep flows too.
 
 ALTER TABLE {schema}.jobs ADD COLUMN flow text;
+ALTER TABLE {schema}.jobs ADD COLUMN flow_keep double precision;
 ALTER TABLE {schema}.jobs ADD COLUMN waits integer;
 ALTER TABLE {schema}.jobs ADD COLUMN held_key text;
 ALTER TABLE {schema}.jobs ADD COLUMN held_delay double precision;
@@ -39,21 +42,32 @@ CREATE TABLE {schema}.links (
 CREATE INDEX links_after ON {schema}.links (after);
 
 -- How long jobs of a flow are kept after they ended, and after the last of them ended, in seconds.
+-- While a flow goes on, the first is added to the time for which a job is kept anyway.
 CREATE FUNCTION {schema}.flow_kept() RETURNS double precision
 LANGUAGE sql IMMUTABLE AS $$ SELECT 2592000.0::double precision $$;
 CREATE FUNCTION {schema}.flow_shown() RETURNS double precision
 LANGUAGE sql IMMUTABLE AS $$ SELECT 3600.0::double precision $$;
 
+-- For how long a cancelled job is kept for its flow; NULL if its queue keeps it for longer, or for an
+-- unknown time.
+CREATE FUNCTION {schema}.kept_for_flow(p_flow_keep double precision, p_keep boolean)
+RETURNS double precision
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN CASE WHEN p_flow_keep IS NULL THEN NOT p_keep
+                          ELSE p_flow_keep < {schema}.flow_kept() END
+                THEN {schema}.flow_kept() END
+$$;
+
 -- Put a batch in which some jobs are in flows. p_flows: the name of the flow of each job, NULL for
 -- none. p_waits: how many jobs each waits for. p_failures: whether each is for a failure. p_befores and
--- p_afters: the links, as places in the batch, from 1. The rest is as for `put_replacing`; p_replaces
+-- p_afters: the links, as places in the batch, from 1. p_keep: see `flow_keep`. The rest is as for `put_replacing`; p_replaces
 -- is NULL if no job replaces another.
 CREATE FUNCTION {schema}.put_flow(
     p_queue text, p_kinds text[], p_payloads text[], p_priorities integer[],
     p_delays double precision[], p_run_ats double precision[], p_keys text[], p_uniques text[],
     p_headers text[], p_alone boolean, p_channel text, p_message text, p_now double precision,
     p_replaces boolean[], p_flows text[], p_waits integer[], p_failures boolean[],
-    p_befores integer[], p_afters integer[]
+    p_befores integer[], p_afters integer[], p_keep double precision
 ) RETURNS TABLE (
     ids text, fresh integer, place integer, twin_seq bigint, twin_kind text, twin_payload text,
     twin_key text
@@ -91,6 +105,7 @@ BEGIN
         v_seqs := string_to_array(ids, ',')::bigint[];
         UPDATE {schema}.jobs AS j SET
             flow = g.flow,
+            flow_keep = p_keep,
             state = CASE WHEN g.waits > 0 THEN 2 ELSE j.state END,
             waits = nullif(g.waits, 0),
             held_key = CASE WHEN g.waits > 0 THEN coalesce(g.key, '') END,
@@ -137,7 +152,7 @@ BEGIN
             OR EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
                        AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state IN (0, 1, 2, 4));
         UPDATE {schema}.jobs AS j
-        SET expires_at = greatest(j.expires_at - {schema}.flow_kept(),
+        SET expires_at = greatest(j.expires_at - {schema}.flow_kept(), j.since + j.flow_keep,
                                   p_now + {schema}.flow_shown())
         WHERE j.seq = ANY (ARRAY(
             SELECT m.seq FROM {schema}.jobs AS m
@@ -254,7 +269,7 @@ BEGIN
                 UPDATE {schema}.jobs AS j SET
                     state = 6, since = p_now, key = nullif(j.held_key, ''), waits = NULL,
                     held_key = NULL, held_delay = NULL,
-                    expires_at = CASE WHEN NOT p_keep THEN p_now + {schema}.flow_kept() END
+                    expires_at = p_now + {schema}.kept_for_flow(j.flow_keep, p_keep)
                 FROM unnest(v_cancelled) AS c (seq) WHERE j.seq = c.seq
                 RETURNING j.flow
             )
@@ -328,7 +343,8 @@ BEGIN
     WITH ended AS (
         UPDATE {schema}.jobs AS j SET
             state = 6, since = p_now, cancel = false,
-            expires_at = CASE WHEN p_keep THEN j.expires_at ELSE p_now + {schema}.flow_kept() END
+            expires_at = CASE WHEN j.flow IS NULL THEN j.expires_at
+                              ELSE p_now + {schema}.kept_for_flow(j.flow_keep, p_keep) END
         FROM unnest(p_seqs) AS s (seq) WHERE j.seq = s.seq AND (p_keep OR j.flow IS NOT NULL)
         RETURNING j.seq, j.flow
     )

@@ -23,7 +23,7 @@ RETURNING seq
 -- name: put_flow
 SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload, twin_key
 FROM {schema}.put_flow($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-                       $18, $19)
+                       $18, $19, $20)
 
 -- name: claim
 SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
