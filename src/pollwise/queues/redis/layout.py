@@ -49,14 +49,14 @@ _TIME = struct.Struct(">d")
 _SETTLEMENT = struct.Struct(">QIBBBdH")
 _RENEWAL = struct.Struct(">QIHH")
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
-_SEPARATE, _WITH_HEADERS = 1, 2
+_SEPARATE, _WITH_HEADERS, _WITH_GROUP = 1, 2, 4
 _REPLACES = 4
 _WITH_RESULT, _WITH_KEEP = 1, 2
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
 
 
 def packed_job(job: NewJob, encoded: str) -> list[bytes]:
-    """A job as put.lua takes it, and its body if that is stored separately."""
+    """A job as put.lua takes it; its body if that is stored separately; its limit group."""
     how, due = (1 if job.delay else 0, job.delay) if job.run_at is None else (2, job.run_at)
     kind = job.kind.encode()
     key = job.key.encode() if job.key is not None else b""
@@ -68,11 +68,14 @@ def packed_job(job: NewJob, encoded: str) -> list[bytes]:
     separate = len(body) > INLINE_MAX
     if separate:
         form += _SEPARATE
+    group = [] if job.limit_group is None else [job.limit_group.encode()]
+    if group:
+        form += _WITH_GROUP
     how += job.replace * _REPLACES
     head = _PUT.pack(how, due, form, job.priority, len(kind), len(key), len(unique))
     if separate:
-        return [b"".join((head, kind, key, unique)), body]
-    return [b"".join((head, kind, key, unique, body))]
+        return [b"".join((head, kind, key, unique)), body, *group]
+    return [b"".join((head, kind, key, unique, body)), *group]
 
 
 def packed_settlement(settlement: Settlement, with_result: bool, keep: float | None) -> bytes:

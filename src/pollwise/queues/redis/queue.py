@@ -123,7 +123,7 @@ class RedisQueue(Queue):
 
     async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         check = self._channel.check()
-        claims, due = await self._store.claim(asked, self.clock.imposed(), check)
+        claims, due, _ = await self._store.claim(asked, self.clock.imposed(), check)
         if due is not None:  # relative, so our clock may be wrong
             self._hints.send_at(self.clock.now() + due)
         return claims

@@ -98,6 +98,11 @@ MOST_PUT_BYTES = 64 * 1024 * 1024
 MOST_PAGES = 8
 #: How many scripts a page of jobs runs at most.
 SCRIPTS_OF_A_PAGE = 10
+#: How many scripts of a claim look for a limit group that has room, and how long to wait, in seconds,
+#: until the next claim goes on.
+SEARCHES_MAX, SEARCH_AGAIN = 10, 0.5
+#: The shared parts that scripts need.
+SHARED: Mapping[str, tuple[str, ...]] = {"claim": ("limits",)}
 #: How often a put compares its jobs with those that have their uniques, if these keep changing.
 TWIN_LOOKS_MAX = 10
 
@@ -187,13 +192,15 @@ class RedisStore:
 
     async def claim(
         self, asked: ClaimRequest, now: float | None, message: str | None
-    ) -> tuple[list[Claim], float | None]:
-        """The claims; and, if no more are ready, in how many seconds the next job is due."""
+    ) -> tuple[list[Claim], float | None, list[str]]:
+        """The claims; if no more are ready, in how many seconds the next job is due; and which of
+        the kinds have limits."""
         worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
+        searches = 0
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
-            blob, until, due, alone = await self._run(
+            blob, until, due, alone, names = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
                 int(self._keep), int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()),
@@ -202,13 +209,17 @@ class RedisStore:
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
             claims += found
             left = float(due) if due else None
+            limited = [name.decode() for name in names]
             if len(claims) == limit:
-                return claims, None
+                return claims, None, limited
             if alone:  # if it was left alone, because of what was claimed before, claim again soon
-                return claims, None if found else 0.0
+                return claims, None if found else 0.0, limited
+            if left is not None and left < 0:  # more groups than one script examines
+                searches += 1
+                left = 0.0 if claims or searches < SEARCHES_MAX else SEARCH_AGAIN
             # More jobs may be due than one script makes ready: claim again.
             if len(found) < most and (left or left is None or claims):
-                return claims, left
+                return claims, left, limited
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others.
@@ -385,7 +396,8 @@ class RedisStore:
         return int(found)
 
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
-        return await self._connections.run(script(SCRIPTS, name), self.tag, *args)
+        chosen = script(SCRIPTS, name, *SHARED.get(name, ()))
+        return await self._connections.run(chosen, self.tag, *args)
 
     async def _kept(
         self, name: str, before: Sequence[bytes | str | int], after: Sequence[bytes | str | int]

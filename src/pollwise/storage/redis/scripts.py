@@ -22,10 +22,10 @@ class Script:
 
 
 @cache
-def script(package: str, name: str) -> Script:
-    """The script of this name in a package, with the package's common.lua before it."""
+def script(package: str, name: str, *shared: str) -> Script:
+    """The script of this name in a package, after the package's common.lua and these others."""
     folder = resources.files(package)
-    files = ("common.lua", f"{name}.lua")
+    files = [f"{each}.lua" for each in ("common", *shared, name)]
     text = _without_comments("\n".join((folder / file).read_text("utf-8") for file in files))
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 

@@ -3,7 +3,8 @@
 -- kept, whether some will wait before they start, whether to leave alone what is to be claimed alone,
 -- the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
--- leased; in how many seconds the next delay or lease ends, or ''; whether the job is claimed alone.
+-- leased; in how many seconds to claim again (0: at once; -1: at once, but nothing may be found), or '';
+-- whether the job is claimed alone; the kinds that have limits.
 local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_others, channel,
   message, named = unpack(ARGV, 1, 12)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
@@ -19,6 +20,7 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
       remove(key, due[n])
       if job then
         if job.state == STATE.leased then
+          if has(job, FLAG.counted) then uncount_running(job) end
           note_error(job, job.since, 'the lease of ' .. job.worker .. ' ran out')
           job.flags = bit.bor(job.flags, FLAG.lapsed)
         end
@@ -36,12 +38,31 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
 end
 
 -- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
-local kinds = {}
+local kinds, limited = {}, {}
 if named == '1' then
   for n = 13, #ARGV do kinds[#kinds + 1] = ARGV[n] end
+  for n, limits in ipairs(fetch(KEY.limited, kinds)) do
+    if limits then
+      limits_known[kinds[n]] = limits
+      limited[#limited + 1] = kinds[n]
+    end
+  end
 else
   kinds = call('SMEMBERS', KEY.kinds)
+  local found, known = call('HGETALL', KEY.limited), nil
+  for n = 1, #found, 2 do
+    -- A version that knows no limits may have taken such a kind out of `kinds`.
+    if not known then
+      known = {}
+      for _, kind in ipairs(kinds) do known[kind] = true end
+    end
+    if not known[found[n]] then kinds[#kinds + 1] = found[n] end
+    limits_known[found[n]] = found[n + 1]
+    limited[#limited + 1] = found[n]
+  end
 end
+local open, charge
+if #limited > 0 then open, charge = with_limits(now, limit) end
 local pauses = call('HKEYS', KEY.notes .. 'pauses')
 if #pauses > 0 then
   local paused, left = {}, {}
@@ -55,6 +76,10 @@ local piece = math.max(math.ceil(limit / math.max(#kinds, 1)), 8)
 if #kinds == 1 then piece = limit end
 
 local function read_on(stream)
+  if stream.limited then
+    stream.places = {}
+    return
+  end
   local last = stream.read + math.min(piece, 1000)
   stream.places = call('ZRANGE', stream.key, stream.read, last - 1, 'WITHSCORES')
   stream.at, stream.read = 1, last
@@ -93,10 +118,16 @@ end
 
 local streams, exhausted = {}, {}
 for _, kind in ipairs(kinds) do
-  local stream = {key = KEY.ready .. kind, read = 0, taken = 0}
-  read_on(stream)
-  if look(stream) then
-    heap[#heap + 1] = stream
+  local stream
+  if open and limits_known[kind] then
+    stream = open(kind, limits_known[kind])
+  else
+    stream = {key = KEY.ready .. kind, read = 0, taken = 0}
+  end
+  if not stream.limited then read_on(stream) end
+  local found = look(stream)
+  if found then heap[#heap + 1] = stream end
+  if found or stream.kind then
     streams[#streams + 1] = stream
   elseif named ~= '1' then
     exhausted[#exhausted + 1] = kind
@@ -109,7 +140,12 @@ local function next_ids(count)
   local ids, from = {}, {}
   while #ids < count and #heap > 0 do
     local stream = heap[1]
-    ids[#ids + 1], from[#from + 1] = name_of(stream.number), stream
+    local number = stream.number
+    if stream.order then
+      stream.picked = (stream.picked or 0) + 1
+      number = stream.order[stream.picked].number
+    end
+    ids[#ids + 1], from[#from + 1] = name_of(number), stream
     stream.at = stream.at + 2
     if not look(stream) then
       heap[1] = heap[#heap]
@@ -124,13 +160,28 @@ local alone = #heap > 0 and heap[1].score < ALONE / 2
 if alone then limit = only_others == '1' and 0 or 1 end
 
 -- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
-local answer, size, count, step, more = {}, 0, 0, 16, true
+local answer, size, count, step, more, again = {}, 0, 0, 16, true, nil
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
   for n, job in ipairs(load(ids)) do
     if more then
-      from[n].taken = from[n].taken + 1
+      local stream, group = from[n], nil
+      stream.taken = stream.taken + 1
+      if stream.order then
+        local item = stream.order[stream.taken]
+        group = item.group
+        remove(KEY.waiting .. stream.kind, item.member)
+        if stream.mixed then remove(stream.key, sub(item.member, -16)) end
+        -- A version that knows no groups may have changed the job.
+        if not (job and job.state == STATE.ready and names(job).kind == stream.kind
+            and place_in_turn(job, group_of(job)) == item.member) then
+          job, again = false, 0
+        end
+      elseif stream.suspect then
+        group = stream.suspect
+        remove(stream.key, stream.places[1])
+      end
       if job then  -- else the job is gone, and its entry is removed
         job.state, job.since, job.worker, job.claimed_at = STATE.leased, until_, worker, now
         clear_part(job, FLAG.progress)
@@ -142,11 +193,17 @@ while more and count < limit do
         if lapsed then flags = flags + FLAG.again end
         if ahead == '1' and not alone then flags = flags + FLAG.ahead end
         job.flags = flags
+        local form = string.byte(job.tail)
+        if stream.limited or form % 8 > 3 then
+          count_running(job, until_)
+          if stream.limited then stream.leased = stream.leased + 1 end
+          if group then group.leased = group.leased + 1 end
+        end
         local bytes = written(job)
         saved[#saved + 1] = job.id
         saved[#saved + 1] = bytes
         add(KEY.leased, until_, job.id)
-        if string.byte(job.tail) % 2 == 1 then
+        if form % 2 == 1 then
           bytes = bytes .. (call('HGET', KEY.payloads, job.id) or 'null')
         end
         answer[#answer + 1] = pack('>I8I4', tonumber(job.id), #bytes)
@@ -159,15 +216,26 @@ while more and count < limit do
   if size * 8 < most_bytes then step = math.min(step * 4, 1000) end
 end
 for _, stream in ipairs(streams) do
-  if stream.taken > 0 then call('ZREMRANGEBYRANK', stream.key, 0, stream.taken - 1) end
+  if stream.taken > 0 and not stream.order and not stream.suspect then
+    call('ZREMRANGEBYRANK', stream.key, 0, stream.taken - 1)
+  end
 end
 flush()
 
 local due = ''
+if open then
+  for _, stream in ipairs(streams) do
+    local wait = stream.limited and charge(stream)
+    if wait and (due == '' or wait < due) then due = wait end
+    if stream.again then again = math.min(again or 1, stream.again) end
+  end
+end
 if alone then
   due = ''
 elseif not more then
   due = '0'
+elseif count < limit and again then
+  due = again == 0 and '0' or '-1'
 elseif count < limit then
   for _, key in ipairs({KEY.delayed, KEY.leased}) do
     local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
@@ -179,4 +247,4 @@ elseif count < limit then
   if due ~= '' then due = format('%.17g', due) end
 end
 publish(channel, message)
-return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0}
+return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0, limited}

@@ -42,6 +42,21 @@ else
     end
   end
 end
+if topic == 'limits' and done == 1 then
+  -- What claims read; see common.lua. Jobs may be left in `waiting` when groups no longer take turns.
+  local limits = value ~= '' and cjson.decode(value) or {}
+  local flag = 'k'
+  if limits.fair or limits.most_each or limits.rate_each then
+    flag = 'g'
+  elseif call('EXISTS', KEY.waiting .. name) == 1 then
+    flag = 'm'
+  end
+  if value == '' and flag == 'k' then
+    call('HDEL', KEY.limited, name)
+  else
+    call('HSET', KEY.limited, name, flag .. value)
+  end
+end
 for n = 10, #ARGV, 4 do
   write_history(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[9])
 end
