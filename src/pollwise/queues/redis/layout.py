@@ -17,7 +17,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from typing import Any
 
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import (
@@ -173,6 +176,19 @@ def ending_in(
     failures = tuple(_errors(errors))
     newest = failures[-1] if failures else None
     return JobEnding(kind.decode(), STATES[code], decode_result(result), newest)
+
+
+def use_in(answer: list[Any], limits: KindLimits, most: int) -> LimitUse:
+    """The answer of use.lua, with at most this many groups."""
+    running, waiting = answer[1:3]
+    now, full_at = float(answer[0]), float(answer[3])
+    groups = []
+    for name, runs, waits, full in zip(*[iter(answer[4:])] * 4, strict=True):
+        at = limits.rate_each.next_start(float(full), now) if limits.rate_each else None
+        groups.append(GroupUse(name.decode(), runs, min(waits, WAITING_MAX), at))
+    next_at = limits.rate.next_start(full_at, now) if limits.rate else None
+    total = min(waiting, WAITING_MAX)
+    return LimitUse(limits, running, total, next_at, fullest(groups, most))
 
 
 def ids_in(answer: bytes, count: int) -> tuple[list[str], int]:

@@ -1,10 +1,11 @@
+-- Uses limits.lua.
 -- Take the best jobs that may run now, each under a lease; or one whose last leases ran out, alone.
 -- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, whether ended jobs are
 -- kept, whether some will wait before they start, whether to leave alone what is to be claimed alone,
 -- the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
--- leased; in how many seconds to claim again (0: at once; -1: at once, but nothing may be found), or '';
--- whether the job is claimed alone; the kinds that have limits.
+-- leased; in how many seconds to claim again, or ''; whether the job is claimed alone; the kinds that
+-- limit how many of their jobs run.
 local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_others, channel,
   message, named = unpack(ARGV, 1, 12)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
@@ -38,13 +39,12 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
 end
 
 -- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
-local kinds, limited = {}, {}
+local kinds, limited, counted = {}, false, {}
 if named == '1' then
   for n = 13, #ARGV do kinds[#kinds + 1] = ARGV[n] end
   for n, limits in ipairs(fetch(KEY.limited, kinds)) do
     if limits then
-      limits_known[kinds[n]] = limits
-      limited[#limited + 1] = kinds[n]
+      limits_known[kinds[n]], limited = limits, true
     end
   end
 else
@@ -57,12 +57,11 @@ else
       for _, kind in ipairs(kinds) do known[kind] = true end
     end
     if not known[found[n]] then kinds[#kinds + 1] = found[n] end
-    limits_known[found[n]] = found[n + 1]
-    limited[#limited + 1] = found[n]
+    limits_known[found[n]], limited = found[n + 1], true
   end
 end
 local open, charge
-if #limited > 0 then open, charge = with_limits(now, limit) end
+if limited then open, charge = with_limits(now, limit, imposed == '') end
 local pauses = call('HKEYS', KEY.notes .. 'pauses')
 if #pauses > 0 then
   local paused, left = {}, {}
@@ -160,7 +159,7 @@ local alone = #heap > 0 and heap[1].score < ALONE / 2
 if alone then limit = only_others == '1' and 0 or 1 end
 
 -- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
-local answer, size, count, step, more, again = {}, 0, 0, 16, true, nil
+local answer, size, count, step, more, again = {}, 0, 0, 16, true, false
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
@@ -171,12 +170,12 @@ while more and count < limit do
       if stream.order then
         local item = stream.order[stream.taken]
         group = item.group
-        remove(KEY.waiting .. stream.kind, item.member)
+        remove(KEY.lines .. stream.kind, item.member)
         if stream.mixed then remove(stream.key, sub(item.member, -16)) end
         -- A version that knows no groups may have changed the job.
         if not (job and job.state == STATE.ready and names(job).kind == stream.kind
             and place_in_turn(job, group_of(job)) == item.member) then
-          job, again = false, 0
+          job, again = false, true
         end
       elseif stream.suspect then
         group = stream.suspect
@@ -227,15 +226,16 @@ if open then
   for _, stream in ipairs(streams) do
     local wait = stream.limited and charge(stream)
     if wait and (due == '' or wait < due) then due = wait end
-    if stream.again then again = math.min(again or 1, stream.again) end
+    again = again or stream.again
+    if stream.most_each or stream.slots and stream.slots < math.huge then
+      counted[#counted + 1] = stream.kind
+    end
   end
 end
 if alone then
   due = ''
-elseif not more then
+elseif not more or again and count < limit then
   due = '0'
-elseif count < limit and again then
-  due = again == 0 and '0' or '-1'
 elseif count < limit then
   for _, key in ipairs({KEY.delayed, KEY.leased}) do
     local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
@@ -245,6 +245,8 @@ elseif count < limit then
     end
   end
   if due ~= '' then due = format('%.17g', due) end
+else
+  due = ''
 end
 publish(channel, message)
-return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0, limited}
+return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0, counted}

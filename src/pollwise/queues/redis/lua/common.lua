@@ -14,7 +14,7 @@ local KEY = {
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
   done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
   results = base .. ':results', notes = base .. ':notes:', history = base .. ':history:',
-  limited = base .. ':limited', waiting = base .. ':waiting:', running = base .. ':running:',
+  limited = base .. ':limited', lines = base .. ':lines:', running = base .. ':running:',
   groups = base .. ':groups', turns = base .. ':turns', full = base .. ':full:',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
@@ -202,7 +202,7 @@ local function note_error(job, at, text)
 end
 
 -- What `limited` says of a kind, or false: 'g' if its limit groups take turns, so that its ready jobs
--- are in `waiting`; 'k' if it has other limits; 'm' if jobs are to be moved back from `waiting`; then
+-- are in `lines`; 'k' if it has other limits; 'm' if jobs are to be moved back from `lines`; then
 -- its limits as JSON, or nothing if it has none any more.
 local limits_known = {}
 local function limits_of(kind)
@@ -243,7 +243,7 @@ local function add_ready(job)
   local alone = has(job, FLAG.lapsed) and has(job, FLAG.again)
   local limits = limits_of(job.kind)
   if limits and not alone and sub(limits, 1, 1) == 'g' then
-    key = KEY.waiting .. job.kind
+    key = KEY.lines .. job.kind
     if not added[key] then note('kinds', job.kind) end
     add(key, 0, place_in_turn(job, group_of(job)))
     return
@@ -366,7 +366,7 @@ local function take_out(job)
   if job.state == STATE.ready then
     remove(KEY.ready .. job.kind, place(job))
     if limits_of(job.kind) then
-      remove(KEY.waiting .. job.kind, place_in_turn(job, group_of(job)))
+      remove(KEY.lines .. job.kind, place_in_turn(job, group_of(job)))
     end
   else
     remove(KEY.blocked, place_in_line(job.key, job.id))

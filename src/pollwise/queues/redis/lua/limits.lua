@@ -5,10 +5,10 @@
 -- more jobs the group of the last turn may start, and that group); `full` (full_at by group).
 --
 -- Returns two functions. Both work on a stream: the jobs of a kind that this claim may take.
--- most: how many jobs the claim takes at most.
-local function with_limits(now, most)
+-- most: how many jobs the claim takes at most. real: `now` is the server's time.
+local function with_limits(now, most, real)
   local MOVED, SUSPECTS, GROUPS, CHUNK = 1000, 100, 1000, 16
-  local SLACK, SOON = 0.000001, 0.1
+  local SLACK, RATE_PAUSE, CIRCLE_PAUSE = 0.000001, 0.1, 0.1
   local max, min, floor, huge = math.max, math.min, math.floor, math.huge
 
   local function rate_of(value)
@@ -27,7 +27,7 @@ local function with_limits(now, most)
   -- In how many seconds to claim again, if there is no room: not for each single start.
   local function wait_of(rate, full_at)
     local next_at = level(rate, full_at) - (rate.burst - 1) * rate.step
-    return max(next_at - now, min(SOON, rate.burst * rate.step / 2))
+    return max(next_at - now, min(RATE_PAUSE, rate.burst * rate.step / 2))
   end
 
   local function running(key)
@@ -59,7 +59,7 @@ local function with_limits(now, most)
     for n, job in ipairs(load(ids)) do
       remove(stream.key, found[n])
       if job and job.state == STATE.ready then
-        add(KEY.waiting .. names(job).kind, 0, place_in_turn(job, group_of(job)))
+        add(KEY.lines .. names(job).kind, 0, place_in_turn(job, group_of(job)))
       end
     end
     flush()
@@ -68,7 +68,7 @@ local function with_limits(now, most)
 
   -- The reverse. An entry may be old, if a version that knows no groups changed its job.
   local function move_back(kind, text)
-    local key = KEY.waiting .. kind
+    local key = KEY.lines .. kind
     local found, ids = call('ZRANGE', key, 0, MOVED - 1), {}
     for n, place_ in ipairs(found) do ids[n] = name_of((unpack_bytes('>I8', place_, #place_ - 7))) end
     for n, job in ipairs(load(ids)) do
@@ -117,7 +117,7 @@ local function with_limits(now, most)
 
   -- Choose jobs in turns over the groups, from the kept turn.
   local function take_turns(stream, room)
-    local key, order, ring, done = KEY.waiting .. stream.kind, {}, {}, false
+    local key, order, ring, done = KEY.lines .. stream.kind, {}, {}, false
     local start = stream.turn .. (stream.left > 0 and '\0' or '\1')
     local low, high, wrapped = '[' .. start, '+', false
 
@@ -187,15 +187,14 @@ local function with_limits(now, most)
     stream.order = order
   end
 
-  -- The stream of a kind, given what `limited` says of it. stream.again: 0 if jobs remain to be moved, 1
-  -- if groups remain to be examined.
+  -- The stream of a kind, given what `limited` says of it. stream.again: whether jobs remain to be moved.
   local function open(kind, value)
     local flag, text = sub(value, 1, 1), sub(value, 2)
     local stream = {
       kind = kind, key = KEY.ready .. kind, places = {}, at = 1, read = 0, taken = 0, leased = 0,
       seen = {}, slots = huge, starts = huge, full_at = 0, left = 0, turn = '',
     }
-    if flag == 'm' and move_back(kind, text) then stream.again = 0 end
+    if flag == 'm' then stream.again = move_back(kind, text) end
     if text == '' then return stream end
     local limits, at = cjson.decode(text)
     stream.limited, stream.weights, stream.most_each = true, limits.weights or {}, limits.most_each
@@ -216,14 +215,14 @@ local function with_limits(now, most)
       stream.mixed = call('EXISTS', stream.key) == 1
       if stream.mixed and suspect_of(stream) then return stream end
       stream.seen = {}
-      if stream.mixed and move_to_groups(stream) then stream.again = 0 end
+      if stream.mixed then stream.again = move_to_groups(stream) end
       take_turns(stream, room)
     end
     return stream
   end
 
-  -- Charge a kind for what was leased. Returns in how many seconds a rate lets the next job start, if jobs
-  -- wait only for that.
+  -- Charge a kind for what was leased. Returns in how many seconds another claim may find more, if jobs
+  -- wait for a rate, or were not examined.
   local function charge(stream)
     local kind, leased = stream.kind, stream.leased
     local turn, left, full_at = stream.turn, stream.left, stream.full_at
@@ -234,7 +233,6 @@ local function with_limits(now, most)
       local last = stream.order[stream.taken]
       if stream.moved and stream.taken == #stream.order then
         turn, left = stream.moved, 0
-        stream.again = stream.again or 1
       elseif last then
         turn, left = last.name, last.left
       end
@@ -244,10 +242,12 @@ local function with_limits(now, most)
     end
     local wait = stream.wait
     local slots = stream.slots - leased
-    local waits = slots > 0 and call('EXISTS', KEY.waiting .. kind, stream.key) > 0
+    local waits = slots > 0 and call('EXISTS', KEY.lines .. kind, stream.key) > 0
     if waits and stream.rate and room_of(stream.rate, full_at) < 1 then
       wait = wait_of(stream.rate, full_at)
       waits = false
+    elseif waits and stream.moved then
+      wait = leased > 0 and 0 or CIRCLE_PAUSE
     end
     if not stream.rate_each then return wait end
     local key, changed = KEY.full .. kind, {}
@@ -264,6 +264,10 @@ local function with_limits(now, most)
       end
     end
     bulk('ZADD', key, changed)
+    if real and #changed > 0 then
+      local longest = math.ceil(2000 * stream.rate_each.burst * stream.rate_each.step)
+      if call('PTTL', key) < longest then call('PEXPIRE', key, longest) end
+    end
     bulk('ZREM', key, call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, #changed + CHUNK))
     return wait
   end
