@@ -179,7 +179,7 @@ while more and count < limit do
         end
       elseif stream.suspect then
         group = stream.suspect
-        remove(stream.key, stream.places[1])
+        remove(stream.key, group.place)
       end
       if job then  -- else the job is gone, and its entry is removed
         job.state, job.since, job.worker, job.claimed_at = STATE.leased, until_, worker, now

@@ -30,6 +30,11 @@ local function with_limits(now, most, real)
     return max(next_at - now, min(RATE_PAUSE, rate.burst * rate.step / 2))
   end
 
+  -- It was set under a slower rate, or the clock was put back, so it has to be stored again.
+  local function too_high(rate, full_at)
+    return full_at > now + rate.burst * rate.step + SLACK
+  end
+
   local function running(key)
     call('ZREMRANGEBYSCORE', key, '-inf', now)
     return call('ZCARD', key)
@@ -95,7 +100,7 @@ local function with_limits(now, most, real)
       local job = load({name_of((unpack_bytes('>I8', found[n], 9)))})[1]
       local group = job and examine(stream, group_of(job))
       if group and group.room > 0 then
-        stream.places, stream.suspect = {found[n], found[n + 1]}, group
+        stream.places, stream.suspect, group.place = {found[n], found[n + 1]}, group, found[n]
         return true
       elseif group and group.slots > 0 then
         stream.wait = min(stream.wait or huge, wait_of(stream.rate_each, group.full_at))
@@ -226,7 +231,7 @@ local function with_limits(now, most, real)
   local function charge(stream)
     local kind, leased = stream.kind, stream.leased
     local turn, left, full_at = stream.turn, stream.left, stream.full_at
-    if stream.rate and leased > 0 then
+    if stream.rate and (leased > 0 or too_high(stream.rate, full_at)) then
       full_at = level(stream.rate, full_at) + leased * stream.rate.step
     end
     if stream.order then
@@ -253,7 +258,7 @@ local function with_limits(now, most, real)
     local key, changed = KEY.full .. kind, {}
     for _, group in ipairs(stream.seen) do
       local full = group.full_at
-      if group.leased > 0 then
+      if group.leased > 0 or too_high(stream.rate_each, full) then
         full = level(stream.rate_each, full) + group.leased * stream.rate_each.step
         changed[#changed + 1] = full
         changed[#changed + 1] = group.name
