@@ -1,4 +1,5 @@
 -- Checks that all keys under our names are ours. Returns the layout's version, or the foreign key.
+limits()
 local types = {
   hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages,
     KEY.limited, KEY.groups, KEY.turns, KEY.notes .. 'limits', KEY.notes .. 'pauses',

@@ -21,7 +21,7 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
       remove(key, due[n])
       if job then
         if job.state == STATE.leased then
-          if has(job, FLAG.counted) then uncount_running(job) end
+          if has(job, FLAG.counted) then limits().uncount(job) end
           note_error(job, job.since, 'the lease of ' .. job.worker .. ' ran out')
           job.flags = bit.bor(job.flags, FLAG.lapsed)
         end
@@ -39,29 +39,15 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
 end
 
 -- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
-local kinds, limited, counted = {}, false, {}
+local kinds, open, charge = {}, nil, nil
 if named == '1' then
   for n = 13, #ARGV do kinds[#kinds + 1] = ARGV[n] end
-  for n, limits in ipairs(fetch(KEY.limited, kinds)) do
-    if limits then
-      limits_known[kinds[n]], limited = limits, true
-    end
-  end
 else
   kinds = call('SMEMBERS', KEY.kinds)
-  local found, known = call('HGETALL', KEY.limited), nil
-  for n = 1, #found, 2 do
-    -- A version that knows no limits may have taken such a kind out of `kinds`.
-    if not known then
-      known = {}
-      for _, kind in ipairs(kinds) do known[kind] = true end
-    end
-    if not known[found[n]] then kinds[#kinds + 1] = found[n] end
-    limits_known[found[n]], limited = found[n + 1], true
-  end
 end
-local open, charge
-if limited then open, charge = with_limits(now, limit, imposed == '') end
+if call('EXISTS', KEY.limited) == 1 then
+  open, charge = with_limits(kinds, named == '1', limit, now, imposed == '')
+end
 local pauses = call('HKEYS', KEY.notes .. 'pauses')
 if #pauses > 0 then
   local paused, left = {}, {}
@@ -174,7 +160,7 @@ while more and count < limit do
         if stream.mixed then remove(stream.key, sub(item.member, -16)) end
         -- A version that knows no groups may have changed the job.
         if not (job and job.state == STATE.ready and names(job).kind == stream.kind
-            and place_in_turn(job, group_of(job)) == item.member) then
+            and limits().place(job) == item.member) then
           job, again = false, true
         end
       elseif stream.suspect then
@@ -194,7 +180,7 @@ while more and count < limit do
         job.flags = flags
         local form = string.byte(job.tail)
         if stream.limited or form % 8 > 3 then
-          count_running(job, until_)
+          limits().count(job, until_)
           if stream.limited then stream.leased = stream.leased + 1 end
           if group then group.leased = group.leased + 1 end
         end
@@ -221,7 +207,7 @@ for _, stream in ipairs(streams) do
 end
 flush()
 
-local due = ''
+local due, counted = '', {}
 if open then
   for _, stream in ipairs(streams) do
     local wait = stream.limited and charge(stream)

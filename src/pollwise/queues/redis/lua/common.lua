@@ -14,8 +14,7 @@ local KEY = {
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
   done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
   results = base .. ':results', notes = base .. ':notes:', history = base .. ':history:',
-  limited = base .. ':limited', lines = base .. ':lines:', running = base .. ':running:',
-  groups = base .. ':groups', turns = base .. ':turns', full = base .. ':full:',
+  limited = base .. ':limited',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
@@ -121,12 +120,6 @@ end
 -- Priority first (the score), then due time and put order (bytes that sort as those numbers do).
 local function place(job) return pack('>dI8', job.run_at, tonumber(job.id)) end
 
--- The place of a job among those of all limit groups of its kind: its group, then as in `ready`. All
--- scores are 0, so that the jobs of a group are a range, and the next group is found at once.
-local function place_in_turn(job, group)
-  return group .. '\0' .. pack('>H', 32768 - job.priority) .. place(job)
-end
-
 local function place_in_line(key, id) return key .. '\0' .. pack('>I8', tonumber(id)) end
 
 -- Changes are gathered and written in bulk, because each call has a cost. Removals come first: they
@@ -201,54 +194,69 @@ local function note_error(job, at, text)
   set_part(job, FLAG.errors, kept .. struct.pack('>dI4H', at, job.attempt, #text) .. text)
 end
 
--- What `limited` says of a kind, or false: 'g' if its limit groups take turns, so that its ready jobs
--- are in `lines`; 'k' if it has other limits; 'm' if jobs are to be moved back from `lines`; then
--- its limits as JSON, or nothing if it has none any more.
+-- What `limited` says of each kind, or false: 'g' if its limit groups take turns, so that its ready jobs
+-- are in `lines`; 'k' if it has other limits; 'm' if jobs are to be moved back from `lines`; then its
+-- limits as JSON, or nothing if it has none any more.
 local limits_known = {}
-local function limits_of(kind)
-  if limits_known[kind] == nil then limits_known[kind] = call('HGET', KEY.limited, kind) end
-  return limits_known[kind]
-end
+local limits_made
+-- What scripts do with limits. It is made when a script first needs it, because most calls need none.
+local function limits()
+  if limits_made then return limits_made end
+  local made, pack, call = {}, struct.pack, redis.call
+  limits_made = made
+  KEY.lines, KEY.running, KEY.groups = base .. ':lines:', base .. ':running:', base .. ':groups'
+  KEY.turns, KEY.full = base .. ':turns', base .. ':full:'
 
-local function group_of(job)
-  if not job.group then
-    job.group = names(job).grouped and redis.call('HGET', KEY.groups, job.id) or ''
+  function made.of(kind)
+    if limits_known[kind] == nil then limits_known[kind] = call('HGET', KEY.limited, kind) end
+    return limits_known[kind]
   end
-  return job.group
-end
 
--- Let a leased job count as running, until the end of its lease.
-local function count_running(job, until_)
-  local key = KEY.running .. names(job).kind
-  job.flags = bit.bor(job.flags, FLAG.counted)
-  add(key, until_, job.id)
-  add(key .. '\0' .. group_of(job), until_, job.id)
-end
+  function made.group_of(job)
+    if not job.group then
+      job.group = names(job).grouped and call('HGET', KEY.groups, job.id) or ''
+    end
+    return job.group
+  end
 
--- A lease ended.
-local function uncount_running(job)
-  local key = KEY.running .. names(job).kind
-  remove(key, job.id)
-  remove(key .. '\0' .. group_of(job), job.id)
-end
+  -- The place of a job among those of all limit groups of its kind: its group, then as in `ready`. All
+  -- scores are 0, so that the jobs of a group are a range, and the next group is found at once.
+  function made.place(job)
+    return made.group_of(job) .. '\0' .. pack('>H', 32768 - job.priority) .. place(job)
+  end
 
--- Whether a job is to count as running when it is leased.
-local function counts(job)
-  return names(job).grouped or limits_of(job.kind)
+  -- Let a leased job count as running, until the end of its lease.
+  function made.count(job, until_)
+    local key = KEY.running .. names(job).kind
+    job.flags = bit.bor(job.flags, FLAG.counted)
+    add(key, until_, job.id)
+    add(key .. '\0' .. made.group_of(job), until_, job.id)
+  end
+
+  -- A lease ended.
+  function made.uncount(job)
+    local key = KEY.running .. names(job).kind
+    remove(key, job.id)
+    remove(key .. '\0' .. made.group_of(job), job.id)
+  end
+
+  return made
 end
 
 local function add_ready(job)
   names(job)
-  local key = KEY.ready .. job.kind
+  local key, kind = KEY.ready .. job.kind, job.kind
   local alone = has(job, FLAG.lapsed) and has(job, FLAG.again)
-  local limits = limits_of(job.kind)
-  if limits and not alone and sub(limits, 1, 1) == 'g' then
-    key = KEY.lines .. job.kind
-    if not added[key] then note('kinds', job.kind) end
-    add(key, 0, place_in_turn(job, group_of(job)))
+  if not added[key] and limits_known[kind] == nil then
+    limits_known[kind] = redis.call('HGET', KEY.limited, kind)
+  end
+  if limits_known[kind] and not alone and string.sub(limits_known[kind], 1, 1) == 'g' then
+    key = limits() and KEY.lines .. kind
+    if not added[key] then note('kinds', kind) end
+    add(key, 0, limits().place(job))
     return
   end
-  if not added[key] then note('kinds', job.kind) end
+  if not added[key] then note('kinds', kind) end
   add(key, (alone and ALONE or 0) - job.priority, place(job))
 end
 
@@ -328,7 +336,7 @@ local function forget(jobs)
   bulk('HDEL', KEY.payloads, separate)
   bulk('HDEL', KEY.unique, uniques)
   bulk('HDEL', KEY.parts, parts)
-  bulk('HDEL', KEY.groups, groups)
+  if groups[1] then bulk('HDEL', limits() and KEY.groups, groups) end
   count_pages(numbers, -1)
 end
 
@@ -358,16 +366,14 @@ local function take_out(job)
   local set = SETS[job.state]
   if set then
     remove(KEY[set], job.id)
-    if job.state == STATE.leased and has(job, FLAG.counted) then uncount_running(job) end
+    if job.state == STATE.leased and has(job, FLAG.counted) then limits().uncount(job) end
     if job.state > STATE.dead then remove(KEY.results, job.id) end
     return
   end
   names(job)
   if job.state == STATE.ready then
     remove(KEY.ready .. job.kind, place(job))
-    if limits_of(job.kind) then
-      remove(KEY.lines .. job.kind, place_in_turn(job, group_of(job)))
-    end
+    if limits().of(job.kind) then remove(KEY.lines .. job.kind, limits().place(job)) end
   else
     remove(KEY.blocked, place_in_line(job.key, job.id))
   end

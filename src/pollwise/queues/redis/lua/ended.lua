@@ -40,7 +40,7 @@ local function sweep_groups()
 end
 
 if what == 'prune' then
-  if call('EXISTS', KEY.groups) == 1 then sweep_groups() end
+  if call('EXISTS', limits() and KEY.groups) == 1 then sweep_groups() end
   -- The scores of jobs that stay for their results are the times when these are over, so that each
   -- is examined once.
   if after ~= '' then

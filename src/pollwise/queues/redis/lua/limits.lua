@@ -5,11 +5,26 @@
 -- more jobs the group of the last turn may start, and that group); `full` (full_at by group).
 --
 -- Returns two functions. Both work on a stream: the jobs of a kind that this claim may take.
--- most: how many jobs the claim takes at most. real: `now` is the server's time.
-local function with_limits(now, most, real)
+-- kinds: those of the claim; others are added if all are meant (not named). most: how many jobs it takes
+-- at most. real: `now` is the server's time.
+local function with_limits(kinds, named, most, now, real)
   local MOVED, SUSPECTS, GROUPS, CHUNK = 1000, 100, 1000, 16
   local SLACK, RATE_PAUSE, CIRCLE_PAUSE = 0.000001, 0.1, 0.1
   local max, min, floor, huge = math.max, math.min, math.floor, math.huge
+  local call, pack, unpack_bytes, sub = redis.call, struct.pack, struct.unpack, string.sub
+  local place_of, group_of = limits().place, limits().group_of
+
+  if named then
+    for n, found in ipairs(fetch(KEY.limited, kinds)) do limits_known[kinds[n]] = found end
+  else
+    local listed, found = {}, call('HGETALL', KEY.limited)
+    for _, kind in ipairs(kinds) do listed[kind] = true end
+    for n = 1, #found, 2 do
+      -- A version that knows no limits may have taken a kind with jobs in `lines` out of `kinds`.
+      if not listed[found[n]] then kinds[#kinds + 1] = found[n] end
+      limits_known[found[n]] = found[n + 1]
+    end
+  end
 
   local function rate_of(value)
     return value and {step = value[2] / value[1], burst = value[3]}
@@ -64,7 +79,7 @@ local function with_limits(now, most, real)
     for n, job in ipairs(load(ids)) do
       remove(stream.key, found[n])
       if job and job.state == STATE.ready then
-        add(KEY.lines .. names(job).kind, 0, place_in_turn(job, group_of(job)))
+        add(KEY.lines .. names(job).kind, 0, place_of(job))
       end
     end
     flush()
@@ -79,7 +94,7 @@ local function with_limits(now, most, real)
     for n, job in ipairs(load(ids)) do
       remove(key, found[n])
       if job and job.state == STATE.ready and names(job).kind == kind
-          and place_in_turn(job, group_of(job)) == found[n] then
+          and place_of(job) == found[n] then
         add_ready(job)
       end
     end
@@ -201,15 +216,15 @@ local function with_limits(now, most, real)
     }
     if flag == 'm' then stream.again = move_back(kind, text) end
     if text == '' then return stream end
-    local limits, at = cjson.decode(text)
-    stream.limited, stream.weights, stream.most_each = true, limits.weights or {}, limits.most_each
-    stream.rate, stream.rate_each = rate_of(limits.rate), rate_of(limits.rate_each)
+    local given, at = cjson.decode(text), nil
+    stream.limited, stream.weights, stream.most_each = true, given.weights or {}, given.most_each
+    stream.rate, stream.rate_each = rate_of(given.rate), rate_of(given.rate_each)
     local state = call('HGET', KEY.turns, kind)
     if state then
       stream.full_at, stream.left, at = unpack_bytes('>dI4', state)
       stream.turn = sub(state, at)
     end
-    if limits.most then stream.slots = limits.most - running(KEY.running .. kind) end
+    if given.most then stream.slots = given.most - running(KEY.running .. kind) end
     if stream.rate then stream.starts = room_of(stream.rate, stream.full_at) end
     local room = min(most, stream.slots, stream.starts)
     stream.by_turn = flag == 'g'

@@ -44,15 +44,14 @@ else
 end
 if topic == 'limits' and done == 1 then
   -- What claims read; see common.lua. Jobs may be left in `lines` when groups no longer take turns.
-  local limits = value ~= '' and cjson.decode(value) or {}
-  local flag = 'k'
-  if limits.fair or limits.most_each or limits.rate_each then
+  local given, flag = value ~= '' and cjson.decode(value) or {}, 'k'
+  if given.fair or given.most_each or given.rate_each then
     flag = 'g'
-  elseif call('EXISTS', KEY.lines .. name) == 1 then
+  elseif call('EXISTS', limits() and KEY.lines .. name) == 1 then
     flag = 'm'
   end
   if value == '' then
-    local state = call('HGET', KEY.turns, name)
+    local state = call('HGET', limits() and KEY.turns, name)
     if state and unpack_bytes('>d', state) <= now then call('HDEL', KEY.turns, name) end
   end
   if value == '' and flag == 'k' then

@@ -78,8 +78,10 @@ for _, pair in ipairs(replaced) do
     take_out(twin)
     if twin.form % 2 == 1 and not job.body then call('HDEL', KEY.payloads, twin.id) end
     if job.body then call('HSET', KEY.payloads, twin.id, job.body) end
-    if twin.grouped and not job.grouped then call('HDEL', KEY.groups, twin.id) end
-    if job.grouped then call('HSET', KEY.groups, twin.id, job.group) end
+    if twin.grouped or job.grouped then
+      call('HDEL', limits() and KEY.groups, twin.id)
+      if job.grouped then call('HSET', KEY.groups, twin.id, job.group) end
+    end
     if job.run_at <= now then job.run_at = math.min(twin.run_at, now) end
     twin.tail, twin.form, twin.priority, twin.run_at = job.tail, job.form, job.priority, job.run_at
     twin.grouped, twin.group = job.grouped, job.group
@@ -132,7 +134,7 @@ if #fresh > 0 then
   flush()
   bulk('HSET', KEY.payloads, payloads)
   bulk('HSET', KEY.unique, unique_ids)
-  bulk('HSET', KEY.groups, groups)
+  if groups[1] then bulk('HSET', limits() and KEY.groups, groups) end
   count_pages(numbers, 1)
 end
 

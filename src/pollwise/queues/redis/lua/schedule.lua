@@ -25,7 +25,7 @@ if bytes then
   enter(job, now)
   flush()
   if body then call('HSET', KEY.payloads, id, body) end
-  if job.grouped then call('HSET', KEY.groups, id, group) end
+  if job.grouped then call('HSET', limits() and KEY.groups, id, group) end
   count_pages({number}, 1)
   value = value .. id .. tail
 end

@@ -19,7 +19,7 @@ end
 -- The jobs of a kind whose limit groups take turns: the first of each group and priority is its oldest.
 -- Returns how many there are; of very many groups, some are not looked at.
 local function waiting(kind)
-  local key, looks = KEY.lines .. kind, 0
+  local key, looks = limits() and KEY.lines .. kind, 0
   local first = call('ZRANGEBYLEX', key, '-', '+', 'LIMIT', 0, 1)
   while first[1] and looks < OVERDUE_READ do
     looks = looks + 1
@@ -31,16 +31,17 @@ local function waiting(kind)
   return call('ZCARD', key)
 end
 
-local kinds, listed = call('SMEMBERS', KEY.kinds), {}
+local kinds, listed, limited = call('SMEMBERS', KEY.kinds), {}, {}
 for _, kind in ipairs(kinds) do listed[kind] = true end
 for _, kind in ipairs(call('HKEYS', KEY.limited)) do
+  limited[kind] = true
   if not listed[kind] then kinds[#kinds + 1] = kind end
 end
 for _, kind in ipairs(kinds) do
   local key = KEY.ready .. kind
   local number, before = call('ZCARD', key), oldest
   oldest = nil
-  if limits_of(kind) then number = number + waiting(kind) end
+  if limited[kind] then number = number + waiting(kind) end
   ready = ready + number
   -- The first of each priority is its oldest.
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')

@@ -1,6 +1,7 @@
 -- How the limits of a kind are used. ARGV: now, kind, how many groups and jobs to read at most.
 -- Returns the time, how many of its jobs run, how many wait, and full_at of its rate; and if its limit
 -- groups take turns, for each of them the name, how many of its jobs run and wait, and its full_at.
+limits()
 local now, kind, most = clock(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local waiting, running, ready = KEY.lines .. kind, KEY.running .. kind, KEY.ready .. kind
 local by_group, order = {}, {}
@@ -23,7 +24,7 @@ local answer = {
   format('%.17g', now), live(running), call('ZCARD', waiting) + call('ZCARD', ready),
   format('%.17g', full_at),
 }
-if sub(limits_of(kind) or '', 1, 1) ~= 'g' then return answer end
+if sub(limits().of(kind) or '', 1, 1) ~= 'g' then return answer end
 
 local found = call('ZRANGEBYLEX', waiting, '-', '+', 'LIMIT', 0, 1)
 while found[1] and #order < most do
@@ -37,7 +38,7 @@ for n, place_ in ipairs(call('ZRANGE', ready, 0, most - 1)) do
 end
 for _, job in ipairs(load(ids)) do
   if job then
-    local of_job = group(group_of(job))
+    local of_job = group(limits().group_of(job))
     of_job.waiting = of_job.waiting + 1
   end
 end
