@@ -24,6 +24,7 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
 from pollwise.queues.flows.linking import linked
 from pollwise.queues.flows.view import FlowJob
+from pollwise.queues.limits.calls import Limits
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.schedules.calls import Schedules
@@ -82,6 +83,8 @@ class Queue(ViewedStore):
     wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
     #: How many jobs of a state a measurement for metrics counts; few where requests are billed.
     measured_max: ClassVar[int] = MEASURED_MAX
+    #: The kinds that limit how many of their jobs run, as the last claim of this handle saw them.
+    _limited: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -112,6 +115,11 @@ class Queue(ViewedStore):
     def schedules(self) -> Schedules:  # type: ignore[override]  # it is read only
         """Jobs that are put by themselves: `queue.schedules.set("nightly", job, cron=…)`."""
         return Schedules(self)
+
+    @cached_property
+    def limits(self) -> Limits:
+        """How many jobs of a kind run at a time, or start in a time, over all workers."""
+        return Limits(self)
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
@@ -202,7 +210,11 @@ class Queue(ViewedStore):
         once, again = (batch, []) if len(batch) == 1 else once_each(batch, claim_of)
         once = self._sealing.settlements(once)
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
-        if any(s.action != "done" or s.claim.job.key is not None for s in batch):
+        limited = self._limited
+        if any(
+            s.action != "done" or s.claim.job.key is not None or s.claim.job.kind in limited
+            for s in batch
+        ):
             self._hint_after(batch)
         if any(s.keep is not None or s.result is not None or s.action == "dead" for s in batch):
             self._hints.broadcast_if_wanted(ENDINGS)
@@ -372,7 +384,8 @@ class Queue(ViewedStore):
         await self.settle([Settlement.give_back(claim) for claim in claims])
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
-        """Hint at jobs that came back, and at jobs that a finished key no longer blocks."""
+        """Hint at jobs that came back, and at those that a finished key or a limit no longer holds
+        back."""
         delays = [s.delay for s in settled if s.comes_back]
         at_once = delays.count(0.0)
         if at_once:
@@ -383,6 +396,9 @@ class Queue(ViewedStore):
         behind = sum(s.claim.job.key is not None and not s.comes_back for s in settled)
         if behind:
             self._hints.send(behind)
+        freed = [s.claim.job.kind for s in settled if s.claim.job.kind in self._limited]
+        if freed:
+            self._hints.send(len(freed), set(freed))
 
     def _check(self, job: NewJob) -> None:
         if not isinstance(job, NewJob):

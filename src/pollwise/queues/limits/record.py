@@ -15,7 +15,9 @@ A note of the topic "limits", with the kind as its name, has this JSON, without 
 A rate is kept by one number for the kind, and one for each group: `full_at`, when all of its
 allowance will have come back. With `step = seconds / amount`:
 
-    room(now)       floor((now + burst * step - max(full_at, now)) / step)
+    full_at         min(full_at, now + burst * step): it was set under a slower rate, or the clock
+                    was put back. A claim that finds it higher stores this, even if it gets nothing.
+    room(now)       min(floor((now + burst * step - max(full_at, now) + SLACK) / step), burst)
     after n starts  full_at = max(full_at, now) + n * step
     next start      when room is 1 again: full_at - (burst - 1) * step
 """
@@ -40,6 +42,9 @@ WEIGHT_MAX = 1000
 #: The share of a rate that may start at once, unless `burst` says otherwise. With it, a window of
 #: `per` sees at most 1.05 times the rate.
 BURST_SHARE = 0.05
+#: Seconds by which a start may be early, because times are rounded: at the time of the next start
+#: there must be room for it. It does not add up.
+SLACK = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +114,30 @@ class KindRate:
     def step(self) -> float:
         """Seconds between two starts."""
         return self.per / self.amount
+
+    @property
+    def free(self) -> float:
+        """The seconds until all of the allowance comes back."""
+        return self.burst * self.step
+
+    def room(self, full_at: float, now: float) -> int:
+        """How many may start now."""
+        left = now + self.free - self.after(full_at, now, 0)
+        return min(int((left + SLACK) / self.step), self.burst)
+
+    def after(self, full_at: float, now: float, starts: int) -> float:
+        """The new `full_at` after some start now."""
+        return max(min(full_at, now + self.free), now) + starts * self.step
+
+    def lowered(self, full_at: float, now: float) -> bool:
+        """True if `full_at` is too high, so that a claim has to store it again."""
+        return full_at > now + self.free + SLACK
+
+    def next_start(self, full_at: float, now: float) -> float | None:
+        """When the next one may start; None: now."""
+        if self.room(full_at, now):
+            return None
+        return min(full_at, now + self.free) - (self.burst - 1) * self.step
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,16 @@ import math
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pollwise.queues.base import ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
-from pollwise.queues.memory.job import MemoryJob
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import LimitUse
+from pollwise.queues.memory.job import Entry, MemoryJob
+from pollwise.queues.memory.limits import MemoryLimits
 from pollwise.queues.notes import MemoryNotes
 from pollwise.queues.unique import WAITING, check_replaced, check_twin, replaced_run_at
 from pollwise.queues.viewed import DEAD
@@ -26,7 +30,6 @@ from pollwise.runtime.home import Home
 from pollwise.runtime.jobs import (
     ENDED,
     ERRORS_KEPT,
-    PRIORITY_MAX,
     STATES,
     Claim,
     Job,
@@ -56,10 +59,11 @@ class MemoryQueue(MemoryNotes, Queue):
         self._home = Home()
         self._records: dict[int, MemoryJob] = {}
         self._last = 0
-        self._ready: dict[str, list[tuple[int, float, int, int]]] = {}
+        self._ready: dict[str, list[Entry]] = {}
         self._due: list[tuple[float, int, int]] = []  # delayed and leased, by the time that ends
         self._keys: dict[str, deque[int]] = {}  # live jobs of a key; the first is not blocked
         self._unique: dict[str, MemoryJob] = {}
+        self._limits = MemoryLimits(self)
         self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
 
     def leave_loop(self) -> None:
@@ -81,7 +85,7 @@ class MemoryQueue(MemoryNotes, Queue):
                 continue
             seq += 1
             made = seq, job.kind, job.encoded, job.key, job.priority, job.unique, now
-            fresh.append(MemoryJob(*made, job.due_at(now), job.headers))
+            fresh.append(MemoryJob(*made, job.due_at(now), job.headers, job.limit_group))
             ids.append(str(seq))
             if job.unique is not None:
                 in_batch[job.unique] = fresh[-1]
@@ -101,6 +105,7 @@ class MemoryQueue(MemoryNotes, Queue):
             return
         record.run_at = replaced_run_at(job, record.run_at, now)
         record.encoded, record.headers, record.priority = job.encoded, job.headers, job.priority
+        record.limit_group = job.limit_group
         record.attempt, record.lapsed = 0, False
         record.token += 2
         state: State = "delayed" if record.run_at > now else "ready"
@@ -148,7 +153,7 @@ class MemoryQueue(MemoryNotes, Queue):
     def _pass_wake_up_on(self) -> None:
         """Pass a wake-up on: wake a held claim that wants a kind that is ready."""
         for hint, kinds in self._holding.items():
-            if self._best_heap(kinds):
+            if self._best_heap(kinds) or self._limits.may_run(kinds, self._now()):
                 self._hints.awake(hint)
                 hint.give()
                 return
@@ -158,7 +163,8 @@ class MemoryQueue(MemoryNotes, Queue):
         until = now + asked.lease
         self._promote(now)
         claims: list[Claim] = []
-        while len(claims) < limit and (record := self._next_ready(asked.kinds)):
+        chosen, again = self._limits.choose(asked.kinds, limit, now)
+        for record in islice(chosen, limit):
             suspect = record.suspect
             record.attempt += not (record.lapsed and record.ahead)
             record.lapses = record.lapses + 1 if record.lapsed else 0
@@ -171,7 +177,7 @@ class MemoryQueue(MemoryNotes, Queue):
             if suspect:
                 return claims
         if len(claims) < limit:
-            self._hint_when_due(self._next_due())
+            self._hint_when_due(min(filter(None, (self._next_due(), again)), default=None))
         return claims
 
     def _promote(self, now: float) -> None:
@@ -201,7 +207,7 @@ class MemoryQueue(MemoryNotes, Queue):
         best = self._best_heap(kinds)
         return None if best is None else self._records[heapq.heappop(best)[2]]
 
-    def _best_heap(self, kinds: Sequence[str] | None) -> list[tuple[int, float, int, int]] | None:
+    def _best_heap(self, kinds: Sequence[str] | None) -> list[Entry] | None:
         """The heap whose first job comes first of all."""
         best = None
         for kind in self._without_paused(self._ready if kinds is None else kinds):
@@ -218,12 +224,16 @@ class MemoryQueue(MemoryNotes, Queue):
     def _move(self, record: MemoryJob, state: State, since: float) -> None:
         record.state, record.since = state, since
         record.version += 1
-        if state == "ready":
-            priority = record.priority + (2 * PRIORITY_MAX + 1 if record.suspect else 0)
-            entry = (-priority, since, record.seq, record.version)
-            heapq.heappush(self._ready.setdefault(record.kind, []), entry)
-        elif state in ("delayed", "leased"):
+        limited = self._limits.kinds.get(record.kind)
+        if limited is not None:
+            limited.moved(record)
+        elif state == "ready":
+            self._push_ready(record)
+        if state in ("delayed", "leased"):
             heapq.heappush(self._due, (since, record.seq, record.version))
+
+    def _push_ready(self, record: MemoryJob) -> None:
+        heapq.heappush(self._ready.setdefault(record.kind, []), record.entry)
 
     def _enter(self, record: MemoryJob, now: float) -> None:
         """Enter a job: blocked behind its key, delayed until it is due, or ready."""
@@ -440,6 +450,9 @@ class MemoryQueue(MemoryNotes, Queue):
             for record in self._by_seq(0)
             if record.state in states and (wanted is None or record.seq in wanted)
         ]
+
+    async def _limit_use(self, limits: KindLimits, groups: int) -> LimitUse:
+        return self._limits.use(limits, groups, self._now())
 
     async def _prune(self, keep: float | None) -> int:
         before = -math.inf if keep is None else self._now() - keep
