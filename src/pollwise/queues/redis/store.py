@@ -204,7 +204,7 @@ class RedisStore:
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
-            blob, until, due, alone, counted = await self._run(
+            blob, until, due, alone, *more = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
                 int(self._keep), int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()),
@@ -213,6 +213,7 @@ class RedisStore:
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
             claims += found
             left = float(due) if due else None
+            counted: list[bytes] = more[0] if more else []
             if len(claims) == limit:
                 return claims, None, counted
             if alone:  # if it was left alone, because of what was claimed before, claim again soon

@@ -5,7 +5,7 @@
 -- the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
 -- leased; in how many seconds to claim again, or ''; whether the job is claimed alone; the kinds that
--- limit how many of their jobs run.
+-- limit how many of their jobs run, if some kind has limits.
 local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_others, channel,
   message, named = unpack(ARGV, 1, 12)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
@@ -45,13 +45,12 @@ if named == '1' then
 else
   kinds = call('SMEMBERS', KEY.kinds)
 end
-if call('EXISTS', KEY.limited) == 1 then
-  open, charge = with_limits(kinds, named == '1', limit, now, imposed == '')
-end
-local pauses = call('HKEYS', KEY.notes .. 'pauses')
-if #pauses > 0 then
+if call('EXISTS', KEY.limited, KEY.notes .. 'pauses') > 0 then
+  if call('EXISTS', KEY.limited) == 1 then
+    open, charge = with_limits(kinds, named == '1', limit, now, imposed == '')
+  end
   local paused, left = {}, {}
-  for _, kind in ipairs(pauses) do paused[kind] = true end
+  for _, kind in ipairs(call('HKEYS', KEY.notes .. 'pauses')) do paused[kind] = true end
   for _, kind in ipairs(kinds) do
     if not paused[''] and not paused[kind] then left[#left + 1] = kind end
   end
@@ -207,8 +206,9 @@ for _, stream in ipairs(streams) do
 end
 flush()
 
-local due, counted = '', {}
+local due, counted = '', nil
 if open then
+  counted = {}
   for _, stream in ipairs(streams) do
     local wait = stream.limited and charge(stream)
     if wait and (due == '' or wait < due) then due = wait end
