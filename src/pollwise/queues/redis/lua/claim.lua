@@ -47,7 +47,10 @@ else
 end
 if call('EXISTS', KEY.limited, KEY.notes .. 'pauses') > 0 then
   if call('EXISTS', KEY.limited) == 1 then
-    open, charge = with_limits(kinds, named == '1', limit, now, imposed == '')
+    open, charge = with_limits(kinds, named == '1', limit, now, imposed == '', {
+      KEY, STATE, ALONE, limits_known, fetch, load, names, remove, add, flush, add_ready, bulk, name_of,
+      limits,
+    })
   end
   local paused, left = {}, {}
   for _, kind in ipairs(call('HKEYS', KEY.notes .. 'pauses')) do paused[kind] = true end
@@ -148,7 +151,9 @@ local answer, size, count, step, more, again = {}, 0, 0, 16, true, false
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
+  local groups = open and fetch(KEY.groups, ids)
   for n, job in ipairs(load(ids)) do
+    if groups and job then job.group = groups[n] or '' end
     if more then
       local stream, group = from[n], nil
       stream.taken = stream.taken + 1

@@ -6,9 +6,12 @@
 --
 -- Returns two functions. Both work on a stream: the jobs of a kind that this claim may take.
 -- kinds: those of the claim; others are added if all are meant (not named). most: how many jobs it takes
--- at most. real: `now` is the server's time.
-local function with_limits(kinds, named, most, now, real)
-  local MOVED, SUSPECTS, GROUPS, CHUNK = 1000, 100, 1000, 16
+-- at most. real: `now` is the server's time. common: what it uses of common.lua; as locals from outside,
+-- these would cost each claim that needs no limits.
+local function with_limits(kinds, named, most, now, real, common)
+  local KEY, STATE, ALONE, limits_known = unpack(common, 1, 4)
+  local fetch, load, names, remove, add, flush, add_ready, bulk, name_of, limits = unpack(common, 5)
+  local MOVED, SUSPECTS, GROUPS, FORGOTTEN = 1000, 100, 1000, 10
   local SLACK, RATE_PAUSE, CIRCLE_PAUSE = 0.000001, 0.1, 0.1
   local max, min, floor, huge = math.max, math.min, math.floor, math.huge
   local call, pack, unpack_bytes, sub = redis.call, struct.pack, struct.unpack, string.sub
@@ -139,7 +142,7 @@ local function with_limits(kinds, named, most, now, real)
   local function take_turns(stream, room)
     local key, order, ring, done = KEY.lines .. stream.kind, {}, {}, false
     local start = stream.turn .. (stream.left > 0 and '\0' or '\1')
-    local low, high, wrapped = '[' .. start, '+', false
+    local low, high, wrapped, chunk = '[' .. start, '+', false, 4
 
     -- Let a group give up to this many; returns whether it may be able to give more.
     local function give(group, allowed)
@@ -147,7 +150,7 @@ local function with_limits(kinds, named, most, now, real)
       while count > 0 do
         if group.at > #group.items then
           if not group.more then return false end
-          local asked = min(max(room, CHUNK), 256)
+          local asked = min(max(math.ceil(room / max(#ring, 1)), count), 256)
           local after = '(' .. group.items[#group.items].member
           local found =
             call('ZRANGEBYLEX', key, after, '(' .. group.name .. '\1', 'LIMIT', 0, asked)
@@ -164,15 +167,15 @@ local function with_limits(kinds, named, most, now, real)
     end
 
     while room > 0 and not done do
-      local items = items_in(call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, CHUNK))
-      local at = 1
+      local items = items_in(call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, chunk))
+      local at, before = 1, #stream.seen
       while items[at] and room > 0 and not done do
         local group = examine(stream, items[at].name)
         while items[at] and items[at].name == group.name do
           group.items[#group.items + 1] = items[at]
           at = at + 1
         end
-        group.more = at > CHUNK
+        group.more = at > chunk
         local allowed = stream.weights[group.name] or 1
         if #stream.seen == 1 and group.name == stream.turn and stream.left > 0 then
           allowed = min(allowed, stream.left)
@@ -181,9 +184,11 @@ local function with_limits(kinds, named, most, now, real)
         low = '[' .. group.name .. '\1'
         if #stream.seen == GROUPS and room > 0 then stream.moved, done = group.name, true end
       end
-      if #items < CHUNK and at > #items then
+      if #items < chunk and at > #items then
         done, wrapped, low, high = done or wrapped, true, '-', '(' .. start
       end
+      -- Read more at once if the groups have few jobs, so that several are found together.
+      chunk = #stream.seen - before > chunk / 2 and min(chunk * 2, 64) or max(chunk / 2, 2)
     end
     while room > 0 and #ring > 0 and not stream.moved do
       local left = {}
@@ -288,7 +293,7 @@ local function with_limits(kinds, named, most, now, real)
       local longest = math.ceil(2000 * stream.rate_each.burst * stream.rate_each.step)
       if call('PTTL', key) < longest then call('PEXPIRE', key, longest) end
     end
-    bulk('ZREM', key, call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, #changed + CHUNK))
+    bulk('ZREM', key, call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, #changed + FORGOTTEN))
     return wait
   end
 
