@@ -199,7 +199,8 @@ def test_what_older_workers_do_about_limits(redis: Redis, name: str) -> None:
         await new.put(groups_put(3, "a"))
         await old.put(groups_put(3, None))
         assert len(await old.claim("w", 10, 60)) == 3
-        # That claim took the kind out of the set of kinds that have jobs.
+        assert await old.claim("w", 10, 60) == []
+        # The last claim took the kind out of the set of kinds that have jobs.
         assert len(await new.claim("w", 10, 60)) == 1
         assert await new.claim("w", 10, 60) == []
         await new.limits.remove("job")
