@@ -55,7 +55,7 @@ class SqliteQueue(Queue):
         them at once (Linux can); 0 ignores other processes.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(hints="machine", limits=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="machine")
     one_loop = False
 
     def __init__(
@@ -91,6 +91,7 @@ class SqliteQueue(Queue):
 
     async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         claims, due = await self._thread.call(self._store.claim, asked, self.clock.epoch())
+        self._limited = self._store.limited
         self._hint_when_due(due)
         return claims
 
@@ -149,6 +150,7 @@ class SqliteQueue(Queue):
     _read_notes = in_thread_now(SqliteStore.read_notes)
     _swap_schedule = in_thread_now(SqliteStore.swap_schedule)
     _endings = in_thread_now(SqliteStore.endings)
+    _limit_use = in_thread_now(SqliteStore.limit_use)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._thread.call(self._store.history.read, ranges)

@@ -1,6 +1,7 @@
 -- name: put
 -- One job; blocked if its key already has a live job. A repeated `unique` changes nothing.
-INSERT INTO pollwise_jobs (queue, kind, payload, state, priority, since, run_at, created_at, "key", "unique", headers)
+-- Without a limit group, nothing more is written.
+INSERT INTO pollwise_jobs (queue, kind, payload, state, priority, since, run_at, created_at, "key", "unique", headers{column})
 VALUES (
     :queue, :kind, :payload,
     CASE
@@ -10,7 +11,7 @@ VALUES (
         WHEN :run_at > :now THEN 1
         ELSE 0
     END,
-    :priority, :run_at, :run_at, :now, :key, :unique, :headers
+    :priority, :run_at, :run_at, :now, :key, :unique, :headers{value}
 )
 ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING;
 
@@ -25,9 +26,10 @@ WHERE queue = :queue AND "unique" = :unique;
 
 -- name: replace
 -- A job that waits. One that is due, and is to run now, keeps its place. The token makes old claims
--- invalid.
+-- invalid. A job that has a limit group stays in one: see `limit_sweep`.
 UPDATE pollwise_jobs SET
     payload = :payload, headers = :headers, priority = :priority, attempt = 0, token = token + 2,
+    limit_group = coalesce(:limit_group, CASE WHEN limit_group IS NOT NULL THEN '' END),
     state = CASE WHEN state = 2 THEN 2 WHEN :run_at > :now THEN 1 ELSE 0 END,
     since = CASE WHEN :run_at > :now THEN :run_at ELSE min(run_at, :now) END,
     run_at = CASE WHEN :run_at > :now THEN :run_at ELSE min(run_at, :now) END
@@ -38,12 +40,13 @@ UPDATE pollwise_jobs SET "unique" = NULL WHERE seq = :seq;
 
 -- name: glance
 -- Is a job ready, when does the next delay or lease end, may there be suspects, and is anything
--- paused? A read without the write lock.
+-- paused or limited? A read without the write lock.
 SELECT
     EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
     EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0),
-    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses');
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses'),
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'limits');
 
 -- name: glance_kinds
 -- The same for some kinds: a backlog of other kinds does not take the write lock.
@@ -56,7 +59,8 @@ SELECT
     ),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3)),
     EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND lapses > 0),
-    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses');
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'pauses'),
+    EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = 'limits');
 
 -- name: with_error
 -- The errors of a job, with one more and without the oldest if there are enough.
@@ -114,17 +118,30 @@ SELECT seq, priority, since FROM pollwise_jobs INDEXED BY pollwise_jobs_suspects
 WHERE queue = :queue AND state = 0 AND lapses > 0 AND lapsed = token
   AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
 
+-- name: best_of_arms
+SELECT -priority, since, seq FROM ({arms}) ORDER BY priority DESC, since, seq LIMIT :limit
+
+-- name: chosen
+-- The jobs of a claim of limited kinds.
+SELECT value AS seq, 0 AS priority, 0 AS since FROM json_each(:batch)
+
 -- name: claim
 -- Lease the best jobs of all arms.
 UPDATE pollwise_jobs SET
     state = 3, since = :until, worker = :worker, token = token + 1, claimed_at = :now,
     progress = NULL, ahead = :ahead,
     attempt = attempt + NOT (lapsed IS token AND ahead),
-    lapses = CASE WHEN lapsed IS token THEN lapses + 1 ELSE 0 END
+    lapses = CASE WHEN lapsed IS token THEN lapses + 1 ELSE 0 END{more}
 WHERE seq IN (
     SELECT seq FROM ({arms}) ORDER BY priority DESC, since, seq LIMIT :limit
 )
 RETURNING seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique", headers, token;
+
+-- name: claim_group
+-- A leased job of a limited kind has a group, so that it counts.
+, limit_group = coalesce(
+    limit_group, CASE WHEN kind IN (SELECT value FROM json_each(:limited)) THEN '' END
+)
 
 -- name: settle_done
 -- Done, and not kept. :batch is a JSON list of [seq, token].
