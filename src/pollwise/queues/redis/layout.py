@@ -17,7 +17,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
+from typing import Any
 
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import (
@@ -49,14 +52,14 @@ _TIME = struct.Struct(">d")
 _SETTLEMENT = struct.Struct(">QIBBBdH")
 _RENEWAL = struct.Struct(">QIHH")
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
-_SEPARATE, _WITH_HEADERS = 1, 2
+_SEPARATE, _WITH_HEADERS, _WITH_GROUP = 1, 2, 4
 _REPLACES = 4
 _WITH_RESULT, _WITH_KEEP = 1, 2
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
 
 
 def packed_job(job: NewJob, encoded: str) -> list[bytes]:
-    """A job as put.lua takes it, and its body if that is stored separately."""
+    """A job as put.lua takes it; its body if that is stored separately; its limit group."""
     how, due = (1 if job.delay else 0, job.delay) if job.run_at is None else (2, job.run_at)
     kind = job.kind.encode()
     key = job.key.encode() if job.key is not None else b""
@@ -68,11 +71,14 @@ def packed_job(job: NewJob, encoded: str) -> list[bytes]:
     separate = len(body) > INLINE_MAX
     if separate:
         form += _SEPARATE
+    group = [] if job.limit_group is None else [job.limit_group.encode()]
+    if group:
+        form += _WITH_GROUP
     how += job.replace * _REPLACES
     head = _PUT.pack(how, due, form, job.priority, len(kind), len(key), len(unique))
     if separate:
-        return [b"".join((head, kind, key, unique)), body]
-    return [b"".join((head, kind, key, unique, body))]
+        return [b"".join((head, kind, key, unique)), body, *group]
+    return [b"".join((head, kind, key, unique, body)), *group]
 
 
 def packed_settlement(settlement: Settlement, with_result: bool, keep: float | None) -> bytes:
@@ -170,6 +176,19 @@ def ending_in(
     failures = tuple(_errors(errors))
     newest = failures[-1] if failures else None
     return JobEnding(kind.decode(), STATES[code], decode_result(result), newest)
+
+
+def use_in(answer: list[Any], limits: KindLimits, most: int) -> LimitUse:
+    """The answer of use.lua, with at most this many groups."""
+    running, waiting = answer[1:3]
+    now, full_at = float(answer[0]), float(answer[3])
+    groups = []
+    for name, runs, waits, full in zip(*[iter(answer[4:])] * 4, strict=True):
+        at = limits.rate_each.next_start(float(full), now) if limits.rate_each else None
+        groups.append(GroupUse(name.decode(), runs, min(waits, WAITING_MAX), at))
+    next_at = limits.rate.next_start(full_at, now) if limits.rate else None
+    total = min(waiting, WAITING_MAX)
+    return LimitUse(limits, running, total, next_at, fullest(groups, most))
 
 
 def ids_in(answer: bytes, count: int) -> tuple[list[str], int]:

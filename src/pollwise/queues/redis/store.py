@@ -16,6 +16,15 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:leased     zset    number by the end of its lease
     …:heads      hash    key -> the one job of the key that is ready, delayed or leased
     …:blocked    zset    key, NUL, number as bytes; all scores 0, so that a key's jobs are a range
+    …:limited    hash    kind -> its limits as claims read them; see `limits_of` in common.lua
+    …:lines:KIND zset    jobs that may run, if limit groups of the kind take turns: group, NUL,
+                         priority, run_at and number as bytes; all scores 0
+    …:groups     hash    number -> the limit group of the job, if it has one
+    …:running:KIND       zset of those jobs of the kind that count as running: number by the end of
+                         the lease; and …:running:KIND, NUL, group the same for each limit group
+    …:turns      hash    kind -> full_at of its rate, and the last turn: how many jobs are left in it,
+                         and its group
+    …:full:KIND  zset    group by full_at of its rate
     …:unique     hash    unique -> number
     …:dead       zset    number by number
     …:done       zset    number by the time it was done, for jobs that are kept
@@ -40,8 +49,10 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pollwise.errors import ConfigError, SchemaError, StoreError
+from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import ClaimRequest, claim_of
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.redis.layout import (
     claims_in,
     ending_in,
@@ -49,6 +60,7 @@ from pollwise.queues.redis.layout import (
     packed_job,
     packed_renewal,
     packed_settlement,
+    use_in,
     views_in,
 )
 from pollwise.queues.redis.notes import RedisNotes, time_text
@@ -81,8 +93,6 @@ from pollwise.storage.redis.scripts import script
 
 #: The package of the scripts.
 SCRIPTS = f"{__package__}.lua"
-#: The oldest Redis that has all commands of the scripts.
-OLDEST_REDIS = (6, 2)
 #: The version of the layout.
 LAYOUT = 1
 #: The maximum number of jobs that one script claims, cancels, retries, drops or prunes; the server
@@ -187,13 +197,14 @@ class RedisStore:
 
     async def claim(
         self, asked: ClaimRequest, now: float | None, message: str | None
-    ) -> tuple[list[Claim], float | None]:
-        """The claims; and, if no more are ready, in how many seconds the next job is due."""
+    ) -> tuple[list[Claim], float | None, list[bytes]]:
+        """The claims; if no more are ready, in how many seconds the next job is due; and the
+        kinds that limit how many of their jobs run."""
         worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
-            blob, until, due, alone = await self._run(
+            blob, until, due, alone, *more = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
                 int(self._keep), int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()),
@@ -202,13 +213,14 @@ class RedisStore:
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
             claims += found
             left = float(due) if due else None
+            counted: list[bytes] = more[0] if more else []
             if len(claims) == limit:
-                return claims, None
+                return claims, None, counted
             if alone:  # if it was left alone, because of what was claimed before, claim again soon
-                return claims, None if found else 0.0
+                return claims, None if found else 0.0, counted
             # More jobs may be due than one script makes ready: claim again.
             if len(found) < most and (left or left is None or claims):
-                return claims, left
+                return claims, left, counted
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others.
@@ -297,6 +309,10 @@ class RedisStore:
             for number, code, *rest in answer:
                 found[by_number[int(number)]] = ending_in(int(code), *rest)
         return found
+
+    async def limit_use(self, limits: KindLimits, groups: int, now: float | None) -> LimitUse:
+        answer = await self._run("use", time_text(now), limits.kind, MOST_AT_ONCE)
+        return use_in(answer, limits, groups)
 
     async def list_jobs(self, chosen: JobFilter, newest: bool, now: float | None) -> list[JobInfo]:
         if chosen.worker == "" or chosen.kinds == ():
@@ -407,54 +423,6 @@ class RedisStore:
                 return await self._run(name, *args)
         finally:
             self._slots.append(slot)
-
-
-async def check_server(connections: Connections, tag: str, *, allow_eviction: bool) -> None:
-    """Refuse a server that is too old, that may evict jobs, or whose keys belong to others."""
-    facts = await _facts(connections)
-    version = facts.get("redis_version", "")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    oldest = ".".join(map(str, OLDEST_REDIS))
-    if numbers and numbers < OLDEST_REDIS:
-        raise StoreError(
-            f"{connections.address} is Redis {version}; Pollwise needs Redis {oldest} or newer, "
-            "or Valkey"
-        )
-    policy = facts.get("maxmemory_policy", "")
-    # volatile-* evicts only keys with a time to live, which jobs do not have.
-    if policy.startswith("allkeys") and facts.get("maxmemory") != "0" and not allow_eviction:
-        raise StoreError(
-            f"{connections.address} evicts keys when its memory is full (maxmemory-policy "
-            f"{policy}), and jobs with them. Set maxmemory-policy to noeviction, use another "
-            "server, or accept the loss with allow_eviction=true."
-        )
-    found = await connections.run_script(script(SCRIPTS, "check"), tag)
-    if isinstance(found, list):
-        key, kind = (part.decode() for part in found)
-        raise SchemaError(
-            f"{connections.address}: the key {key!r} is a {kind} of another program; choose "
-            "another `prefix` or queue name"
-        )
-    if found and int(found) > LAYOUT:
-        raise SchemaError(
-            f"{connections.address}: the queue has layout {found.decode()}; this code knows up to "
-            f"{LAYOUT}. Upgrade pollwise, or use another queue."
-        )
-
-
-async def _facts(connections: Connections) -> dict[str, str]:
-    """The server's INFO; empty if this user may not read it."""
-    facts = {}
-    for section in ("server", "memory"):
-        try:
-            text = await connections.command("INFO", section)
-        except StoreError as error:
-            if error.permanent and "permission" in str(error):
-                continue
-            raise
-        lines = (line.partition(":") for line in text.decode().splitlines())
-        facts.update({name: value for name, _, value in lines})
-    return facts
 
 
 def _only(job_id: str) -> _Numbers:

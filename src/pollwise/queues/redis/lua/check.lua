@@ -1,7 +1,9 @@
 -- Checks that all keys under our names are ours. Returns the layout's version, or the foreign key.
+limits()
 local types = {
   hash = {KEY.meta, KEY.jobs, KEY.payloads, KEY.parts, KEY.heads, KEY.unique, KEY.pages,
-    KEY.notes .. 'pauses', KEY.notes .. 'workers', KEY.notes .. 'orders',
+    KEY.limited, KEY.groups, KEY.turns, KEY.notes .. 'limits', KEY.notes .. 'pauses',
+    KEY.notes .. 'workers', KEY.notes .. 'orders',
     KEY.history .. '0:rows', KEY.history .. '1:rows', KEY.history .. '2:rows',
     KEY.history .. '3:rows'},
   zset = {KEY.delayed, KEY.leased, KEY.blocked, KEY.dead, KEY.done, KEY.cancelled, KEY.results,

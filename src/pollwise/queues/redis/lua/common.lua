@@ -14,6 +14,7 @@ local KEY = {
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
   done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
   results = base .. ':results', notes = base .. ':notes:', history = base .. ':history:',
+  limited = base .. ':limited',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
@@ -22,8 +23,11 @@ local SETS = {'delayed', false, 'leased', 'dead', 'done', 'cancelled'}
 -- cancel. ahead: its newest claim was made ahead, so that it may not have started. lapsed: it waits
 -- because its lease ran out. again: its lease before the newest ran out as well. The others: it has
 -- that part, which is in `parts` under its number and the flag.
+-- counted: it is leased, and counts as running for its kind and limit group. Its number is that of
+-- lapsed, which no leased job has; so scripts of versions without limits leave it correct.
 local FLAG = {
   ran = 1, errors = 2, progress = 4, cancel = 8, result = 16, ahead = 32, lapsed = 64, again = 128,
+  counted = 64,
 }
 -- Added to the score of a job that is to be claimed alone, because its last leases ran out. It is
 -- below all priorities, so such jobs come first.
@@ -79,12 +83,13 @@ local function read(id, bytes)
 end
 
 -- Read the tail of a job: form, priority, the lengths of kind, key and unique, these, and the body.
--- The form is 1 if the body is separate, plus 2 if it has headers: their length and the headers,
--- then the payload.
+-- The form is 1 if the body is separate, plus 2 if it has headers (their length and the headers, then
+-- the payload), plus 4 if it has a limit group, which is in `groups` under its number.
 local function names(job)
   if job.kind == nil then
     local tail, kind, key, unique, at = job.tail
     job.form, job.priority, kind, key, unique, at = unpack_bytes('>BhHHH', tail)
+    job.grouped = job.form % 8 > 3
     job.kind = sub(tail, at, at + kind - 1)
     at = at + kind
     if key > 0 then job.key = sub(tail, at, at + key - 1) end
@@ -189,11 +194,69 @@ local function note_error(job, at, text)
   set_part(job, FLAG.errors, kept .. struct.pack('>dI4H', at, job.attempt, #text) .. text)
 end
 
+-- What `limited` says of each kind, or false: 'g' if its limit groups take turns, so that its ready jobs
+-- are in `lines`; 'k' if it has other limits; 'm' if jobs are to be moved back from `lines`; then its
+-- limits as JSON, or nothing if it has none any more.
+local limits_known = {}
+local limits_made
+-- What scripts do with limits. It is made when a script first needs it, because most calls need none.
+local function limits()
+  if limits_made then return limits_made end
+  local made, pack, call = {}, struct.pack, redis.call
+  limits_made = made
+  KEY.lines, KEY.running, KEY.groups = base .. ':lines:', base .. ':running:', base .. ':groups'
+  KEY.turns, KEY.full = base .. ':turns', base .. ':full:'
+
+  function made.of(kind)
+    if limits_known[kind] == nil then limits_known[kind] = call('HGET', KEY.limited, kind) end
+    return limits_known[kind]
+  end
+
+  function made.group_of(job)
+    if not job.group then
+      job.group = names(job).grouped and call('HGET', KEY.groups, job.id) or ''
+    end
+    return job.group
+  end
+
+  -- The place of a job among those of all limit groups of its kind: its group, then as in `ready`. All
+  -- scores are 0, so that the jobs of a group are a range, and the next group is found at once.
+  function made.place(job)
+    return made.group_of(job) .. '\0' .. pack('>H', 32768 - job.priority) .. place(job)
+  end
+
+  -- Let a leased job count as running, until the end of its lease.
+  function made.count(job, until_)
+    local key = KEY.running .. names(job).kind
+    job.flags = bit.bor(job.flags, FLAG.counted)
+    add(key, until_, job.id)
+    add(key .. '\0' .. made.group_of(job), until_, job.id)
+  end
+
+  -- A lease ended.
+  function made.uncount(job)
+    local key = KEY.running .. names(job).kind
+    remove(key, job.id)
+    remove(key .. '\0' .. made.group_of(job), job.id)
+  end
+
+  return made
+end
+
 local function add_ready(job)
   names(job)
-  local key = KEY.ready .. job.kind
-  if not added[key] then note('kinds', job.kind) end
+  local key, kind = KEY.ready .. job.kind, job.kind
   local alone = has(job, FLAG.lapsed) and has(job, FLAG.again)
+  if not added[key] and limits_known[kind] == nil then
+    limits_known[kind] = redis.call('HGET', KEY.limited, kind)
+  end
+  if limits_known[kind] and not alone and string.sub(limits_known[kind], 1, 1) == 'g' then
+    key = limits() and KEY.lines .. kind
+    if not added[key] then note('kinds', kind) end
+    add(key, 0, limits().place(job))
+    return
+  end
+  if not added[key] then note('kinds', kind) end
   add(key, (alone and ALONE or 0) - job.priority, place(job))
 end
 
@@ -256,11 +319,12 @@ end
 
 -- Delete jobs permanently.
 local function forget(jobs)
-  local ids, separate, uniques, numbers, parts = {}, {}, {}, {}, {}
+  local ids, separate, uniques, numbers, parts, groups = {}, {}, {}, {}, {}, {}
   for n, job in ipairs(jobs) do
     names(job)
     ids[n], numbers[n] = job.id, tonumber(job.id)
     if job.form % 2 == 1 then separate[#separate + 1] = job.id end
+    if job.grouped then groups[#groups + 1] = job.id end
     if job.unique then uniques[#uniques + 1] = job.unique end
     if job.flags > FLAG.ran then
       for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
@@ -272,6 +336,7 @@ local function forget(jobs)
   bulk('HDEL', KEY.payloads, separate)
   bulk('HDEL', KEY.unique, uniques)
   bulk('HDEL', KEY.parts, parts)
+  if groups[1] then bulk('HDEL', limits() and KEY.groups, groups) end
   count_pages(numbers, -1)
 end
 
@@ -301,12 +366,14 @@ local function take_out(job)
   local set = SETS[job.state]
   if set then
     remove(KEY[set], job.id)
+    if job.state == STATE.leased and has(job, FLAG.counted) then limits().uncount(job) end
     if job.state > STATE.dead then remove(KEY.results, job.id) end
     return
   end
   names(job)
   if job.state == STATE.ready then
     remove(KEY.ready .. job.kind, place(job))
+    if limits().of(job.kind) then remove(KEY.lines .. job.kind, limits().place(job)) end
   else
     remove(KEY.blocked, place_in_line(job.key, job.id))
   end

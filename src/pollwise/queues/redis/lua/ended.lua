@@ -22,7 +22,25 @@ local function endings()
   return answer
 end
 
+-- Delete limit groups of jobs that a version without limits deleted, a portion at a time.
+local function sweep_groups()
+  local at = call('HGET', KEY.meta, 'swept') or '0'
+  local cursor, found = unpack(call('HSCAN', KEY.groups, at, 'COUNT', 100))
+  local named, gone = {}, {}
+  for n = 1, #found, 2 do named[#named + 1] = found[n] end
+  for n, bytes in ipairs(fetch(KEY.jobs, named)) do
+    if not bytes then gone[#gone + 1] = named[n] end
+  end
+  bulk('HDEL', KEY.groups, gone)
+  if cursor == '0' then
+    call('HDEL', KEY.meta, 'swept')
+  else
+    call('HSET', KEY.meta, 'swept', cursor)
+  end
+end
+
 if what == 'prune' then
+  if call('EXISTS', limits() and KEY.groups) == 1 then sweep_groups() end
   -- The scores of jobs that stay for their results are the times when these are over, so that each
   -- is examined once.
   if after ~= '' then

@@ -1,7 +1,7 @@
 -- Put jobs, all or none. ARGV: now, key and number of the kept answer, how long it is kept, the
 -- channel, the message, the layout's version; then each job as (how, when: 0 now, 1 after a delay,
 -- 2 at a time; plus 4 if it replaces the job that has its `unique`) and its tail, followed by its body
--- if that is separate.
+-- if that is separate, and by its limit group if it has one.
 -- Returns "first;i=id,…": the new jobs are numbered from `first`, and the i-th is already job `id`, or
 -- replaced it: `i=rid`. Or, if a `unique` is taken by a job with another text, all of these as {i, id,
 -- kind, payload, …}; if it cannot be replaced, its key is in the place of the payload.
@@ -22,6 +22,11 @@ while ARGV[at] do
     at = at + 1
     job.body = ARGV[at]
   end
+  job.group = ''
+  if job.grouped then
+    at = at + 1
+    job.group = ARGV[at]
+  end
   jobs[#jobs + 1] = job
   if job.unique then
     uniques[#uniques + 1] = job.unique
@@ -33,7 +38,7 @@ end
 -- The payload of a job: its body without the headers.
 local function payload_of(job)
   local body = job.body or sub(job.tail, job.body_at)
-  if job.form < 2 then return body end
+  if job.form % 4 < 2 then return body end
   local size, at_ = unpack_bytes('>H', body)
   return sub(body, at_ + size)
 end
@@ -73,8 +78,13 @@ for _, pair in ipairs(replaced) do
     take_out(twin)
     if twin.form % 2 == 1 and not job.body then call('HDEL', KEY.payloads, twin.id) end
     if job.body then call('HSET', KEY.payloads, twin.id, job.body) end
+    if twin.grouped or job.grouped then
+      call('HDEL', limits() and KEY.groups, twin.id)
+      if job.grouped then call('HSET', KEY.groups, twin.id, job.group) end
+    end
     if job.run_at <= now then job.run_at = math.min(twin.run_at, now) end
     twin.tail, twin.form, twin.priority, twin.run_at = job.tail, job.form, job.priority, job.run_at
+    twin.grouped, twin.group = job.grouped, job.group
     -- Two more, as a settlement adds one.
     twin.attempt, twin.token = 0, twin.token + 2
     twin.flags = bit.band(twin.flags, 255 - FLAG.lapsed - FLAG.again)
@@ -103,7 +113,7 @@ if #fresh > 0 then
   if first == 1 then call('HSET', KEY.meta, 'layout', layout) end
   -- Tokens start at random, so that a claim from before the server lost its data is not valid.
   local token = math.floor(now * 1000) % 2147483648
-  local payloads, unique_ids, numbers = {}, {}, {}
+  local payloads, unique_ids, groups, numbers = {}, {}, {}, {}
   for n, job in ipairs(fresh) do
     numbers[n] = first + n - 1
     job.id, job.token = name_of(numbers[n]), token
@@ -111,6 +121,10 @@ if #fresh > 0 then
     if job.body then
       payloads[#payloads + 1] = job.id
       payloads[#payloads + 1] = job.body
+    end
+    if job.grouped then
+      groups[#groups + 1] = job.id
+      groups[#groups + 1] = job.group
     end
     if job.unique then
       unique_ids[#unique_ids + 1] = job.unique
@@ -120,6 +134,7 @@ if #fresh > 0 then
   flush()
   bulk('HSET', KEY.payloads, payloads)
   bulk('HSET', KEY.unique, unique_ids)
+  if groups[1] then bulk('HSET', limits() and KEY.groups, groups) end
   count_pages(numbers, 1)
 end
 

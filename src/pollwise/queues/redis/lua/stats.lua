@@ -16,10 +16,33 @@ local function count(kind, state, number, run_at)
   tally[kind], of_kind[state] = of_kind, entry
 end
 
-for _, kind in ipairs(call('SMEMBERS', KEY.kinds)) do
+-- The jobs of a kind whose limit groups take turns: the first of each group and priority is its oldest.
+-- Returns how many there are; of very many groups, some are not looked at.
+local function waiting(kind)
+  local key, looks = limits() and KEY.lines .. kind, 0
+  local first = call('ZRANGEBYLEX', key, '-', '+', 'LIMIT', 0, 1)
+  while first[1] and looks < OVERDUE_READ do
+    looks = looks + 1
+    local priority, run_at = unpack_bytes('>Hd', first[1], #first[1] - 17)
+    older(run_at)
+    local after = '[' .. sub(first[1], 1, #first[1] - 18) .. pack('>H', priority + 1)
+    first = call('ZRANGEBYLEX', key, after, '+', 'LIMIT', 0, 1)
+  end
+  return call('ZCARD', key)
+end
+
+local kinds, listed, limited = call('SMEMBERS', KEY.kinds), {}, {}
+for _, kind in ipairs(kinds) do listed[kind] = true end
+for _, kind in ipairs(call('HKEYS', KEY.limited)) do
+  limited[kind] = true
+  if not listed[kind] then kinds[#kinds + 1] = kind end
+end
+for _, kind in ipairs(kinds) do
   local key = KEY.ready .. kind
   local number, before = call('ZCARD', key), oldest
-  ready, oldest = ready + number, nil
+  oldest = nil
+  if limited[kind] then number = number + waiting(kind) end
+  ready = ready + number
   -- The first of each priority is its oldest.
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
   while first[1] do
