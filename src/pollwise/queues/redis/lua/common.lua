@@ -14,17 +14,26 @@ local KEY = {
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
   done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
   results = base .. ':results', notes = base .. ':notes:', history = base .. ':history:',
+  linked = base .. ':linked', waiting = base .. ':waiting',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
 local SETS = {'delayed', false, 'leased', 'dead', 'done', 'cancelled'}
 -- ran: the job has been claimed or has ended, so it has the fields of a run. cancel: it was asked to
 -- cancel. ahead: its newest claim was made ahead, so that it may not have started. lapsed: it waits
--- because its lease ran out. again: its lease before the newest ran out as well. The others: it has
--- that part, which is in `parts` under its number and the flag.
+-- because its lease ran out. again: its lease before the newest ran out as well. waits: it is blocked,
+-- not behind its key, but by other jobs of its flow. The others: it has that part, which is in `parts`
+-- under its number and the flag.
 local FLAG = {
   ran = 1, errors = 2, progress = 4, cancel = 8, result = 16, ahead = 32, lapsed = 64, again = 128,
+  waits = 32,
 }
+-- In the form of a job: it is part of a flow, whose name is in the place of `unique`.
+local FLOW = 8
+-- For how many seconds an ended job is kept for those that come after it in its flow.
+local FLOW_KEPT = 30 * 86400
+-- What flows/links.lua does when jobs of flows end, and the time and `keep` of the call.
+local links = {}
 -- Added to the score of a job that is to be claimed alone, because its last leases ran out. It is
 -- below all priorities, so such jobs come first.
 local ALONE = -10000
@@ -80,7 +89,7 @@ end
 
 -- Read the tail of a job: form, priority, the lengths of kind, key and unique, these, and the body.
 -- The form is 1 if the body is separate, plus 2 if it has headers: their length and the headers,
--- then the payload.
+-- then the payload; plus FLOW.
 local function names(job)
   if job.kind == nil then
     local tail, kind, key, unique, at = job.tail
@@ -89,7 +98,9 @@ local function names(job)
     at = at + kind
     if key > 0 then job.key = sub(tail, at, at + key - 1) end
     at = at + key
-    if unique > 0 then job.unique = sub(tail, at, at + unique - 1) end
+    if unique > 0 then
+      job[job.form < FLOW and 'unique' or 'flow'] = sub(tail, at, at + unique - 1)
+    end
     job.body_at = at + unique
   end
   return job
@@ -104,10 +115,19 @@ local function written(job)
     job.created_at) .. job.tail
 end
 
+-- A job of a flow is kept in `linked` until it is done or cancelled, and `jobs` has '' for it. So an
+-- older script, which does not know its links, cannot read it, and fails before it changes anything.
 local function load(ids)
   local found, jobs = fetch(KEY.jobs, ids), {}
   for n, id in ipairs(ids) do
-    if found[n] then jobs[n] = read(id, found[n]) else jobs[n] = false end
+    local bytes = found[n]
+    if bytes == '' then
+      bytes = redis.call('HGET', KEY.linked, id)
+      jobs[n] = bytes and read(id, bytes)
+      if bytes then jobs[n].linked = true end
+    else
+      jobs[n] = bytes and read(id, bytes)
+    end
   end
   return jobs
 end
@@ -121,8 +141,8 @@ local function place_in_line(key, id) return key .. '\0' .. pack('>I8', tonumber
 -- need no memory, and after its first write a script may continue on a full server, so that a full
 -- server can be emptied.
 local removed, added, saved = {}, {}, {}
--- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, jobs that are
--- gone, keys that are freed.
+-- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, linked_removed,
+-- linked_saved, jobs that are gone, keys that are freed, jobs of flows that ended, flows that are over.
 local others = {}
 
 local function note(name, value)
@@ -144,15 +164,25 @@ local function add(key, score, member)
   set[#set + 1] = member
 end
 
+-- Save a job; returns its bytes.
 local function save(job)
+  local bytes, linked = written(job), job.linked or job.flow
   saved[#saved + 1] = job.id
-  saved[#saved + 1] = written(job)
+  if linked and job.state <= STATE.dead then
+    saved[#saved + 1] = ''
+    note('linked_saved', job.id)
+    note('linked_saved', bytes)
+  else
+    saved[#saved + 1] = bytes
+    if linked then note('linked_removed', job.id) end
+  end
   if job.parts then
-    for flag, bytes in pairs(job.parts) do
+    for flag, part in pairs(job.parts) do
       note('parts_saved', job.id .. ':' .. flag)
-      note('parts_saved', bytes)
+      note('parts_saved', part)
     end
   end
+  return bytes
 end
 
 local function has(job, flag) return bit.band(job.flags, flag) ~= 0 end
@@ -233,9 +263,8 @@ local function free(key)
   redis.call('ZREM', KEY.blocked, line[1])
   local id = name_of(struct.unpack('>I8', line[1], #key + 2))
   redis.call('HSET', KEY.heads, key, id)
-  local bytes = redis.call('HGET', KEY.jobs, id)
-  if not bytes then return free(key) end
-  local job = read(id, bytes)
+  local job = load({id})[1]
+  if not job then return free(key) end
   job.state, job.since = STATE.delayed, job.run_at
   add(KEY.delayed, job.run_at, id)
   save(job)
@@ -262,6 +291,11 @@ local function forget(jobs)
     ids[n], numbers[n] = job.id, tonumber(job.id)
     if job.form % 2 == 1 then separate[#separate + 1] = job.id end
     if job.unique then uniques[#uniques + 1] = job.unique end
+    if job.flow then
+      job.gone = true
+      note('ended', job)
+      note('linked_removed', job.id)
+    end
     if job.flags > FLAG.ran then
       for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
         if has(job, flag) then parts[#parts + 1] = job.id .. ':' .. flag end
@@ -279,16 +313,20 @@ local function flush()
   local noted = others
   if noted.gone then forget(noted.gone) end
   if noted.parts_removed then bulk('HDEL', KEY.parts, noted.parts_removed) end
+  if noted.linked_removed then bulk('HDEL', KEY.linked, noted.linked_removed) end
   for key, members in pairs(removed) do bulk('ZREM', key, members) end
   for key, pairs_of in pairs(added) do bulk('ZADD', key, pairs_of) end
   bulk('HSET', KEY.jobs, saved)
+  if noted.linked_saved then bulk('HSET', KEY.linked, noted.linked_saved) end
   if noted.parts_saved then bulk('HSET', KEY.parts, noted.parts_saved) end
   if noted.kinds then bulk('SADD', KEY.kinds, noted.kinds) end
   removed, added, saved, others = {}, {}, {}, {}
   if noted.freed then
     for _, key in ipairs(noted.freed) do free(key) end
-    flush()
   end
+  if noted.ended then links.follow(noted.ended) end
+  if noted.freed or noted.ended then flush() end
+  if noted.over then links.let_go(noted.over) end
 end
 
 -- The job of a claim, if its token is the newest and it was not settled since.
@@ -307,6 +345,9 @@ local function take_out(job)
   names(job)
   if job.state == STATE.ready then
     remove(KEY.ready .. job.kind, place(job))
+  elseif has(job, FLAG.waits) then
+    remove(KEY.waiting, job.id)
+    job.flags = job.flags - FLAG.waits
   else
     remove(KEY.blocked, place_in_line(job.key, job.id))
   end
@@ -324,15 +365,21 @@ local function free_unique(job)
 end
 
 -- End a job that was taken out; delete it unless ended jobs are kept. A blocked one frees no key.
+-- keep: for how many seconds they are kept; '0' if they are not.
 -- more: for how many seconds it is kept for its result, if that is longer.
 local function finish(job, state, now, keep, more)
   names(job)
+  if job.flow then
+    note('ended', job)
+    links.now, links.keep = now, keep
+    if not more and tonumber(keep) < FLOW_KEPT then more = FLOW_KEPT end
+  end
   if job.key and job.state ~= STATE.blocked then note('freed', job.key) end
   job.state, job.since = state, now
   job.flags = bit.bor(bit.band(job.flags, 255 - FLAG.cancel), FLAG.ran)
   if state == STATE.dead then
     add(KEY.dead, tonumber(job.id), job.id)
-  elseif keep == '1' then
+  elseif keep ~= '0' then
     add(KEY[SETS[state]], now, job.id)
     if more then add(KEY.results, now + more, job.id) end
   elseif more then
