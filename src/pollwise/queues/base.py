@@ -22,8 +22,9 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
+from pollwise.queues.flows.keeping import frees_others, kept_for_flows
 from pollwise.queues.flows.linking import linked
-from pollwise.queues.flows.view import FlowJob
+from pollwise.queues.flows.view import FLOW_SHOWN_MAX, FlowJob, FlowView
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.schedules.calls import Schedules
@@ -200,9 +201,9 @@ class Queue(ViewedStore):
         if not self.capabilities.results and any(s.result is not None or s.keep for s in batch):
             raise self._cannot("keep results")
         once, again = (batch, []) if len(batch) == 1 else once_each(batch, claim_of)
-        once = self._sealing.settlements(once)
+        once = kept_for_flows(self._sealing.settlements(once))
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
-        if any(s.action != "done" or s.claim.job.key is not None for s in batch):
+        if any(s.action != "done" or frees_others(s.claim.job) for s in batch):
             self._hint_after(batch)
         if any(s.keep is not None or s.result is not None or s.action == "dead" for s in batch):
             self._hints.broadcast_if_wanted(ENDINGS)
@@ -282,6 +283,34 @@ class Queue(ViewedStore):
     async def _cancel_some(self, ids: list[str]) -> int:
         states = (await self.cancel(ids)).values()
         return sum(state in ("cancelled", "leased") for state in states)
+
+    async def predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        """The jobs that a job of a flow comes after, in their order, and how each ended.
+
+        None for one that has not ended, or does not exist any more.
+        """
+        self._check_flows()
+        found = await self._predecessors(job_id)
+        return [
+            (each, None if ending is None else self._opened_ending(each, ending))
+            for each, ending in found
+        ]
+
+    def _opened_ending(self, job_id: str, ending: JobEnding) -> JobEnding:
+        """Raises `CodecError`."""
+        result = self._sealing.opened_result(ending.result, ending.kind, job_id)
+        return replace(ending, result=result)
+
+    async def flow(self, job_id: str) -> FlowView | None:
+        """The flow that a job belongs to; None if it belongs to none, or does not exist."""
+        self._check_flows()
+        found = await self._flow(job_id, FLOW_SHOWN_MAX + 1)
+        jobs = [replace(each, info=self._sealing.info(each.info)) for each in found]
+        return FlowView.of(jobs) if jobs else None
+
+    def _check_flows(self) -> None:
+        if not self.capabilities.flows:
+            raise self._cannot("link jobs")
 
     async def prune(self) -> int:
         """Delete finished jobs and results that were kept long enough, a limited number."""
@@ -372,7 +401,7 @@ class Queue(ViewedStore):
         await self.settle([Settlement.give_back(claim) for claim in claims])
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
-        """Hint at jobs that came back, and at jobs that a finished key no longer blocks."""
+        """Hint at jobs that came back, and at jobs that a key or a flow no longer blocks."""
         delays = [s.delay for s in settled if s.comes_back]
         at_once = delays.count(0.0)
         if at_once:
@@ -380,7 +409,7 @@ class Queue(ViewedStore):
         if len(delays) > at_once:
             soonest = min(delay for delay in delays if delay)
             self._hints.send_at(self.clock.now() + soonest)
-        behind = sum(s.claim.job.key is not None and not s.comes_back for s in settled)
+        behind = sum(frees_others(s.claim.job) and not s.comes_back for s in settled)
         if behind:
             self._hints.send(behind)
 

@@ -95,7 +95,7 @@ class HttpQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        shows_claims=False, long_poll=True, hints="network"
+        shows_claims=False, long_poll=True, hints="network", flows=False
     )
     _hints_of_puts: ClassVar[bool] = True
 

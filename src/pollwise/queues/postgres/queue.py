@@ -106,7 +106,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     connections: the maximum number; further calls wait for their turn.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="network", flows=False)
     _hints_of_puts = True
 
     def __init__(

@@ -55,7 +55,7 @@ class SqliteQueue(Queue):
         them at once (Linux can); 0 ignores other processes.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(hints="machine")
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="machine", flows=False)
     one_loop = False
 
     def __init__(
