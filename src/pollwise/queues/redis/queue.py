@@ -65,7 +65,7 @@ class RedisQueue(Queue):
     timeout: how long a call may take before it fails.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(hints="network", flows=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
     _hints_of_puts: ClassVar[bool] = True
 
     def __init__(

@@ -112,7 +112,7 @@ end
 -- The members of a flow, in put order.
 local function through_flow(id, linked)
   local job, numbers, ids, fields = load({id})[1], {}, {}, {}
-  if not job or not names(job).flow then return '' end
+  if not job or not names(job).flow or expired(job) then return '' end
   local key = base .. ':flow:' .. job.flow
   for _, field in ipairs(call('HKEYS', key)) do
     local number = sub(field, 1, 1) == '<' and tonumber(sub(field, 2))
