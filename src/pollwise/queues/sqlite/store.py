@@ -6,11 +6,13 @@ A batch is one transaction and, for claims and settlements, one statement.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest
+from pollwise.queues.flows.keeping import flows_of
+from pollwise.queues.flows.view import FlowJob
 from pollwise.queues.notes import (
     NOTES_MAX,
     WHOLE,
@@ -29,6 +31,7 @@ from pollwise.queues.record import (
     info_from,
     job_from,
 )
+from pollwise.queues.sqlite.flows import SqliteFlows
 from pollwise.queues.sqlite.pages import SqlitePages
 from pollwise.queues.unique import WAITING, check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
@@ -46,7 +49,7 @@ from pollwise.runtime.jobs import (
     State,
 )
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.sqlite.file import SqliteFile, transaction
+from pollwise.storage.sqlite.file import SqliteFile, snapshot, transaction
 from pollwise.storage.sqlite.history import SqliteHistory
 
 #: The maximum number of jobs that one claim makes ready or one prune deletes; it limits how long
@@ -99,6 +102,7 @@ class SqliteStore(SqliteFile):
         for name in ("list", "show"):
             self._sql[name] = self._sql[name].replace("{columns}", self._sql["columns"])
         self._pages = SqlitePages(self.connect, self._sql, queue)
+        self.flows = SqliteFlows(self._rows, self._many, queue, keep)
 
     # Jobs
 
@@ -108,6 +112,7 @@ class SqliteStore(SqliteFile):
             cursor = connection.execute(self._sql["put"], self._values(jobs[0], now))
             return [str(cursor.lastrowid)], 1
         ids, fresh = [], 0
+        linked = any([job.place is not None for job in jobs])
         with transaction(connection):
             for job in jobs:
                 if job.replace and (replaced := self._replaced(job, now)) is not None:
@@ -120,6 +125,8 @@ class SqliteStore(SqliteFile):
                     fresh += 1
                 else:
                     ids.append(self._twin(job))
+            if linked:
+                self.flows.link(jobs, ids)
         return ids, fresh
 
     def _values(self, job: NewJob, now: float) -> dict[str, Any]:
@@ -130,7 +137,7 @@ class SqliteStore(SqliteFile):
             "priority": job.priority,
             "run_at": job.due_at(now),
             "now": now,
-            "key": job.key,
+            "key": job.key if job.place is None or not job.place.after else None,
             "unique": job.unique,
             "headers": job.encoded_headers,
         }
@@ -188,12 +195,16 @@ class SqliteStore(SqliteFile):
     def _promote(self, now: float) -> bool:
         """Make due jobs ready; True if there were any."""
         moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
-        self._forget_unless_kept(seq for seq, state in moved if state == _CANCELLED)
+        self._after_cancel(now, [seq for seq, state in moved if state == _CANCELLED])
         return bool(moved)
 
-    def _forget_unless_kept(self, cancelled: Iterable[int]) -> None:
-        if self._keep is None and (ended := list(cancelled)):
-            self._rows("forget", batch=json.dumps(ended))
+    def _after_cancel(self, now: float, cancelled: list[int]) -> None:
+        """Cancel what waited for these jobs, and forget them if they are not kept."""
+        if cancelled:
+            batch = json.dumps(cancelled)
+            self.flows.cancelled(now, batch)
+            if self._keep is None:
+                self._rows("forget", batch=batch)
 
     def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int]:
         """True if a job is ready, when the next is due, true if some may be suspects, true if
@@ -266,7 +277,9 @@ class SqliteStore(SqliteFile):
                 )
                 settled |= {row[:2] for row in rows}
                 if name == "settle_again":
-                    self._forget_unless_kept(row[0] for row in rows if row[2] == _CANCELLED)
+                    again = [row[0] for row in rows if row[2] == _CANCELLED]
+                    self._after_cancel(now, again)
+            self.flows.ended(now, flows_of(settlements))
         if len(settled) == len(settlements):
             return []
         return [s.claim.job.id for s in settlements if _place(s.claim) not in settled]
@@ -291,7 +304,7 @@ class SqliteStore(SqliteFile):
             ended = [seq for (seq,) in self._rows("cancel_waiting", batch=batch, now=now)]
             self._rows("cancel_leased", batch=batch)
             states = dict(self._rows("states", batch=batch))
-            self._forget_unless_kept(ended)
+            self._after_cancel(now, ended)
         numbers = {job_id: number_of(job_id) for job_id in ids}
         return {job_id: STATES[states[n]] for job_id, n in numbers.items() if n in states}
 
@@ -353,12 +366,15 @@ class SqliteStore(SqliteFile):
                 connection.execute(self._sql["retry"], {"seq": seq, "now": now})
         return len(ended)
 
-    def drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+    def drop(self, now: float, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         codes = json.dumps([_CODES[state] for state in states])
         with transaction(self.connect()):
             if ids is None:
-                return len(self._rows("drop_dead"))
-            return len(self._rows("drop", batch=_id_batch(ids), states=codes))
+                dropped = self._rows("drop_dead")
+            else:
+                dropped = self._rows("drop", batch=_id_batch(ids), states=codes)
+            self.flows.ended(now, {flow for _, flow in dropped if flow is not None})
+        return len(dropped)
 
     def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):
@@ -371,6 +387,17 @@ class SqliteStore(SqliteFile):
                 self._rows("free_unique", **span)
                 self._pruned_to = now - keep - PRUNE_LOOK_BACK
             return count + pruned
+
+    def predecessors(self, now: float, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        with snapshot(self.connect()):
+            return self.flows.predecessors(now, job_id)
+
+    def flow(self, now: float, job_id: str, most: int) -> list[FlowJob]:
+        with snapshot(self.connect()):
+            return self.flows.flow(now, job_id, most)
+
+    def _many(self, name: str, values: list[dict[str, Any]]) -> None:
+        self.connect().executemany(self._sql[name], values)
 
     # Notes
 
