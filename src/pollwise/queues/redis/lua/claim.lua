@@ -10,7 +10,7 @@ local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_oth
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
 local now = clock(imposed)
 local until_ = now + tonumber(lease)
-if call('EXISTS', base .. ':cuts') == 1 then links.go_on(now, keep) end
+if call('EXISTS', base .. ':cuts') == 1 then links.use().go_on(now, keep) end
 
 -- Make due jobs ready: leased ones whose lease ran out, unless they were asked to cancel, and delayed
 -- ones, among them those that a cancelled one had blocked.

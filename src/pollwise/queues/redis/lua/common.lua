@@ -117,6 +117,7 @@ end
 
 -- A job of a flow is kept in `linked` until it is done or cancelled, and `jobs` has '' for it. So an
 -- older script, which does not know its links, cannot read it, and fails before it changes anything.
+-- The same holds for a job whose key blocks a job of a flow: an older script cannot free that one.
 local function load(ids)
   local found, jobs = fetch(KEY.jobs, ids), {}
   for n, id in ipairs(ids) do
@@ -142,7 +143,8 @@ local function place_in_line(key, id) return key .. '\0' .. pack('>I8', tonumber
 -- server can be emptied.
 local removed, added, saved = {}, {}, {}
 -- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, linked_removed,
--- linked_saved, jobs that are gone, keys that are freed, jobs of flows that ended, flows that are over.
+-- linked_saved, jobs that are gone, keys that are freed, keys that are guarded because they block a job
+-- of a flow, jobs of flows that ended, flows that are over.
 local others = {}
 
 local function note(name, value)
@@ -247,6 +249,7 @@ local function enter(job, now)
     job.state, job.since = STATE.blocked, job.run_at
     add(KEY.blocked, 0, place_in_line(job.key, job.id))
     save(job)
+    if job.flow then note('guarded', job.key) end
   else
     await_due(job, now)
   end
@@ -255,7 +258,7 @@ end
 -- The head of a key ended: its successor waits only for its own time.
 local function free(key)
   local low, high = '[' .. key .. '\0', '(' .. key .. '\1'
-  local line = redis.call('ZRANGEBYLEX', KEY.blocked, low, high, 'LIMIT', 0, 1)
+  local line = redis.call('ZRANGEBYLEX', KEY.blocked, low, high, 'LIMIT', 0, 2)
   if not line[1] then
     redis.call('HDEL', KEY.heads, key)
     return
@@ -265,6 +268,7 @@ local function free(key)
   redis.call('HSET', KEY.heads, key, id)
   local job = load({id})[1]
   if not job then return free(key) end
+  if line[2] and redis.call('EXISTS', KEY.linked) == 1 then job.linked = true end
   job.state, job.since = STATE.delayed, job.run_at
   add(KEY.delayed, job.run_at, id)
   save(job)
@@ -294,8 +298,8 @@ local function forget(jobs)
     if job.flow then
       job.gone = true
       note('ended', job)
-      note('linked_removed', job.id)
     end
+    if job.flow or job.linked then note('linked_removed', job.id) end
     if job.flags > FLAG.ran then
       for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
         if has(job, flag) then parts[#parts + 1] = job.id .. ':' .. flag end
@@ -324,9 +328,10 @@ local function flush()
   if noted.freed then
     for _, key in ipairs(noted.freed) do free(key) end
   end
-  if noted.ended then links.follow(noted.ended) end
+  if noted.ended then links.use().follow(noted.ended) end
   if noted.freed or noted.ended then flush() end
-  if noted.over then links.let_go(noted.over) end
+  if noted.over then links.use().let_go(noted.over) end
+  if noted.guarded then links.use().guard(noted.guarded) end
 end
 
 -- The job of a claim, if its token is the newest and it was not settled since.

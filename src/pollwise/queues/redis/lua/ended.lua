@@ -75,7 +75,7 @@ for _, job in ipairs(load(ids)) do
       clear_part(job, FLAG.result)
       job.flags = bit.band(job.flags, FLAG.errors)  -- never claimed, for all that follows
       enter(job, now)
-      if job.flow and not job.linked then links.come_back(job) end
+      if job.flow and not job.linked then links.use().come_back(job) end
     else
       note('gone', job)
     end

@@ -46,10 +46,11 @@ end
 
 local twins, differing, replaced = {}, {}, {}
 for n, id in ipairs(fetch(KEY.unique, uniques)) do
-  local bytes = id and call('HGET', KEY.jobs, id)
-  if bytes then
+  local twin = id and load({id})[1]
+  if twin then
     local place_in_batch = with_unique[n]
-    local job, twin = jobs[place_in_batch], names(read(id, bytes))
+    local job = jobs[place_in_batch]
+    names(twin)
     if twin.form % 2 == 1 then twin.body = call('HGET', KEY.payloads, id) or '' end
     local payload, same = payload_of(twin)
     if job.replaces then
@@ -112,7 +113,7 @@ if #fresh > 0 then
   for n, job in ipairs(fresh) do
     numbers[n] = first + n - 1
     job.id, job.token = name_of(numbers[n]), token
-    if not job.flow or links.begin(job, jobs, flows) then enter(job, now) end
+    if not job.flow or links.use().begin(job, jobs, flows) then enter(job, now) end
     if job.body then
       payloads[#payloads + 1] = job.id
       payloads[#payloads + 1] = job.body
@@ -124,7 +125,7 @@ if #fresh > 0 then
   end
   if first == 1 or next(flows) then call('HSET', KEY.meta, 'layout', layout) end
   flush()
-  links.write(flows)
+  if next(flows) then links.use().write(flows) end
   bulk('HSET', KEY.payloads, payloads)
   bulk('HSET', KEY.unique, unique_ids)
   count_pages(numbers, 1)
