@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha1
 from typing import Any
@@ -232,23 +231,17 @@ def test_many_settlers_free_each_job_once(redis: Redis, name: str) -> None:
 
 
 @pytest.fixture
-def small_cuts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A script goes on to cancel until it has cancelled ten successors."""
 
     def changed(package: str, name: str) -> Script:
         found = script(package, name)
         text, count = re.subn(r"CUTS_MAX = \d+", "CUTS_MAX = 10", found.text)
         assert count == (name in ("put", "claim", "settle", "cancel", "ended"))
-        return (
-            found
-            if not count
-            else replace(
-                found, text=text, sha=sha1(text.encode(), usedforsecurity=False).hexdigest()
-            )
-        )
+        sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+        return replace(found, text=text, sha=sha)
 
     monkeypatch.setattr(redis_store, "script", changed)
-    return
 
 
 @pytest.mark.usefixtures("small_cuts")
