@@ -36,12 +36,22 @@ CREATE TABLE pollwise_links (
 
 CREATE INDEX pollwise_links_after ON pollwise_links ("after", place);
 
+-- What a job frees when it ends: first its key, as before, and then those that come after it in its
+-- flow. In one trigger, because the order of several is undefined.
 -- Done: its successors wait for one job less, and those that are for failures are not needed when
 -- they wait for none. Dead: those that are for failures may run. Cancelled: all are to be cancelled.
 
-CREATE TRIGGER pollwise_jobs_flow_ended AFTER UPDATE OF state ON pollwise_jobs
-    WHEN new.flow IS NOT NULL AND old.state < 4 AND new.state >= 4
+DROP TRIGGER pollwise_jobs_head_ended;
+
+CREATE TRIGGER pollwise_jobs_ended AFTER UPDATE OF state ON pollwise_jobs
+    WHEN old.state < 4 AND new.state >= 4 AND (new."key" IS NOT NULL OR new.flow IS NOT NULL)
 BEGIN
+    UPDATE pollwise_jobs SET state = 1, since = run_at
+    WHERE new."key" IS NOT NULL AND old.state <> 2 AND state = 2 AND seq = (
+        SELECT seq FROM pollwise_jobs
+        WHERE queue = new.queue AND "key" = new."key" AND state < 4
+        ORDER BY seq LIMIT 1
+    );
     UPDATE pollwise_jobs SET waits = waits - 1, run_at = CASE
         WHEN waits > 1 THEN run_at
         WHEN held_delay IS NULL THEN max(run_at, new.since)
@@ -71,9 +81,17 @@ END;
 
 -- A worker of an older version deletes a job that is done; a dead one that is deleted was dropped.
 
-CREATE TRIGGER pollwise_jobs_flow_deleted AFTER DELETE ON pollwise_jobs
-    WHEN old.flow IS NOT NULL
+DROP TRIGGER pollwise_jobs_head_deleted;
+
+CREATE TRIGGER pollwise_jobs_deleted AFTER DELETE ON pollwise_jobs
+    WHEN old.flow IS NOT NULL OR old."key" IS NOT NULL
 BEGIN
+    UPDATE pollwise_jobs SET state = 1, since = run_at
+    WHERE old."key" IS NOT NULL AND old.state IN (0, 1, 3) AND state = 2 AND seq = (
+        SELECT seq FROM pollwise_jobs
+        WHERE queue = old.queue AND "key" = old."key" AND state < 4
+        ORDER BY seq LIMIT 1
+    );
     DELETE FROM pollwise_links WHERE "after" = old.seq;
     UPDATE pollwise_jobs SET waits = waits - 1, run_at = CASE
         WHEN waits > 1 THEN run_at

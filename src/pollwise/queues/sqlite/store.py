@@ -112,7 +112,7 @@ class SqliteStore(SqliteFile):
             cursor = connection.execute(self._sql["put"], self._values(jobs[0], now))
             return [str(cursor.lastrowid)], 1
         ids, fresh = [], 0
-        linked = any([job.place is not None for job in jobs])
+        linked = any(job.place is not None for job in jobs)
         with transaction(connection):
             for job in jobs:
                 if job.replace and (replaced := self._replaced(job, now)) is not None:
@@ -194,9 +194,14 @@ class SqliteStore(SqliteFile):
 
     def _promote(self, now: float) -> bool:
         """Make due jobs ready; True if there were any."""
-        moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
-        self._after_cancel(now, [seq for seq, state in moved if state == _CANCELLED])
-        return bool(moved)
+        any_moved = False
+        while True:
+            moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
+            any_moved |= bool(moved)
+            cancelled = [seq for seq, state in moved if state == _CANCELLED]
+            if not cancelled:
+                return any_moved
+            self._after_cancel(now, cancelled)  # what their keys held up may be due as well
 
     def _after_cancel(self, now: float, cancelled: list[int]) -> None:
         """Cancel what waited for these jobs, and forget them if they are not kept."""
