@@ -48,7 +48,6 @@ _ERROR = struct.Struct(">dIH")
 _TIME = struct.Struct(">d")
 _SETTLEMENT = struct.Struct(">QIBBBdH")
 _RENEWAL = struct.Struct(">QIHH")
-_NUMBERS_AT = 1  # where the numbers begin in the links of a job, after a byte
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
 _SEPARATE, _WITH_HEADERS, _FLOW = 1, 2, 8
 _REPLACES = 4
@@ -187,8 +186,8 @@ def links_in(parts: Sequence[bytes]) -> dict[str, tuple[tuple[str, ...], bool]]:
     """The predecessors of each job of a flow, and whether it runs on failure; see page.lua."""
     found = {}
     for job_id, links in zip(*[iter(parts)] * 2, strict=True):
-        numbers = struct.unpack(f">{(len(links) - _NUMBERS_AT) // 8}Q", links[_NUMBERS_AT:])
-        found[job_id.decode()] = tuple(map(str, numbers)), bool(links[0])
+        on_failure, *numbers = struct.unpack(f">B{len(links) // 8}Q", links)
+        found[job_id.decode()] = tuple(map(str, numbers)), bool(on_failure)
     return found
 
 
