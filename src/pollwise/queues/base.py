@@ -44,6 +44,7 @@ from pollwise.runtime.jobs import (
     State,
     checked_name,
 )
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.runtime.store import (
     MAX_BATCH,
     checked_batch,
@@ -329,7 +330,9 @@ class Queue(ViewedStore):
             self._check(job)
         if any(job.replace for job in batch):
             check_replacing(batch)
-        return linked(batch) if any(job.after for job in batch) else batch
+        if any(job.after or FLOW_HEADER in job.headers for job in batch):
+            return linked(batch)
+        return batch
 
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
         """Checked jobs as a store puts them: encoded by the codec, if there is one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from pollwise.queues.flows.view import FLOW_KEPT
@@ -26,9 +25,3 @@ def kept_for_flows(settlements: list[Settlement]) -> list[Settlement]:
 def frees_others(job: Job) -> bool:
     """True if others may wait for the end of this job."""
     return job.key is not None or FLOW_HEADER in job.headers
-
-
-def flows_of(settlements: Iterable[Settlement]) -> set[str]:
-    """The names of the flows whose jobs these settle."""
-    names = {s.claim.job.headers.get(FLOW_HEADER) for s in settlements}
-    return {name for name in names if name is not None}

@@ -77,10 +77,11 @@ class MemoryFlows:
 
     def kept(self, record: MemoryJob, now: float) -> float | None:
         """Until when a job that is done or cancelled is kept for its flow."""
-        outlasts = self._keep is None or self._keep < FLOW_KEPT
-        if record.flow is None or record.expires_at is not None or not outlasts:
-            return record.expires_at
-        return now + FLOW_KEPT
+        own = record.expires_at
+        if record.flow is None or (self._keep is not None and self._keep >= FLOW_KEPT):
+            return own
+        until = now + FLOW_KEPT
+        return until if own is None else own if own >= until else own + FLOW_KEPT
 
     def _let_go(self, flow: str, now: float) -> None:
         """Keep what has ended for its own time only, but long enough to be seen."""

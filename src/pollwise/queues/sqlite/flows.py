@@ -37,6 +37,8 @@ class SqliteFlows:
         self._many = many
         self._queue = queue
         self._keep = keep
+        #: How long its ended jobs are kept for others, in seconds; None if the queue does so.
+        self.kept = FLOW_KEPT if keep is None or keep < FLOW_KEPT else None
 
     # Inside a transaction
 
@@ -67,13 +69,23 @@ class SqliteFlows:
         names = set(flows)
         if not names:
             return
-        while doomed := self._rows("cancel_doomed", now=now, expires_at=self._kept(now)):
-            names |= {flow for (flow,) in doomed}
+        names |= self._cancel_doomed(now)
         over = self._rows("flows_over", flows=json.dumps(sorted(names)))
         if over:
             batch = json.dumps([flow for (flow,) in over])
             values = {"flow_kept": FLOW_KEPT, "own": self._keep or 0.0, "shown": now + FLOW_SHOWN}
             self._rows("let_go", flows=batch, **values)
+
+    def sweep(self, now: float) -> None:
+        """Cancel what workers of older versions left to be cancelled."""
+        self.ended(now, self._cancel_doomed(now))
+
+    def _cancel_doomed(self, now: float) -> set[str]:
+        """Cancel what triggers marked, and what waits for that; return the names of the flows."""
+        names: set[str] = set()
+        while doomed := self._rows("cancel_doomed", now=now, expires_at=self._kept(now)):
+            names |= {flow for (flow,) in doomed}
+        return names
 
     def cancelled(self, now: float, batch: str) -> None:
         """These jobs were cancelled; a JSON list of their numbers."""
@@ -82,7 +94,7 @@ class SqliteFlows:
 
     def _kept(self, now: float) -> float | None:
         """Until when a job of a flow is kept that is cancelled now; None if its queue does so."""
-        return now + FLOW_KEPT if self._keep is None or self._keep < FLOW_KEPT else None
+        return None if self.kept is None else now + self.kept
 
     # Reads
 

@@ -127,20 +127,26 @@ WHERE seq IN (
 RETURNING seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique", headers, token;
 
 -- name: settle_done
--- Done, and not kept. :batch is a JSON list of [seq, token].
+-- Done, and not kept, nor needed by others of its flow. :batch is a JSON list of [seq, token].
 DELETE FROM pollwise_jobs
-WHERE state IN (0, 3) AND (seq, token) IN (
+WHERE flow IS NULL AND state IN (0, 3) AND (seq, token) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:batch)
 )
 RETURNING seq, token;
 
 -- name: settle_end
 -- :batch is a JSON list of [seq, token, state, error, result, keep]. A job that is kept only for its
--- result frees its `unique`.
+-- result frees its `unique`. One of a flow is kept for the others at least :flow_kept, even if its worker
+-- does not know of flows.
 UPDATE pollwise_jobs SET
     state = json_extract(b.value, '$[2]'), since = :now, errors = {with_error},
     result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0,
-    expires_at = :now + json_extract(b.value, '$[5]'),
+    expires_at = :now + CASE
+        WHEN flow IS NOT NULL AND json_extract(b.value, '$[2]') > 4
+            AND coalesce(json_extract(b.value, '$[5]'), 0) < :flow_kept
+        THEN coalesce(json_extract(b.value, '$[5]'), 0) + :flow_kept
+        ELSE json_extract(b.value, '$[5]')
+    END,
     "unique" = CASE
         WHEN :keep OR json_extract(b.value, '$[5]') IS NULL THEN "unique"
     END
@@ -148,7 +154,7 @@ FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
   AND pollwise_jobs.state IN (0, 3)
-RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1;
+RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1, pollwise_jobs.flow;
 
 -- name: settle_again
 -- Retried or given back; cancelled if that was asked for. :batch is a JSON list of

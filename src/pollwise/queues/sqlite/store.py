@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest
-from pollwise.queues.flows.keeping import flows_of
 from pollwise.queues.flows.view import FlowJob
 from pollwise.queues.notes import (
     NOTES_MAX,
@@ -61,7 +60,7 @@ MOST_KINDS = 400
 
 _SEQ_MAX = 2**63 - 1
 _CODES: dict[str, int] = {state: code for code, state in enumerate(STATES)}
-_CANCELLED = _CODES["cancelled"]
+_DONE, _CANCELLED = _CODES["done"], _CODES["cancelled"]
 #: For a page of one state, the condition of the index that holds such jobs.
 _NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
     ("dead", "done", "cancelled"), "AND state >= 4"
@@ -271,20 +270,28 @@ class SqliteStore(SqliteFile):
                 name = "settle_done"
             by_statement.setdefault(name, []).append(row)
         settled: set[tuple[int, int]] = set()
+        flows: set[str | None] = set()
         with transaction(self.connect()):
-            for name, batch in by_statement.items():
+            while by_statement:
+                name, batch = by_statement.popitem()
                 rows = self._rows(
                     name,
                     batch=json.dumps(batch),
                     now=now,
                     errors_kept=ERRORS_KEPT,
                     keep=self._keep is not None,
+                    flow_kept=self.flows.kept,
                 )
                 settled |= {row[:2] for row in rows}
                 if name == "settle_again":
                     again = [row[0] for row in rows if row[2] == _CANCELLED]
                     self._after_cancel(now, again)
-            self.flows.ended(now, flows_of(settlements))
+                elif name == "settle_end":
+                    flows |= {row[2] for row in rows}
+                elif len(rows) < len(batch):  # lost, or kept for others of a flow
+                    left = [[*at, _DONE, None, None, None] for at in batch if (*at,) not in settled]
+                    by_statement["settle_end"] = [*by_statement.get("settle_end", ()), *left]
+            self.flows.ended(now, {flow for flow in flows if flow is not None})
         if len(settled) == len(settlements):
             return []
         return [s.claim.job.id for s in settlements if _place(s.claim) not in settled]
@@ -383,6 +390,7 @@ class SqliteStore(SqliteFile):
 
     def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):
+            self.flows.sweep(now)
             count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
             if keep is None:
                 return count

@@ -162,6 +162,18 @@ async def check_links_that_are_refused(bench: Bench) -> None:
     await nothing_left(queue, "what the refused batches left behind")
 
 
+async def check_headers_of_another_job_make_no_flow(bench: Bench) -> None:
+    """A job that is put with the headers of a job of a flow is not in that flow."""
+    queue = await able(bench)
+    await queue.put(chain(1, 2))
+    claim = await bench.take_one(queue)
+    headers = {**claim.job.headers, "more": "text"}
+    [other] = await queue.put(NewJob("job", 3, headers=headers))
+    info = await queue.get(other)
+    equal(info and dict(info.job.headers), {"more": "text"}, "its headers")
+    equal(await queue.flow(other), None, "its flow")
+
+
 async def check_flows_are_refused_where_there_are_none(bench: Bench) -> None:
     """A store that cannot link jobs refuses them, and puts nothing."""
     queue = await bench.queue()
