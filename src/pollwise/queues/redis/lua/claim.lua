@@ -48,12 +48,10 @@ else
   kinds = call('SMEMBERS', KEY.kinds)
 end
 if call('EXISTS', KEY.limited, KEY.notes .. 'pauses') > 0 then
-  if call('EXISTS', KEY.limited) == 1 then
-    open, charge = with_limits(kinds, named == '1', limit, now, imposed == '', {
-      KEY, STATE, ALONE, limits_known, fetch, load, names, remove, add, flush, add_ready, bulk, name_of,
-      limits,
-    })
-  end
+  open, charge = with_limits(kinds, named == '1', limit, now, imposed == '', {
+    KEY, STATE, ALONE, limits_known, fetch, load, names, remove, add, flush, add_ready, bulk, name_of,
+    limits,
+  })
   local paused, left = {}, {}
   for _, kind in ipairs(call('HKEYS', KEY.notes .. 'pauses')) do paused[kind] = true end
   for _, kind in ipairs(kinds) do

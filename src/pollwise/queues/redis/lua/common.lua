@@ -255,12 +255,15 @@ local function limits()
     return made.group_of(job) .. '\0' .. pack('>H', 32768 - job.priority) .. place(job)
   end
 
-  -- Let a leased job count as running, until the end of its lease.
+  -- Let a leased job count as running, until the end of its lease. A job without a group counts in the
+  -- group '' if groups take turns.
   function made.count(job, until_)
     local key = KEY.running .. names(job).kind
     job.flags = bit.bor(job.flags, FLAG.counted)
     add(key, until_, job.id)
-    add(key .. '\0' .. made.group_of(job), until_, job.id)
+    if job.grouped or string.sub(made.of(job.kind) or '', 1, 1) == 'g' then
+      add(key .. '\0' .. made.group_of(job), until_, job.id)
+    end
   end
 
   -- A lease ended.

@@ -4,7 +4,7 @@
 -- limit group), so that a lease that runs out leaves by itself; `turns` (full_at of its rate, how many
 -- more jobs the group of the last turn may start, and that group); `full` (full_at by group).
 --
--- Returns two functions. Both work on a stream: the jobs of a kind that this claim may take.
+-- Returns nil if no kind has limits, else two functions. Both work on a stream: the jobs of a kind that this claim may take.
 -- kinds: those of the claim; others are added if all are meant (not named). most: how many jobs it takes
 -- at most. real: `now` is the server's time. common: what it uses of common.lua; as locals from outside,
 -- these would cost each claim that needs no limits.
@@ -15,19 +15,23 @@ local function with_limits(kinds, named, most, now, real, common)
   local SLACK, RATE_PAUSE, CIRCLE_PAUSE = 0.000001, 0.1, 0.1
   local max, min, floor, huge = math.max, math.min, math.floor, math.huge
   local call, pack, unpack_bytes, sub = redis.call, struct.pack, struct.unpack, string.sub
-  local place_of, group_of = limits().place, limits().group_of
 
+  local limited = false
   if named then
-    for n, found in ipairs(fetch(KEY.limited, kinds)) do limits_known[kinds[n]] = found end
+    for n, found in ipairs(fetch(KEY.limited, kinds)) do
+      limits_known[kinds[n]], limited = found, limited or found
+    end
   else
     local listed, found = {}, call('HGETALL', KEY.limited)
     for _, kind in ipairs(kinds) do listed[kind] = true end
     for n = 1, #found, 2 do
       -- A version that knows no limits may have taken a kind with jobs in `lines` out of `kinds`.
       if not listed[found[n]] then kinds[#kinds + 1] = found[n] end
-      limits_known[found[n]] = found[n + 1]
+      limits_known[found[n]], limited = found[n + 1], true
     end
   end
+  if not limited then return end
+  local place_of, group_of = limits().place, limits().group_of
 
   local function rate_of(value)
     return value and {step = value[2] / value[1], burst = value[3]}
@@ -200,11 +204,13 @@ local function with_limits(kinds, named, most, now, real, common)
 
     local sorted = {}
     for n, item in ipairs(order) do sorted[n] = item end
-    table.sort(sorted, function(a, b)
-      if a.score ~= b.score then return a.score < b.score end
-      if a.run_at ~= b.run_at then return a.run_at < b.run_at end
-      return a.number < b.number
-    end)
+    if #kinds > 1 then  -- they compete with other kinds
+      table.sort(sorted, function(a, b)
+        if a.score ~= b.score then return a.score < b.score end
+        if a.run_at ~= b.run_at then return a.run_at < b.run_at end
+        return a.number < b.number
+      end)
+    end
     for _, item in ipairs(sorted) do
       stream.places[#stream.places + 1] = sub(item.member, -16)
       stream.places[#stream.places + 1] = item.score
@@ -224,7 +230,8 @@ local function with_limits(kinds, named, most, now, real, common)
     local given, at = cjson.decode(text), nil
     stream.limited, stream.weights, stream.most_each = true, given.weights or {}, given.most_each
     stream.rate, stream.rate_each = rate_of(given.rate), rate_of(given.rate_each)
-    local state = call('HGET', KEY.turns, kind)
+    stream.by_turn = flag == 'g'
+    local state = (stream.by_turn or stream.rate) and call('HGET', KEY.turns, kind)
     if state then
       stream.full_at, stream.left, at = unpack_bytes('>dI4', state)
       stream.turn = sub(state, at)
@@ -232,7 +239,6 @@ local function with_limits(kinds, named, most, now, real, common)
     if given.most then stream.slots = given.most - running(KEY.running .. kind) end
     if stream.rate then stream.starts = room_of(stream.rate, stream.full_at) end
     local room = min(most, stream.slots, stream.starts)
-    stream.by_turn = flag == 'g'
     if room < 1 then return stream end
     if not stream.by_turn then
       stream.places = call('ZRANGE', stream.key, 0, room - 1, 'WITHSCORES')
@@ -265,8 +271,8 @@ local function with_limits(kinds, named, most, now, real, common)
     if turn ~= stream.turn or left ~= stream.left or full_at ~= stream.full_at then
       call('HSET', KEY.turns, kind, pack('>dI4', full_at, left) .. turn)
     end
-    local wait = stream.wait
-    local slots = stream.slots - leased
+    if not (stream.rate or stream.by_turn) then return end
+    local wait, slots = stream.wait, stream.slots - leased
     local waits = slots > 0 and call('EXISTS', KEY.lines .. kind, stream.key) > 0
     if waits and stream.rate and room_of(stream.rate, full_at) < 1 then
       wait = wait_of(stream.rate, full_at)
