@@ -9,7 +9,7 @@ from typing import Any
 from pollwise.queues.base import Queue
 from pollwise.queues.http import wire
 from pollwise.queues.limits.record import KindLimits
-from pollwise.queues.limits.use import LimitUse
+from pollwise.queues.limits.use import GroupUse, LimitUse
 from pollwise.queues.notes import (
     KeptSchedules,
     NewNote,
@@ -81,7 +81,7 @@ class HttpNotes(Queue):
 
     async def _limit_use(self, limits: KindLimits, groups: int) -> LimitUse:
         asked = {"kind": limits.kind, "groups": str(groups)}
-        return wire.limit_use_from((await self._get("/limit-use", asked))["use"], limits)
+        return _limit_use_from((await self._get("/limit-use", asked))["use"], limits)
 
     async def _read_schedules(self) -> KeptSchedules:
         answer = await self._get("/schedules")
@@ -133,3 +133,12 @@ class HttpNotes(Queue):
     @abstractmethod
     async def _again(call: Callable[[], Any]) -> dict[str, Any]:
         """Make a call that may be repeated."""
+
+
+def _limit_use_from(said: Sequence[wire.Wire], limits: KindLimits) -> LimitUse:
+    """How the limits of a kind are used; unused if they are gone."""
+    if not said:
+        return LimitUse(limits, 0, 0)
+    [use] = said
+    groups = tuple(GroupUse(**each) for each in use["groups"])
+    return LimitUse(limits, use["running"], use["waiting"], use["next_at"], groups)

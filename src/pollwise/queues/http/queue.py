@@ -42,6 +42,7 @@ from pollwise.queues.http.client import (
     TokenSource,
     decoded,
 )
+from pollwise.queues.http.flows import FlowCalls
 from pollwise.queues.http.notes import HttpNotes
 from pollwise.queues.viewed import DEAD, BulkAction
 from pollwise.queues.views import COUNTED_MAX, BulkDone, JobFilter, JobPage, Stats
@@ -74,7 +75,7 @@ ID_LENGTH_MAX = 1000
 INSTANCE = "X-Pollwise-Instance"
 
 
-class HttpQueue(HttpNotes):
+class HttpQueue(FlowCalls, HttpNotes):
     """Jobs in a queue of a controller's store.
 
     controller: the address of the controller.
@@ -84,7 +85,7 @@ class HttpQueue(HttpNotes):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        shows_claims=False, long_poll=True, hints="network", flows=False
+        shows_claims=False, long_poll=True, hints="network"
     )
     _hints_of_puts: ClassVar[bool] = True
 

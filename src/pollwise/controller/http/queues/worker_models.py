@@ -1,4 +1,4 @@
-"""Queues as a whole in the OpenAPI schema: workers, history, counts, pauses, schedules, limits.
+"""Queues as a whole in the OpenAPI schema: workers, history, pauses, schedules, limits.
 
 Nothing here is called.
 """
@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
-from pollwise.controller.http.schema import JobState
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY
 from pollwise.runtime.jobs import ERROR_LENGTH_MAX, NAME_LENGTH_MAX
 from pollwise.runtime.rollups.keeping import PACES_MAX
@@ -202,22 +201,6 @@ class RawPaused(RawPause):
 
 class RawPauses(BaseModel):
     pauses: list[RawPaused]
-
-
-class RawStats(BaseModel):
-    ready: int
-    delayed: int
-    blocked: int
-    leased: int
-    dead: int
-    done: int
-    cancelled: int
-    oldest_age: float | None
-    capped: list[JobState] = Field(description="The states that have at least this many jobs.")
-
-
-class RawStatsByKind(BaseModel):
-    kinds: dict[str, RawStats]
 
 
 class RawLimit(BaseModel):
