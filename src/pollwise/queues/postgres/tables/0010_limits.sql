@@ -138,13 +138,16 @@ END
 $$;
 
 -- Those of these kinds that have limits, NULL if none has. Their rows in limit_turns are locked until
--- the transaction ends, and say what the notes say.
-CREATE FUNCTION {schema}.lock_limits(p_queue text, p_kinds text[]) RETURNS text[]
+-- the transaction ends, and say what the notes say. A `full_at` that is too high, because a rate was
+-- slower or the clock was put back, is lowered.
+CREATE FUNCTION {schema}.lock_limits(p_queue text, p_kinds text[], p_now double precision)
+RETURNS text[]
 LANGUAGE plpgsql AS $$
 DECLARE
     v_limited text[];
     v_changed boolean;
     v_locked integer;
+    v_high boolean;
 BEGIN
     SELECT array_agg(n.name ORDER BY n.name), bool_or(t.note IS DISTINCT FROM n.value)
     INTO v_limited, v_changed
@@ -160,8 +163,9 @@ BEGIN
             SELECT p_queue, k FROM unnest(v_limited) AS k ORDER BY k
             ON CONFLICT (queue, kind) DO NOTHING;
         END IF;
-        SELECT count(*) INTO v_locked FROM (
-            SELECT 1 FROM {schema}.limit_turns AS t
+        SELECT count(*), bool_or(locked.high) INTO v_locked, v_high FROM (
+            SELECT t.full_at > p_now + t.burst * t.step + 1e-6 AS high
+            FROM {schema}.limit_turns AS t
             WHERE t.queue = p_queue AND t.kind = ANY (v_limited)
             ORDER BY t.kind FOR UPDATE
         ) AS locked;
@@ -176,6 +180,15 @@ BEGIN
         FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
         WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (v_limited)
           AND t.queue = p_queue AND t.kind = n.name AND t.note IS DISTINCT FROM n.value;
+        UPDATE {schema}.limit_groups AS g SET full_at = p_now + t.burst_each * t.step_each
+        FROM {schema}.limit_turns AS t
+        WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND g.queue = p_queue
+          AND g.kind = t.kind AND g.full_at > p_now + t.burst_each * t.step_each + 1e-6;
+    END IF;
+    IF v_changed OR v_high THEN
+        UPDATE {schema}.limit_turns AS t SET full_at = p_now + t.burst * t.step
+        WHERE t.queue = p_queue AND t.kind = ANY (v_limited)
+          AND t.full_at > p_now + t.burst * t.step + 1e-6;
     END IF;
     RETURN v_limited;
 END
@@ -824,7 +837,7 @@ BEGIN
 
     v_able := v_kinds;
     IF v_limits THEN
-        v_limited := {schema}.lock_limits(p_queue, v_kinds);
+        v_limited := {schema}.lock_limits(p_queue, v_kinds, v_now);
         IF v_limited IS NOT NULL THEN
             v_rooms := {schema}.limit_rooms(p_queue, v_kinds, v_limited, v_left, v_now);
             v_able := v_rooms.plain || v_rooms.turns;

@@ -99,7 +99,8 @@ SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $
 
 -- name: prune_limits
 -- Rows that say nothing any more: of kinds that have no limits, and of groups, the next 1000 after a
--- kind and a group. Returns the last of these.
+-- kind and a group. Returns the last of these. Those that say too much, because the clock was put back,
+-- are lowered.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now),
 turns AS (
     DELETE FROM {schema}.limit_turns WHERE (queue, kind) IN (
@@ -121,6 +122,17 @@ turns AS (
         WHERE g.full_at <= (SELECT now FROM clock)
         FOR UPDATE OF g SKIP LOCKED
     )
+), lowered AS (
+    UPDATE {schema}.limit_groups AS g SET full_at = high.most
+    FROM (
+        SELECT o.queue, o.kind, o.limit_group, c.now + t.burst_each * t.step_each AS most
+        FROM clock AS c CROSS JOIN examined AS e
+        JOIN {schema}.limit_groups AS o USING (queue, kind, limit_group)
+        JOIN {schema}.limit_turns AS t USING (queue, kind)
+        WHERE o.full_at > c.now + t.burst_each * t.step_each + 1e-6
+        FOR UPDATE OF o SKIP LOCKED
+    ) AS high
+    WHERE g.queue = high.queue AND g.kind = high.kind AND g.limit_group = high.limit_group
 )
 SELECT kind, limit_group FROM examined ORDER BY kind DESC, limit_group DESC LIMIT 1
 
