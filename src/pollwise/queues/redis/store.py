@@ -319,7 +319,7 @@ class RedisStore:
         return found
 
     async def limit_use(self, limits: KindLimits, groups: int, now: float | None) -> LimitUse:
-        answer = await self._run("use", time_text(now), limits.kind, MOST_AT_ONCE)
+        answer = await self._run("limits/use", time_text(now), limits.kind, MOST_AT_ONCE)
         return use_in(answer, limits, groups)
 
     async def list_jobs(self, chosen: JobFilter, newest: bool, now: float | None) -> list[JobInfo]:

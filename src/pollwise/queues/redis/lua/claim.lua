@@ -1,4 +1,4 @@
--- Uses limits.lua.
+-- Uses limits/claims.lua.
 -- Uses flows/links.lua.
 -- Take the best jobs that may run now, each under a lease; or one whose last leases ran out, alone.
 -- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, how long ended jobs are
