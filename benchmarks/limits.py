@@ -21,7 +21,7 @@ import signal
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,11 @@ def work_at_rate(url: str, log: str) -> None:
     asyncio.run(worker.run())
 
 
-CHILDREN = {"through": work_through, "slowly": work_slowly, "rate": work_at_rate}
+CHILDREN: dict[str, Callable[..., None]] = {
+    "through": work_through,
+    "slowly": work_slowly,
+    "rate": work_at_rate,
+}
 
 
 def child(what: str, *arguments: object) -> Child:

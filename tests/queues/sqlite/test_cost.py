@@ -25,17 +25,21 @@ from tests.support.sqlite_cost import Meter, plan_of
 
 STATEMENTS = SqliteStore(Path("jobs.db"), "default", synchronous="off", create=False)._sql
 #: Parts of statements.
-NO_STATEMENTS = ("claim_arm", "with_error", "columns", "walk", "count_kinds")
+NO_STATEMENTS = (
+    "claim_arm", "with_error", "columns", "walk", "count_kinds", "chosen", "claim_group",
+)  # fmt: skip
 
 
 def sql_of(name: str) -> str:
     """A statement as it is run: the claims are put together from parts."""
+    if name == "best_of_arms":
+        return STATEMENTS[name].replace("{arms}", STATEMENTS["chosen"])
     if name not in ("claim", "claim_arm", "claim_arm_many"):
         return STATEMENTS[name].replace("{narrow}", "").replace("{order}", "")
     arm = STATEMENTS["claim_arm_many"]
     if name != "claim_arm_many":
         arm = " UNION ALL ".join(STATEMENTS["claim_arm"].replace("{n}", n) for n in "012")
-    return STATEMENTS["claim"].replace("{arms}", arm)
+    return STATEMENTS["claim"].replace("{arms}", arm).replace("{more}", STATEMENTS["claim_group"])
 
 
 @pytest.mark.parametrize("name", sorted({*STATEMENTS} - {*NO_STATEMENTS}))

@@ -15,7 +15,10 @@ A note of the topic "limits", with the kind as its name, has this JSON, without 
 A rate is kept by one number for the kind, and one for each group: `full_at`, when all of its
 allowance will have come back. With `step = seconds / amount`:
 
-    room(now)       floor((now + burst * step - max(full_at, now)) / step)
+    full_at         above now + burst * step + SKEW, it counts as now + burst * step: it was set
+                    under a slower rate, or the clock was put back. The claim that finds this stores
+                    it, even if it gets nothing.
+    room(now)       floor((now + burst * step - max(full_at, now) + SLACK) / step), from 0 to burst
     after n starts  full_at = max(full_at, now) + n * step
     next start      when room is 1 again: full_at - (burst - 1) * step
 """
@@ -40,6 +43,12 @@ WEIGHT_MAX = 1000
 #: The share of a rate that may start at once, unless `burst` says otherwise. With it, a window of
 #: `per` sees at most 1.05 times the rate.
 BURST_SHARE = 0.05
+#: Seconds by which a start may be early, because times are rounded: at the time of the next start
+#: there must be room for it. It does not add up.
+SLACK = 1e-6
+#: Seconds by which the times of two claims may be in another order than the claims, as one of them
+#: waited for a lock, or the clocks of two machines differ. Less does not give a rate more room.
+SKEW = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,31 @@ class KindRate:
     def step(self) -> float:
         """Seconds between two starts."""
         return self.per / self.amount
+
+    @property
+    def free(self) -> float:
+        """The seconds until all of the allowance comes back."""
+        return self.burst * self.step
+
+    def room(self, full_at: float, now: float) -> int:
+        """How many may start now."""
+        left = now + self.free - self.after(full_at, now, 0)
+        return max(min(int((left + SLACK) / self.step), self.burst), 0)
+
+    def after(self, full_at: float, now: float, starts: int) -> float:
+        """The new `full_at` after some start now."""
+        known = now + self.free if self.too_high(full_at, now) else full_at
+        return max(known, now) + starts * self.step
+
+    def too_high(self, full_at: float, now: float) -> bool:
+        """True if a claim has to store it again, after no start."""
+        return full_at > now + self.free + SKEW
+
+    def next_start(self, full_at: float, now: float) -> float | None:
+        """When the next one may start; None: now."""
+        if self.room(full_at, now):
+            return None
+        return self.after(full_at, now, 0) - (self.burst - 1) * self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +215,7 @@ def kind_limits(
     fair_by: an argument of the task: jobs of its values take turns.
     weights: how many jobs a group has in its turn, where that is not 1.
     """
-    listed = [limits] if isinstance(limits, Concurrency | Rate) else list(limits)
+    listed = list(limits) if isinstance(limits, Iterable) else [limits]
     names = {limit.by for limit in listed if isinstance(limit, Concurrency | Rate) and limit.by}
     if fair_by is not None:
         _check_by(fair_by, "fair_by")

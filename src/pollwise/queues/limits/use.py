@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pollwise.queues.limits.record import KindLimits
@@ -30,6 +31,7 @@ class LimitUse:
 
     running, waiting, next_at: as in `GroupUse`, for the kind.
     groups: those with jobs that run or wait, the fullest first; some of them if there are many.
+        Empty if groups do not take turns.
     """
 
     limits: KindLimits
@@ -37,3 +39,10 @@ class LimitUse:
     waiting: int
     next_at: float | None = None
     groups: tuple[GroupUse, ...] = ()
+
+
+def fullest(groups: Iterable[GroupUse], most: int) -> tuple[GroupUse, ...]:
+    """The groups with the most jobs that run or wait, at most this many."""
+    found = [each for each in groups if each.running or each.waiting]
+    found.sort(key=lambda each: (-each.running - each.waiting, each.group))
+    return tuple(found[:most])

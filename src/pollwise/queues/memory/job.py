@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pollwise.runtime.jobs import LAPSES_ALONE, JobFailure, Progress, State
+from pollwise.runtime.jobs import LAPSES_ALONE, PRIORITY_MAX, JobFailure, Progress, State
+
+#: The place of a job that is ready in the order of claims: its rank, since when, its number, and
+#: the version for which this is true.
+Entry = tuple[int, float, int, int]
 
 
 @dataclass(slots=True)
@@ -19,6 +23,7 @@ class MemoryJob:
     created_at: float
     run_at: float
     headers: Mapping[str, str]
+    limit_group: str | None = None
     state: State = "ready"
     since: float = 0.0
     ahead: bool = False  # it was claimed ahead
@@ -34,7 +39,19 @@ class MemoryJob:
     result: str | None = None
     expires_at: float | None = None  # it is kept until then for its result
     version: int = field(default=0)  # distinguishes stale heap entries from the current one
+    flow: str | None = None
+    on_failure: bool = False
+    after: tuple[int, ...] = ()
+    successors: list[int] = field(default_factory=list)
+    waits: int = 0  # how many of `after` it still waits for
+    passed: bool = False  # its successors wait for it no more, because it was done
+    held_delay: float | None = None  # its delay, from when it stops to wait
 
     @property
     def suspect(self) -> bool:
         return self.lapsed and self.lapses + 1 >= LAPSES_ALONE
+
+    @property
+    def entry(self) -> Entry:
+        priority = self.priority + (2 * PRIORITY_MAX + 1 if self.suspect else 0)
+        return -priority, self.since, self.seq, self.version

@@ -6,22 +6,16 @@ A batch is one transaction and, for claims and settlements, one statement.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest
-from pollwise.queues.notes import (
-    NOTES_MAX,
-    WHOLE,
-    NewNote,
-    Note,
-    NoteWritten,
-    ScheduleSwap,
-    ScheduleSwapped,
-    Topic,
-    without_paused,
-)
+from pollwise.queues.flows.view import FlowJob
+from pollwise.queues.limits.plan import counted
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.notes import without_paused
 from pollwise.queues.record import (
     PRUNE_LOOK_BACK,
     encoded_progress,
@@ -29,6 +23,9 @@ from pollwise.queues.record import (
     info_from,
     job_from,
 )
+from pollwise.queues.sqlite.flows import SqliteFlows
+from pollwise.queues.sqlite.limits.claims import Chosen
+from pollwise.queues.sqlite.notes import SqliteNotes
 from pollwise.queues.sqlite.pages import SqlitePages
 from pollwise.queues.unique import WAITING, check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
@@ -46,8 +43,7 @@ from pollwise.runtime.jobs import (
     State,
 )
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.sqlite.file import SqliteFile, transaction
-from pollwise.storage.sqlite.history import SqliteHistory
+from pollwise.storage.sqlite.file import snapshot, transaction
 
 #: The maximum number of jobs that one claim makes ready or one prune deletes; it limits how long
 #: the lock is held.
@@ -58,7 +54,7 @@ MOST_KINDS = 400
 
 _SEQ_MAX = 2**63 - 1
 _CODES: dict[str, int] = {state: code for code, state in enumerate(STATES)}
-_CANCELLED = _CODES["cancelled"]
+_DONE, _CANCELLED = _CODES["done"], _CODES["cancelled"]
 #: For a page of one state, the condition of the index that holds such jobs.
 _NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
     ("dead", "done", "cancelled"), "AND state >= 4"
@@ -71,12 +67,8 @@ _ERRORS = {
 }
 
 
-class SqliteStore(SqliteFile):
+class SqliteStore(SqliteNotes):
     """The jobs of one queue in a file."""
-
-    package = __package__
-    version_table = "pollwise_schema"
-    holds = "queue"
 
     def __init__(
         self,
@@ -87,40 +79,53 @@ class SqliteStore(SqliteFile):
         create: bool,
         keep: float | None = None,
     ) -> None:
-        super().__init__(path, synchronous=synchronous, create=create, queue=queue)
-        self._queue = queue
+        super().__init__(path, queue, synchronous=synchronous, create=create)
         self._keep = keep
-        self.history = SqliteHistory(self, "pollwise_history", "queue", queue)
         self._pruned_to = 0.0  # jobs that ended before were all examined
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
             added = self._sql["with_error"].replace("{error}", error).replace("{at}", at)
             self._sql[name] = self._sql[name].replace("{with_error}", added)
+        put = self._sql["put"]
+        for name, column, value in (
+            ("put", "", ""),
+            ("put_grouped", ", limit_group", ", :limit_group"),
+        ):
+            self._sql[name] = put.replace("{column}", column).replace("{value}", value)
         for name in ("list", "show"):
             self._sql[name] = self._sql[name].replace("{columns}", self._sql["columns"])
+        #: The kinds that limit how many of their jobs run, as the last claim saw them.
+        self.limited: frozenset[str] = frozenset()
         self._pages = SqlitePages(self.connect, self._sql, queue)
+        self.flows = SqliteFlows(self._rows, self._many, queue, keep)
 
     # Jobs
 
     def put(self, now: float, jobs: Sequence[NewJob]) -> tuple[list[str], int]:
         connection = self.connect()
         if len(jobs) == 1 and jobs[0].unique is None:  # one statement is a transaction by itself
-            cursor = connection.execute(self._sql["put"], self._values(jobs[0], now))
-            return [str(cursor.lastrowid)], 1
+            return [str(self._put_one(jobs[0], now).lastrowid)], 1
         ids, fresh = [], 0
+        linked = any(job.place is not None for job in jobs)
         with transaction(connection):
             for job in jobs:
                 if job.replace and (replaced := self._replaced(job, now)) is not None:
                     ids.append(replaced)
                     fresh += 1
                     continue
-                cursor = connection.execute(self._sql["put"], self._values(job, now))
+                cursor = self._put_one(job, now)
                 if cursor.rowcount:
                     ids.append(str(cursor.lastrowid))
                     fresh += 1
                 else:
                     ids.append(self._twin(job))
+            if linked:
+                self.flows.link(jobs, ids)
         return ids, fresh
+
+    def _put_one(self, job: NewJob, now: float) -> sqlite3.Cursor:
+        statement = self._sql["put" if job.limit_group is None else "put_grouped"]
+        return self.connect().execute(statement, self._values(job, now))
 
     def _values(self, job: NewJob, now: float) -> dict[str, Any]:
         return {
@@ -130,9 +135,10 @@ class SqliteStore(SqliteFile):
             "priority": job.priority,
             "run_at": job.due_at(now),
             "now": now,
-            "key": job.key,
+            "key": job.key if job.place is None or not job.place.after else None,
             "unique": job.unique,
             "headers": job.encoded_headers,
+            "limit_group": job.limit_group,
         }
 
     def _replaced(self, job: NewJob, now: float) -> str | None:
@@ -156,7 +162,7 @@ class SqliteStore(SqliteFile):
     def claim(self, asked: ClaimRequest, now: float) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, when the next job is due."""
         worker, kinds, until = asked.worker, asked.kinds, now + asked.lease
-        anything, due, suspects, paused = self._glance(kinds)
+        anything, due, suspects, paused, limited = self._glance(kinds)
         if paused and anything:
             anything = self._glance(self._without_paused(kinds))[0]
         if not anything and (due is None or due > now):
@@ -168,11 +174,18 @@ class SqliteStore(SqliteFile):
                 if due is not None and due <= now:
                     suspects = self._promote(now) or suspects
                 wanted = self._without_paused(kinds) if paused else kinds
-                if suspects:
-                    rows = self._claim_suspect(wanted, values)
-                suspect = bool(rows)
-                if not suspect:
-                    rows = self._claim(wanted, asked.limit, values)
+                limits = self._limits_of(wanted) if limited else {}
+                again = None
+                if limits:
+                    chosen = self._choose(limits, wanted, asked.limit, suspects, now)
+                    suspect, again = chosen.suspect, chosen.again
+                    rows = self._claim_chosen(chosen.seqs, [*limits], suspect, values)
+                else:
+                    if suspects:
+                        rows = self._claim_suspect(wanted, values)
+                    suspect = bool(rows)
+                    if not suspect:
+                        rows = self._claim(wanted, asked.limit, values)
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 claims = [
                     Claim(
@@ -181,32 +194,44 @@ class SqliteStore(SqliteFile):
                     )
                     for row in rows
                 ]  # fmt: skip
-                due = self._glance(kinds)[1] if len(rows) < asked.limit and not suspect else None
+                due = None
+                if len(rows) < asked.limit and not suspect:
+                    times = (self._glance(kinds)[1], again)
+                    due = min((at for at in times if at is not None), default=None)
             if claims or due is None or due > now:
                 return claims, due
 
     def _promote(self, now: float) -> bool:
         """Make due jobs ready; True if there were any."""
-        moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
-        self._forget_unless_kept(seq for seq, state in moved if state == _CANCELLED)
-        return bool(moved)
+        any_moved = False
+        while True:
+            moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
+            any_moved |= bool(moved)
+            cancelled = [seq for seq, state in moved if state == _CANCELLED]
+            if not cancelled:
+                return any_moved
+            self._after_cancel(now, cancelled)  # what their keys held up may be due as well
 
-    def _forget_unless_kept(self, cancelled: Iterable[int]) -> None:
-        if self._keep is None and (ended := list(cancelled)):
-            self._rows("forget", batch=json.dumps(ended))
+    def _after_cancel(self, now: float, cancelled: list[int]) -> None:
+        """Cancel what waited for these jobs, and forget them if they are not kept."""
+        if cancelled:
+            batch = json.dumps(cancelled)
+            self.flows.cancelled(now, batch)
+            if self._keep is None:
+                self._rows("forget", batch=batch)
 
-    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int]:
+    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int, int]:
         """True if a job is ready, when the next is due, true if some may be suspects, true if
-        anything is paused.
+        anything is paused, true if anything is limited.
 
         Does not take the write lock.
         """
         if kinds is None:
-            anything, due, suspects, paused = self._rows("glance")[0]
+            [row] = self._rows("glance")
         else:
             [row] = self._rows("glance_kinds", kinds=json.dumps(kinds))
-            anything, due, suspects, paused = row
-        return anything, due, suspects, paused
+        anything, due, suspects, paused, limited = row
+        return anything, due, suspects, paused, limited
 
     def _without_paused(self, kinds: Sequence[str] | None) -> list[str]:
         """The kinds to claim that are not paused; without kinds, all that have ready jobs."""
@@ -218,7 +243,9 @@ class SqliteStore(SqliteFile):
     def _claim_suspect(
         self, kinds: Sequence[str] | None, values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
-        statement = self._sql["claim"].replace("{arms}", self._sql["suspects"])
+        statement = (
+            self._sql["claim"].replace("{arms}", self._sql["suspects"]).replace("{more}", "")
+        )
         wanted = None if kinds is None else json.dumps(kinds)
         values = {**values, "queue": self._queue, "kinds": wanted, "limit": 1, "ahead": False}
         return self.connect().execute(statement, values).fetchall()
@@ -226,19 +253,68 @@ class SqliteStore(SqliteFile):
     def _claim(
         self, kinds: Sequence[str] | None, limit: int, values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
-        chosen = [k for (k,) in self._rows("ready_kinds")] if kinds is None else kinds
+        chosen = self._ready_kinds() if kinds is None else kinds
         if not chosen:
             return []
-        values = {**values, "queue": self._queue, "limit": limit}
-        if len(chosen) > MOST_KINDS:
-            arms = self._sql["claim_arm_many"]
-            values["kinds"] = json.dumps(chosen)
-        else:
-            arm = self._sql["claim_arm"]
-            arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(chosen)))
-            values |= {f"kind_{n}": kind for n, kind in enumerate(chosen)}
-        statement = self._sql["claim"].replace("{arms}", arms)
+        arms, more = self._arms(chosen)
+        values = {**values, **more, "queue": self._queue, "limit": limit}
+        statement = self._sql["claim"].replace("{arms}", arms).replace("{more}", "")
         return self.connect().execute(statement, values).fetchall()
+
+    def _arms(self, kinds: Sequence[str]) -> tuple[str, dict[str, Any]]:
+        """The best jobs of kinds, as SQL and its values."""
+        if len(kinds) > MOST_KINDS:
+            return self._sql["claim_arm_many"], {"kinds": json.dumps(kinds)}
+        arm = self._sql["claim_arm"]
+        arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(kinds)))
+        return arms, {f"kind_{n}": kind for n, kind in enumerate(kinds)}
+
+    def _ready_kinds(self) -> list[str]:
+        return [kind for (kind,) in self._rows("ready_kinds")]
+
+    # Limits
+
+    def _limits_of(self, wanted: Sequence[str] | None) -> dict[str, KindLimits]:
+        """The limits of those wanted kinds that have some."""
+        limits = self._limits.read()
+        self.limited = counted(limits)
+        chosen = self._ready_kinds() if wanted is None else wanted
+        return {kind: limits[kind] for kind in chosen if kind in limits}
+
+    def _choose(
+        self,
+        limits: Mapping[str, KindLimits],
+        wanted: Sequence[str] | None,
+        most: int,
+        suspects: int,
+        now: float,
+    ) -> Chosen:
+        kinds = self._ready_kinds() if wanted is None else wanted
+
+        def others() -> list[tuple[int, float, int]]:
+            free = [kind for kind in kinds if kind not in limits]
+            if not free:
+                return []
+            arms, values = self._arms(free)
+            statement = self._sql["best_of_arms"].replace("{arms}", arms)
+            values |= {"queue": self._queue, "limit": most}
+            return self.connect().execute(statement, values).fetchall()
+
+        return self._limits.choose(limits, others, kinds, most, now, suspects=bool(suspects))
+
+    def _claim_chosen(
+        self, seqs: list[int], limited: list[str], suspect: bool, values: dict[str, Any]
+    ) -> list[tuple[Any, ...]]:
+        if not seqs:
+            return []
+        statement = self._sql["claim"].replace("{arms}", self._sql["chosen"])
+        statement = statement.replace("{more}", self._sql["claim_group"])
+        values = {**values, "batch": json.dumps(seqs), "limited": json.dumps(limited), "limit": -1}
+        if suspect:
+            values["ahead"] = False
+        return self.connect().execute(statement, values).fetchall()
+
+    # Ends of claims
 
     def settle(self, now: float, settlements: Sequence[Settlement]) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others."""
@@ -255,18 +331,28 @@ class SqliteStore(SqliteFile):
                 name = "settle_done"
             by_statement.setdefault(name, []).append(row)
         settled: set[tuple[int, int]] = set()
+        flows: set[str | None] = set()
         with transaction(self.connect()):
-            for name, batch in by_statement.items():
+            while by_statement:
+                name, batch = by_statement.popitem()
                 rows = self._rows(
                     name,
                     batch=json.dumps(batch),
                     now=now,
                     errors_kept=ERRORS_KEPT,
                     keep=self._keep is not None,
+                    flow_kept=self.flows.kept,
                 )
                 settled |= {row[:2] for row in rows}
                 if name == "settle_again":
-                    self._forget_unless_kept(row[0] for row in rows if row[2] == _CANCELLED)
+                    again = [row[0] for row in rows if row[2] == _CANCELLED]
+                    self._after_cancel(now, again)
+                elif name == "settle_end":
+                    flows |= {row[2] for row in rows}
+                elif len(rows) < len(batch):  # lost, or kept for others of a flow
+                    left = [[*at, _DONE, None, None, None] for at in batch if (*at,) not in settled]
+                    by_statement["settle_end"] = [*by_statement.get("settle_end", ()), *left]
+            self.flows.ended(now, {flow for flow in flows if flow is not None})
         if len(settled) == len(settlements):
             return []
         return [s.claim.job.id for s in settlements if _place(s.claim) not in settled]
@@ -291,7 +377,7 @@ class SqliteStore(SqliteFile):
             ended = [seq for (seq,) in self._rows("cancel_waiting", batch=batch, now=now)]
             self._rows("cancel_leased", batch=batch)
             states = dict(self._rows("states", batch=batch))
-            self._forget_unless_kept(ended)
+            self._after_cancel(now, ended)
         numbers = {job_id: number_of(job_id) for job_id in ids}
         return {job_id: STATES[states[n]] for job_id, n in numbers.items() if n in states}
 
@@ -353,15 +439,19 @@ class SqliteStore(SqliteFile):
                 connection.execute(self._sql["retry"], {"seq": seq, "now": now})
         return len(ended)
 
-    def drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+    def drop(self, now: float, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         codes = json.dumps([_CODES[state] for state in states])
         with transaction(self.connect()):
             if ids is None:
-                return len(self._rows("drop_dead"))
-            return len(self._rows("drop", batch=_id_batch(ids), states=codes))
+                dropped = self._rows("drop_dead")
+            else:
+                dropped = self._rows("drop", batch=_id_batch(ids), states=codes)
+            self.flows.ended(now, {flow for _, flow in dropped if flow is not None})
+        return len(dropped)
 
     def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):
+            self.flows.sweep(now)
             count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
             if keep is None:
                 return count
@@ -372,55 +462,16 @@ class SqliteStore(SqliteFile):
                 self._pruned_to = now - keep - PRUNE_LOOK_BACK
             return count + pruned
 
-    # Notes
+    def predecessors(self, now: float, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        with snapshot(self.connect()):
+            return self.flows.predecessors(now, job_id)
 
-    def write_note(self, now: float, note: NewNote) -> NoteWritten:
-        values = {"topic": note.topic, "name": note.name}
-        with transaction(self.connect()):
-            self._rows("delete_gone_notes", topic=note.topic, now=now)
-            if note.value is None:
-                rows = self._rows("delete_note", **values)
-            else:
-                until = None if note.ttl is None else now + note.ttl
-                most = NOTES_MAX[note.topic]
-                rows = self._rows("note", **values, value=note.value, until=until, most=most)
-            self.history.write(note.history)
-            found = self._value_of(now, note.answer, note.name)
-            stamp = None if note.answer is None else self._value_of(now, "schedules", WHOLE)
-        return NoteWritten(bool(rows), found, stamp)
+    def flow(self, now: float, job_id: str, most: int) -> list[FlowJob]:
+        with snapshot(self.connect()):
+            return self.flows.flow(now, job_id, most)
 
-    def _value_of(self, now: float, topic: str | None, name: str) -> str | None:
-        rows = self._rows("read_note", topic=topic, name=name, now=now)
-        return rows[0][0] if rows else None
-
-    def read_notes(self, now: float, topics: Sequence[Topic]) -> list[Note]:
-        return [Note(*row) for row in self._rows("read_notes", topics=json.dumps(topics), now=now)]
-
-    def swap_schedule(self, now: float, swap: ScheduleSwap) -> ScheduleSwapped:
-        found = self._value_of(now, "schedules", swap.name)
-        if found != swap.expected:  # without the lock: of many workers, all but one end here
-            return ScheduleSwapped(False, found)
-        value, job_id = swap.value, None
-        connection = self.connect()
-        with transaction(connection):
-            found = self._value_of(now, "schedules", swap.name)
-            if found != swap.expected:
-                return ScheduleSwapped(False, found)
-            if swap.job is not None:
-                put = connection.execute(self._sql["put"], self._values(swap.job, now))
-                job_id = str(put.lastrowid)
-                value = f"{value}{job_id}{swap.tail}"
-            until = None if swap.ttl is None else now + swap.ttl
-            notes = [(swap.name, value, until)]
-            if swap.stamp is not None:
-                notes.append((WHOLE, swap.stamp, None))
-            for name, text, end in notes:
-                values = {"topic": "schedules", "name": name}
-                if text is None:
-                    self._rows("delete_note", **values)
-                else:
-                    self._rows("note", **values, value=text, until=end, most=_SEQ_MAX)
-        return ScheduleSwapped(True, value, job_id)
+    def _many(self, name: str, values: list[dict[str, Any]]) -> None:
+        self.connect().executemany(self._sql[name], values)
 
 
 def _place(claim: Claim) -> tuple[int, int]:

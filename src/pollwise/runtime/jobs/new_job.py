@@ -98,10 +98,12 @@ class NewJob:
         self.priority = checked_priority(priority)
         self.delay = checked_delay(delay)
         self.run_at = None if run_at is None else checked_moment(run_at, "run_at")
-        self.limit_group: str | None = None
         if limit_group is not None:
-            self.limit_group = checked_name(limit_group, "limit_group")
+            limit_group = checked_name(limit_group, "limit_group")
             headers = {**(headers or {}), LIMIT_GROUP_HEADER: limit_group}
+        elif isinstance(headers, Mapping) and LIMIT_GROUP_HEADER in headers:  # it is put again
+            limit_group = checked_name(headers[LIMIT_GROUP_HEADER], "limit_group")
+        self.limit_group = limit_group
         self.headers = {} if not headers else checked_headers(headers)
         self.encoded_headers = encoded_headers(self.headers) if headers else None
         self.after = _checked_after(after) if after else ()

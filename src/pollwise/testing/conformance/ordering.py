@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from pollwise.errors import Unsupported
 from pollwise.queues.base import Queue
+from pollwise.queues.limits.record import Concurrency
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
@@ -125,6 +126,7 @@ async def check_what_a_store_cannot_do_is_refused(bench: Bench) -> None:
         "delay": (can.delay, NewJob("job", delay=1)),
         "unique": (can.unique, NewJob("job", unique="u")),
         "replace": (can.replace, NewJob("job", unique="u", replace=True)),
+        "limit_group": (can.limits, NewJob("job", limit_group="g")),
     }
     for what, (possible, job) in asked.items():
         if not possible:
@@ -144,6 +146,9 @@ async def check_what_a_store_cannot_do_is_refused(bench: Bench) -> None:
         schedule = queue.schedules.set("s", NewJob("job"), every="1h")
         await refused(Unsupported, schedule, "a schedule")
         await refused(Unsupported, queue.schedules.list(), "the list of schedules")
+    if not can.limits:
+        await refused(Unsupported, queue.limits.set("job", Concurrency(1)), "a limit")
+        await refused(Unsupported, queue.limits.list(), "the list of limits")
     if not can.presence:
         await refused(Unsupported, queue.workers(), "the list of workers")
         await refused(Unsupported, queue.set_concurrency("w", 1), "an order to a worker")

@@ -1,0 +1,1 @@
+"""Limits of kinds in a SQLite file: what `claims` of limited kinds may take."""

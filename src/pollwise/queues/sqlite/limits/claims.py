@@ -1,0 +1,224 @@
+"""Claims of limited kinds in a SQLite file: which jobs they take, and what they are charged.
+
+All of it happens in the transaction of the claim, whose write lock makes it exact: running jobs are
+counted, and never kept as a number. The cost of a claim depends on the number of groups that it
+examines, and not on how many jobs these have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pollwise.queues.limits.plan import (
+    GROUPS_MAX,
+    Charge,
+    KindUse,
+    Line,
+    Place,
+    Plan,
+    WaitingJobs,
+    planned,
+    shares,
+    suspect_charge,
+)
+from pollwise.queues.limits.record import KindLimits, limits_from
+from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
+
+#: How many jobs that were put since the claim before are examined: whether they need a group. They
+#: are few, so that a million new jobs slow no claim down; more if the claim is not full.
+SWEPT_AT_ONCE = 500
+SWEPT_MORE = 10_000
+#: How many groups whose rate is unused a claim that charges groups forgets, in addition to twice as
+#: many as it charges.
+FORGOTTEN = 100
+
+#: Runs a named statement of the store.
+Rows = Callable[..., list[tuple[Any, ...]]]
+
+
+class Chosen(NamedTuple):
+    """What a claim takes: numbers of jobs; a suspect is alone. again: when there may be more."""
+
+    seqs: list[int]
+    suspect: bool = False
+    again: float | None = None
+
+
+class SqliteLimits:
+    """The limits of one queue in a file."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._parsed: dict[str, tuple[str, KindLimits | None]] = {}
+
+    def read(self) -> dict[str, KindLimits]:
+        """The limits by kind."""
+        parsed: dict[str, tuple[str, KindLimits | None]] = {}
+        for kind, text in self._rows("limit_notes"):
+            known = self._parsed.get(kind)
+            same = known is not None and known[0] == text
+            parsed[kind] = known if known and same else (text, limits_from(kind, text))
+        self._parsed = parsed
+        return {kind: limits for kind, (_, limits) in parsed.items() if limits is not None}
+
+    def choose(
+        self,
+        limits: Mapping[str, KindLimits],
+        others: Callable[[], Iterable[tuple[int, float, int]]],
+        kinds: Sequence[str],
+        most: int,
+        now: float,
+        *,
+        suspects: bool,
+    ) -> Chosen:
+        """The jobs for a claim of at most `most`, which are charged.
+
+        limits: those of all wanted kinds that have some. others: the best jobs of the other kinds.
+        kinds: all that are wanted. suspects: there may be some.
+        """
+        uses, swept = self._uses(limits, SWEPT_AT_ONCE)
+        if suspects and (seq := self._suspect(uses, kinds, now)) is not None:
+            return Chosen([seq], suspect=True)
+        free = [Place(*row) for row in others()]
+        plans, counts = self._compete(uses, free, most, now)
+        if not swept and counts.total() < most:
+            uses, swept = self._uses(limits, SWEPT_MORE)
+            plans, counts = self._compete(uses, free, most, now)
+        chosen = free[: counts[""]]
+        times = [] if swept else [now]
+        for kind, plan in plans.items():
+            count = counts[kind]
+            chosen += plan.places[:count]
+            self._charge(kind, plan.use, plan.charge(count), now)
+            if (again := plan.again_at(count)) is not None:
+                times.append(again)
+        return Chosen([place.seq for place in chosen], again=min(times, default=None))
+
+    def _compete(
+        self, uses: Mapping[str, KindUse], free: Sequence[Place], most: int, now: float
+    ) -> tuple[dict[str, Plan], Counter[str]]:
+        """What each limited kind may give, and how much of that it gets in the claim."""
+        plans = {
+            kind: planned(use, KindJobs(self._rows, use.limits), most, now)
+            for kind, use in uses.items()
+        }
+        places = {kind: plan.places for kind, plan in plans.items()}
+        return plans, shares({"": free, **places}, most)  # no kind has the name ""
+
+    def _uses(
+        self, limits: Mapping[str, KindLimits], sweep: int
+    ) -> tuple[dict[str, KindUse], bool]:
+        """How kinds are used; and True if all of their jobs have groups."""
+        most = max((each.most or 0 for each in limits.values()), default=0)
+        rows = self._rows("limit_kinds", kinds=json.dumps([*limits]), most=most)
+        unswept: dict[int, list[str]] = {}
+        for kind, *_, swept, _, _ in rows:
+            if limits[kind].grouped:
+                unswept.setdefault(swept, []).append(kind)
+        done = True
+        for swept, kinds in unswept.items():
+            done = self._sweep(kinds, swept, sweep) and done
+        return {
+            kind: KindUse(limits[kind], running, full_at, turn, left, bool(waits))
+            for kind, turn, left, full_at, _, waits, running in rows
+        }, done
+
+    def _sweep(self, kinds: list[str], swept: int, most: int) -> bool:
+        """Give a group to the next jobs of these kinds that have none; True if these are all."""
+        [[first, last]] = self._rows("limit_unswept", swept=swept)
+        if first is None:
+            return True
+        upto = min(first + most, last)
+        of_kinds = {"kinds": json.dumps(kinds), "upto": upto}
+        self._rows("limit_sweep", **of_kinds, swept=swept)
+        self._rows("limit_swept", **of_kinds)
+        return bool(upto == last)
+
+    def _suspect(self, uses: Mapping[str, KindUse], kinds: Sequence[str], now: float) -> int | None:
+        """The first suspect that may run; it is charged."""
+        full: set[tuple[str, str]] = set()
+        for seq, kind, group in self._rows("limit_suspects", kinds=json.dumps(kinds)):
+            use, name = uses.get(kind), group or ""
+            if use is None:
+                return int(seq)
+            if (kind, name) in full:
+                continue
+            running, full_at = self._rows(
+                "limit_group", kind=kind, group=name, most_each=use.limits.most_each or 0
+            )[0]
+            charge = suspect_charge(use, Line(name, running, full_at), now)
+            if charge is not None:
+                self._charge(kind, use, charge, now)
+                return int(seq)
+            full.add((kind, name))
+        return None
+
+    def _charge(self, kind: str, use: KindUse, charge: Charge, now: float) -> None:
+        turn, left = charge.turn, charge.left
+        if charge.full_at is not None or (turn, left) != (use.turn, use.left):
+            self._rows("limit_charge", kind=kind, turn=turn, left=left, full_at=charge.full_at)
+        for group, full_at in charge.groups.items():
+            self._rows("limit_charge_group", kind=kind, group=group, full_at=full_at)
+        if charge.groups:
+            self._rows("limit_forget_groups", now=now, most=FORGOTTEN + 2 * len(charge.groups))
+
+    # Changes, and how they are used
+
+    def removed(self, kind: str, now: float) -> None:
+        """A kind has no limits any more."""
+        self._rows("limit_removed", kind=kind)
+        self._rows("limit_forget", now=now)
+
+    def use(self, limits: KindLimits, most: int, now: float) -> LimitUse:
+        """How the limits of a kind are used."""
+        of_kind = {"kind": limits.kind, "waiting_most": WAITING_MAX}
+        running, waiting, full_at = self._rows("limit_use", **of_kind)[0]
+        groups: list[GroupUse] = []
+        if limits.grouped and most:
+            rate = limits.rate_each
+            for name, running_each, waiting_each, full_at_each in self._rows(
+                "limit_use_groups", **of_kind, most=GROUPS_MAX
+            ):
+                next_at = rate.next_start(full_at_each, now) if rate else None
+                groups.append(GroupUse(name, running_each, waiting_each, next_at))
+        next_at = limits.rate.next_start(full_at, now) if limits.rate else None
+        return LimitUse(limits, running, waiting, next_at, fullest(groups, most))
+
+
+class KindJobs(WaitingJobs):
+    """The waiting jobs of a limited kind."""
+
+    def __init__(self, rows: Rows, limits: KindLimits) -> None:
+        self._rows = rows
+        self._limits = limits
+        self._read: dict[str, int] = {}  # how many jobs of a group were read
+
+    def groups(self, start: str, most: int) -> list[Line]:
+        each = self._limits.most_each or 0
+        found = self._rows(
+            "limit_names", kind=self._limits.kind, start=start, most=most, most_each=each
+        )
+        return [Line(*row) for row in found]
+
+    def fill(self, lines: Sequence[Line], most: int) -> None:
+        read = [self._read.get(line.group, 0) for line in lines]
+        asked = max(read) + most
+        found: list[list[Place]] = [[] for _ in lines]
+        if self._limits.grouped:
+            names = json.dumps([line.group for line in lines])
+            for key, *place in self._rows(
+                "limit_jobs", kind=self._limits.kind, groups=names, most=asked
+            ):
+                found[key].append(Place(*place))
+            for places in found:
+                places.sort()
+        else:
+            rows = self._rows("limit_jobs_of_kind", kind=self._limits.kind, most=asked)
+            found = [[Place(*row) for row in rows]]
+        for line, places, known in zip(lines, found, read, strict=True):
+            line.jobs = deque([*line.jobs, *places[known:]])
+            line.more = len(places) == asked
+            self._read[line.group] = len(places)
