@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,7 @@ from pollwise.cli.options import HealthPort, LogFormat, LogLevel, overrides_of, 
 from pollwise.errors import ConfigError
 from pollwise.observe import logs
 from pollwise.observe.health.serving import serving_health
+from pollwise.platforms import loops
 from pollwise.runtime.events import Events, JobReported, JobStarted
 from pollwise.settings import AgentSettings, load
 
@@ -132,7 +132,7 @@ def agent(
     )
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
     from pollwise.agent.agent import Agent
-    from pollwise.agent.commands.confinement import hide_memory
+    from pollwise.platforms.processes import hide_memory
 
     hide_memory()
     events = Events()
@@ -143,7 +143,7 @@ def agent(
             watch()
             await Agent(options, events=events).run()
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def _options(

@@ -463,7 +463,8 @@ class Worker:
         """The processes of the handlers that run in one."""
         if not self._in_processes:
             return None
-        from pollwise.worker.processes.pool import ProcessPool, cpu_count
+        from pollwise.platforms.processes import cpu_count
+        from pollwise.worker.processes.pool import ProcessPool
 
         return ProcessPool(
             options.cpu_processes or cpu_count(),

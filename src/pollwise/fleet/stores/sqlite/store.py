@@ -39,6 +39,7 @@ from pollwise.fleet.stores.sqlite.alerts import AlertTables
 from pollwise.fleet.stores.sqlite.definitions import DefinitionRows
 from pollwise.fleet.stores.sqlite.history import TargetHistoryTables, saved_from
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+from pollwise.platforms.processes import may_be_alive
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import Clock
 from pollwise.storage.sqlite.file import file_path, transaction
@@ -275,12 +276,4 @@ def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:
         return True
     if pid == os.getpid():
         return run in _OUR_RUNS
-    if os.name != "posix":  # on Windows, os.kill would end the process
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # the process of another user
-        return True
-    return True
+    return may_be_alive(pid)
