@@ -24,7 +24,7 @@ from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, RETURN_SHARE, Suggested
 from pollwise.agent.push import AgentHints
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
-from pollwise.platforms.system import not_on_windows
+from pollwise.platforms.system import agents_run_here
 from pollwise.queues.http.client import (
     Busy,
     CertificateNotTrusted,
@@ -72,7 +72,7 @@ class Agent:
         transport: Any = None,
         dial: Any = None,
     ) -> None:
-        not_on_windows("an agent", "run it there, or run a worker here")
+        agents_run_here()
         self.options = options
         self.events = events or Events()
         self._clock = clock or Clock()

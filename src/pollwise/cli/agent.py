@@ -13,6 +13,7 @@ from pollwise.errors import ConfigError
 from pollwise.observe import logs
 from pollwise.observe.health.serving import serving_health
 from pollwise.platforms import loops
+from pollwise.platforms.system import agents_run_here
 from pollwise.runtime.events import Events, JobReported, JobStarted
 from pollwise.settings import AgentSettings, load
 
@@ -100,6 +101,7 @@ def agent(
 
     Example: pollwise agent --controller http://localhost:8420 --token-file w.token -- ./build.sh
     """
+    agents_run_here()
     overrides = overrides_of(
         "agent",
         setting,

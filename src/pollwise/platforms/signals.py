@@ -1,4 +1,4 @@
-"""Signals. Windows has SIGINT and SIGTERM alone, and its event loops cannot watch for them."""
+"""Signals. Windows has few of them, and its event loops cannot watch for those."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ INTERRUPT = signal.SIGINT
 TERMINATE = signal.SIGTERM
 #: The end of a terminal, and "read your settings again"; None on Windows.
 HANGUP: Signal | None = getattr(signal, "SIGHUP", None)
+#: Ctrl-Break; None except on Windows.
+BREAK: Signal | None = getattr(signal, "SIGBREAK", None)
 #: Ends a process at once; on Windows every signal that is sent does.
 KILL: Signal = getattr(signal, "SIGKILL", signal.SIGTERM)
 #: The signals that stop what runs, as far as this system has them.
 STOPPING: tuple[Signal, ...] = tuple(
-    number for number in (TERMINATE, INTERRUPT, HANGUP) if number is not None
+    number for number in (TERMINATE, INTERRUPT, HANGUP, BREAK) if number is not None
 )
 #: A process used more of the CPU than it may; None where there is no such limit.
 CPU_LIMIT: Signal | None = getattr(signal, "SIGXCPU", None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 import socket
+from typing import Any
 
 from pollwise.errors import ConfigError
 
@@ -27,6 +29,18 @@ def local_datagram_pair() -> tuple[socket.socket, socket.socket]:
 def _check() -> None:
     if not has_local_sockets():
         raise ConfigError("a local socket needs Linux or macOS; Python has none on this system")
+
+
+def can_poll() -> bool:
+    """True if a thread can wait for one socket whatever its number; not on Windows."""
+    return hasattr(select, "poll")
+
+
+def poller(number: int, *, writable: bool = False) -> Any:
+    """A `select.poll` of one socket: until it can be read or, with `writable`, also written."""
+    made = select.poll()
+    made.register(number, select.POLLIN | (select.POLLOUT if writable else 0))
+    return made
 
 
 def keepalive(after: int, every: int, times: int) -> dict[int, int]:

@@ -26,3 +26,8 @@ def not_on_windows(what: str, advice: str) -> None:
     """
     if is_windows():
         raise ConfigError(f"{what} needs Linux or macOS, and this is Windows; {advice}")
+
+
+def agents_run_here() -> None:
+    """Raise `ConfigError` on Windows: an agent ends every process that a command started."""
+    not_on_windows("an agent", "run it there, or run a worker here")
