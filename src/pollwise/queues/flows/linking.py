@@ -76,3 +76,15 @@ def _placed(job: NewJob, place: FlowPlace) -> NewJob:
     made = copy(job).with_headers({FLOW_HEADER: place.flow})
     made.place = place
     return made
+
+
+def places_from(given: object, count: int) -> list[int]:
+    """The places of the predecessors of a job, as received; it has this many jobs before it."""
+    places = [] if given is None else given
+    if not isinstance(places, list) or not all(
+        type(each) is int and 0 <= each < count for each in places
+    ):
+        raise JobError(
+            f"after must be a list of places in the batch, from 0 and before {count}, the job's own"
+        )
+    return places

@@ -30,7 +30,7 @@ from pollwise.errors import (
     UniqueConflict,
     Unsupported,
 )
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, claim_of
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.http import wire
 from pollwise.queues.http.channel import HttpChannel, HttpTransport
@@ -42,6 +42,7 @@ from pollwise.queues.http.client import (
     TokenSource,
     decoded,
 )
+from pollwise.queues.http.flows import FlowCalls
 from pollwise.queues.notes import (
     KeptSchedules,
     PauseInfo,
@@ -85,7 +86,7 @@ ID_LENGTH_MAX = 1000
 INSTANCE = "X-Pollwise-Instance"
 
 
-class HttpQueue(Queue):
+class HttpQueue(FlowCalls):
     """Jobs in a queue of a controller's store.
 
     controller: the address of the controller.
@@ -95,7 +96,7 @@ class HttpQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        shows_claims=False, long_poll=True, hints="network", flows=False
+        shows_claims=False, long_poll=True, hints="network"
     )
     _hints_of_puts: ClassVar[bool] = True
 

@@ -10,6 +10,19 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from pollwise.controller.http.queues.view_models import (
+    RawEndings,
+    RawFlow,
+    RawId,
+    RawJob,
+    RawJobPage,
+    RawJobs,
+    RawOneJob,
+    RawPredecessors,
+    RawProgress,
+    RawStats,
+    RawStatsByKind,
+)
 from pollwise.controller.http.queues.worker_models import (
     Name,
     RawConcurrency,
@@ -60,6 +73,10 @@ class RawNewJob(BaseModel):
     unique: Name | None = None
     replace: bool = Field(False, description="Replace the job that has this `unique` and waits.")
     headers: dict[str, str] | None = None
+    after: list[int] | None = Field(
+        None, description="The places in the batch, from 0, of the jobs that come before."
+    )
+    on_failure: bool = Field(False, description="Run when one of these is dead.")
 
 
 class RawPut(BaseModel):
@@ -70,22 +87,6 @@ class RawPut(BaseModel):
 class RawPutAnswer(BaseModel):
     ids: list[str]
     fresh: int = Field(description="How many are new, and not repeats of a `unique`.")
-
-
-class RawJob(BaseModel):
-    """A job of a raw queue. Times are seconds since 1970."""
-
-    id: str
-    kind: str
-    payload: Any
-    key: str | None
-    priority: int
-    attempt: int
-    created_at: float
-    run_at: float
-    unique: str | None
-    headers: dict[str, str] = Field(default_factory=dict)
-    unreadable: str | None = Field(None, description="Why its payload cannot be decoded.")
 
 
 class RawClaim(BaseModel):
@@ -140,11 +141,6 @@ class RawSettle(BaseModel):
 
 class RawLost(BaseModel):
     lost: list[str] = Field(description="The jobs whose claim is not valid.")
-
-
-class RawProgress(BaseModel):
-    fraction: float | None = Field(None, ge=0, le=1)
-    note: str | None = None
 
 
 class RawRenewal(RawHeld):
@@ -207,77 +203,12 @@ class RawAbout(BaseModel):
     capabilities: dict[str, Any]
 
 
-class RawStats(BaseModel):
-    ready: int
-    delayed: int
-    blocked: int
-    leased: int
-    dead: int
-    done: int
-    cancelled: int
-    oldest_age: float | None
-    capped: list[JobState] = Field(description="The states that have at least this many jobs.")
-
-
-class RawStatsByKind(BaseModel):
-    kinds: dict[str, RawStats]
-
-
-class RawFailure(BaseModel):
-    at: float
-    attempt: int
-    error: str
-    traceback: str | None = None
-
-
 class RawIds(BaseModel):
     ids: list[str]
 
 
-class RawEnding(BaseModel):
-    kind: str
-    state: JobState
-    result: Any
-    failure: RawFailure | None
-
-
-class RawEndings(BaseModel):
-    endings: dict[str, RawEnding | None] = Field(
-        description="How jobs ended; null for one that does not exist. Others are left out."
-    )
-
-
-class RawProgressView(RawProgress):
-    at: float
-
-
-class RawJobInfo(BaseModel):
-    job: RawJob
-    state: JobState
-    since: float
-    worker: str | None
-    errors: list[RawFailure]
-    claimed_at: float | None
-    progress: RawProgressView | None
-    cancel: bool
-    result: Any
-
-
-class RawJobs(BaseModel):
-    jobs: list[RawJobInfo]
-
-
-class RawJobPage(RawJobs):
-    next: str | None = Field(description="Pass it as `after` to go on; null at the end.")
-    examined: int
-
-
 class RawNames(BaseModel):
     names: list[str]
-
-
-class RawOneJob(BaseModel):
-    job: RawJobInfo | None
 
 
 class RawKind(BaseModel):
@@ -345,6 +276,17 @@ def raw_prune(name: str, keep: Keep = None) -> None: ...
 
 @description.post("/endings", summary="How jobs ended", **_answers(RawEndings, _READ))
 def raw_endings(name: str, body: RawIds, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/predecessors", summary="How those ended that a job of a flow comes after",
+    **_answers(RawPredecessors, _ALL),
+)  # fmt: skip
+def raw_predecessors(name: str, body: RawId, keep: Keep = None) -> None: ...
+
+
+@description.post("/flow", summary="The jobs of a flow", **_answers(RawFlow, _READ))
+def raw_flow(name: str, body: RawId, keep: Keep = None) -> None: ...
 
 
 @description.post("/cancel", summary="Cancel jobs", **_answers(RawStates | RawBulkDone, _OPERATE))

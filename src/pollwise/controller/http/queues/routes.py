@@ -8,6 +8,8 @@ Under /api/queue/{name}:
     POST …/settle       {"settlements": [claim + {"action", "result"}]}        → {"lost"}
     POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
     POST …/endings      {"ids"}                                                → {"endings"}
+    POST …/predecessors  {"id"}: how those ended that it comes after     → {"predecessors"}
+    POST …/flow         {"id"} of any job of a flow                            → {"jobs"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
     POST …/retry, drop, cancel  {"filter": as in …/page}            → {"count", "next"}
@@ -35,9 +37,9 @@ Under /api/queue/{name}:
 
 The scope `put` may put; `worker` may claim, settle, renew, put the ticks of schedules and store a
 worker's record; `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
-of workers; all may read (a worker only counts, and reads schedules). They may do so only in the
-queues that the setting `controller.queues` names. An admin may use every queue except that of the
-controller's own jobs, which nobody may.
+of workers; all may read (a worker only counts, and reads schedules and predecessors). They may do
+so only in the queues that the setting `controller.queues` names. An admin may use every queue
+except that of the controller's own jobs, which nobody may.
 
 To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
 The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
@@ -158,6 +160,8 @@ class QueueApi:
             "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
             "endings": (views.endings, READ_JOBS),
+            "predecessors": (views.predecessors, READ),
+            "flow": (views.flow, READ_JOBS),
             "cancel": (self._cancel, OPERATE),
             "retry": (views.retry, OPERATE),
             "drop": (views.drop, OPERATE),

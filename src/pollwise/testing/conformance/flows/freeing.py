@@ -120,7 +120,7 @@ async def check_two_settlers_free_once(bench: Bench) -> None:
 
 async def check_a_flow_in_a_queue_that_keeps_jobs(bench: Bench) -> None:
     """A queue that keeps its finished jobs frees successors as well."""
-    queue = await able(bench, keep=100 * bench.unit)
+    queue = await able(bench, keep=100)
     put = await queue.put(chain(1, 2))
     await finish(queue, await bench.take(queue))
     await finish(queue, await bench.take(queue))

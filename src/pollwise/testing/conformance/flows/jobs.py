@@ -6,14 +6,12 @@ from typing import Any
 
 from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
-from pollwise.testing.conformance.bench import (
-    Bench,
-    require,
-)
+from pollwise.testing.conformance.bench import Bench, keeping, require
 
 
-async def able(bench: Bench, **options: Any) -> Queue:
-    queue = await bench.queue(**options)
+async def able(bench: Bench, keep: float | None = None) -> Queue:
+    """A queue that links jobs, and keeps finished ones this many units; else skips the check."""
+    queue = await (bench.queue() if keep is None else keeping(bench, keep))
     require(queue.capabilities.flows, "flows")
     return queue
 

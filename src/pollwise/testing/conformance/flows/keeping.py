@@ -132,7 +132,7 @@ async def check_a_drop_lets_a_flow_go(bench: Bench) -> None:
 
 async def check_a_queue_with_a_longer_keep_keeps_its_flows(bench: Bench) -> None:
     """When a flow has ended, its jobs are kept as long as the queue keeps others."""
-    queue = await able(bench, keep=4 * FLOW_SHOWN)
+    queue = await able(bench, keep=4 * FLOW_SHOWN / bench.unit)
     require(bench.unit >= 1, "hours in a test")
     put = await queue.put(chain(1, 2))
     await finish(queue, await bench.take(queue))
