@@ -241,7 +241,8 @@ def test_a_large_group_costs_the_others_nothing(server: Postgres) -> None:
             small = await blocks_of(queue)
             # In the same session, because another one reports its blocks at its end.
             await queue.database.connections.rows(
-                b"INSERT INTO pollwise.jobs (queue, kind, payload, state, since, run_at, created_at,"
+                b"INSERT INTO pollwise.jobs"
+                b" (queue, kind, payload, state, since, run_at, created_at,"
                 b" limit_group)"
                 b" SELECT 'default', 'job', '\"hot\"', 0, n, n, n, 'hot'"
                 b" FROM generate_series(1, $1::integer) AS n",
