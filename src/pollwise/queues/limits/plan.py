@@ -138,13 +138,13 @@ class Plan:
         leased = self.picks[:count]
         rate, each = use.limits.rate, use.limits.rate_each
         full_at = None
-        if rate and (count or rate.lowered(use.full_at, now)):
+        if rate and (count or rate.too_high(use.full_at, now)):
             full_at = rate.after(use.full_at, now, count)
         groups: dict[str, float] = {}
         if each:
             started = Counter(pick.group for pick in leased)
             for group, line in self.lines.items():
-                if started[group] or each.lowered(line.full_at, now):
+                if started[group] or each.too_high(line.full_at, now):
                     groups[group] = each.after(line.full_at, now, started[group])
         turn, left = use.turn, use.left
         if use.limits.grouped and leased:

@@ -8,7 +8,7 @@ examines, and not on how many jobs these have.
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from pollwise.queues.limits.plan import (
     KindUse,
     Line,
     Place,
+    Plan,
     WaitingJobs,
     planned,
     shares,
@@ -27,8 +28,9 @@ from pollwise.queues.limits.record import KindLimits, limits_from
 from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 
 #: How many jobs that were put since the claim before are examined: whether they need a group. They
-#: are few, so that a million new jobs slow no claim down.
+#: are few, so that a million new jobs slow no claim down; more if the claim is not full.
 SWEPT_AT_ONCE = 500
+SWEPT_MORE = 10_000
 #: How many groups whose rate is unused a claim that charges groups forgets, in addition to twice as
 #: many as it charges.
 FORGOTTEN = 100
@@ -77,28 +79,37 @@ class SqliteLimits:
         limits: those of all wanted kinds that have some. others: the best jobs of the other kinds.
         kinds: all that are wanted. suspects: there may be some.
         """
-        uses, swept = self._uses(limits, now)
+        uses, swept = self._uses(limits, SWEPT_AT_ONCE)
         if suspects and (seq := self._suspect(uses, kinds, now)) is not None:
             return Chosen([seq], suspect=True)
-        plans = {
-            kind: planned(use, KindJobs(self._rows, use.limits), most, now)
-            for kind, use in uses.items()
-        }
-        places = {kind: plan.places for kind, plan in plans.items()}
-        places[""] = [Place(*row) for row in others()]  # no kind has this name
-        counts = shares(places, most)
-        chosen = places[""][: counts[""]]
+        free = [Place(*row) for row in others()]
+        plans, counts = self._compete(uses, free, most, now)
+        if not swept and counts.total() < most:
+            uses, swept = self._uses(limits, SWEPT_MORE)
+            plans, counts = self._compete(uses, free, most, now)
+        chosen = free[: counts[""]]
         times = [] if swept else [now]
         for kind, plan in plans.items():
             count = counts[kind]
-            chosen += places[kind][:count]
+            chosen += plan.places[:count]
             self._charge(kind, plan.use, plan.charge(count), now)
             if (again := plan.again_at(count)) is not None:
                 times.append(again)
         return Chosen([place.seq for place in chosen], again=min(times, default=None))
 
+    def _compete(
+        self, uses: Mapping[str, KindUse], free: Sequence[Place], most: int, now: float
+    ) -> tuple[dict[str, Plan], Counter[str]]:
+        """What each limited kind may give, and how much of that it gets in the claim."""
+        plans = {
+            kind: planned(use, KindJobs(self._rows, use.limits), most, now)
+            for kind, use in uses.items()
+        }
+        places = {kind: plan.places for kind, plan in plans.items()}
+        return plans, shares({"": free, **places}, most)  # no kind has the name ""
+
     def _uses(
-        self, limits: Mapping[str, KindLimits], now: float
+        self, limits: Mapping[str, KindLimits], sweep: int
     ) -> tuple[dict[str, KindUse], bool]:
         """How kinds are used; and True if all of their jobs have groups."""
         most = max((each.most or 0 for each in limits.values()), default=0)
@@ -109,18 +120,18 @@ class SqliteLimits:
                 unswept.setdefault(swept, []).append(kind)
         done = True
         for swept, kinds in unswept.items():
-            done = self._sweep(kinds, swept) and done
+            done = self._sweep(kinds, swept, sweep) and done
         return {
             kind: KindUse(limits[kind], running, full_at, turn, left, bool(waits))
             for kind, turn, left, full_at, _, waits, running in rows
         }, done
 
-    def _sweep(self, kinds: list[str], swept: int) -> bool:
+    def _sweep(self, kinds: list[str], swept: int, most: int) -> bool:
         """Give a group to the next jobs of these kinds that have none; True if these are all."""
         [[first, last]] = self._rows("limit_unswept", swept=swept)
         if first is None:
             return True
-        upto = min(first + SWEPT_AT_ONCE, last)
+        upto = min(first + most, last)
         of_kinds = {"kinds": json.dumps(kinds), "upto": upto}
         self._rows("limit_sweep", **of_kinds, swept=swept)
         self._rows("limit_swept", **of_kinds)
