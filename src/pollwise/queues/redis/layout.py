@@ -179,7 +179,7 @@ def ending_in(
 
 
 def use_in(answer: list[Any], limits: KindLimits, most: int) -> LimitUse:
-    """The answer of use.lua, with at most this many groups."""
+    """The answer of limits/use.lua, with at most this many groups."""
     running, waiting = answer[1:3]
     now, full_at = float(answer[0]), float(answer[3])
     groups = []

@@ -21,8 +21,8 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
                          priority, run_at and number as bytes; all scores 0
     …:groups     hash    number -> the limit group of the job, if it has one
     …:running:KIND       zset of those jobs of the kind that count as running: number by the end of
-                         the lease; and …:running:KIND, NUL, group the same for each limit group
-    …:turns      hash    kind -> full_at of its rate, and the last turn: how many jobs are left in it,
+                         the lease; and …:running:KIND, NUL, group: the same for each limit group
+    …:turns      hash    kind -> full_at of its rate, and the last turn: how many jobs it has left,
                          and its group
     …:full:KIND  zset    group by full_at of its rate
     …:unique     hash    unique -> number
@@ -311,7 +311,7 @@ class RedisStore:
         return found
 
     async def limit_use(self, limits: KindLimits, groups: int, now: float | None) -> LimitUse:
-        answer = await self._run("use", time_text(now), limits.kind, MOST_AT_ONCE)
+        answer = await self._run("limits/use", time_text(now), limits.kind, MOST_AT_ONCE)
         return use_in(answer, limits, groups)
 
     async def list_jobs(self, chosen: JobFilter, newest: bool, now: float | None) -> list[JobInfo]:

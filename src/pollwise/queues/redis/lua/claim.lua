@@ -1,4 +1,4 @@
--- Uses limits.lua.
+-- Uses limits/claims.lua.
 -- Take the best jobs that may run now, each under a lease; or one whose last leases ran out, alone.
 -- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, whether ended jobs are
 -- kept, whether some will wait before they start, whether to leave alone what is to be claimed alone,
