@@ -13,7 +13,7 @@ from pollwise.storage.sql import migrations
 from tests.cli.console import good, pollwise
 from tests.support.servers import Postgres
 
-VERSIONS = [version for version, _ in migrations("pollwise.queues.postgres")]
+VERSIONS = [version for version, _ in migrations("pollwise.queues.postgres.tables")]
 
 
 def test_migrate_makes_the_tables_once(postgres: Postgres) -> None:

@@ -33,7 +33,7 @@ def test_a_role_that_may_create_the_schema_or_owns_it_migrates(
     async def main() -> None:
         async with fresh(postgres.dsn(user=role), schema=schema) as queue:
             assert await queue.migrate() == [
-                version for version, _ in migrations("pollwise.queues.postgres")
+                version for version, _ in migrations("pollwise.queues.postgres.tables")
             ]
             assert await queue.migrate() == []
             await queue.put(NewJob("job", 1))
@@ -65,7 +65,7 @@ def test_ten_migrate_at_once(postgres: Postgres) -> None:
 
     run(main)
     versions = postgres.execute('SELECT version FROM "at once".migrations ORDER BY version')
-    assert versions == [(version,) for version, _ in migrations("pollwise.queues.postgres")]
+    assert versions == [(version,) for version, _ in migrations("pollwise.queues.postgres.tables")]
 
 
 def test_the_printed_sql_makes_the_same_schema(postgres: Postgres) -> None:

@@ -1,4 +1,4 @@
-"""Limits in Redis: beside workers of a version without them, over many jobs, and without traces."""
+"""Limits in Redis: beside workers of a version without them, over portions, and without traces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import LeaseLost, UniqueConflict
-from pollwise.queues.limits.record import Concurrency, Limit, Rate
+from pollwise.queues.limits.record import Concurrency, Rate
 from pollwise.queues.redis import store as redis_store
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.runtime.clock import VirtualClock
@@ -299,7 +299,8 @@ def test_nothing_is_left_of_limited_jobs(redis: Redis, name: str) -> None:
 
     async def main() -> None:
         async with RedisQueue(redis.url(), name, clock=clock) as queue:
-            limits: list[Limit] = [Concurrency(9), Rate(9, 1), Concurrency(6, by="tenant")]
+            limits: list[Concurrency | Rate] = [Concurrency(9), Rate(9, 1)]
+            limits.append(Concurrency(6, by="tenant"))
             await queue.limits.set("job", limits)
             jobs = [NewJob("job", "x" * size, limit_group="a") for size in (1, 5000)] * 3
             ids = await queue.put([*jobs, *groups_put(6, None)])

@@ -215,7 +215,7 @@ def kind_limits(
     fair_by: an argument of the task: jobs of its values take turns.
     weights: how many jobs a group has in its turn, where that is not 1.
     """
-    listed = [limits] if isinstance(limits, Concurrency | Rate) else list(limits)
+    listed = list(limits) if isinstance(limits, Iterable) else [limits]
     names = {limit.by for limit in listed if isinstance(limit, Concurrency | Rate) and limit.by}
     if fair_by is not None:
         _check_by(fair_by, "fair_by")

@@ -1,4 +1,4 @@
-"""A queue in Postgres. The work is done by functions in its own schema; see `0001_jobs.sql`."""
+"""A queue in Postgres. The work is done by functions in its own schema; see `tables`."""
 
 from pollwise.queues.postgres.queue import PostgresQueue
 

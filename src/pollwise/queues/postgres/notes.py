@@ -38,7 +38,7 @@ class PostgresNotes:
             self._database.now(),
         ]
         # Deleting is not repeated: a second call would say that there was nothing to delete.
-        name = "note"
+        name = "limit_note" if note.topic == "limits" and note.value is not None else "note"
         if note.history:
             name = "note_with_history"
             params += written_columns(note.history)

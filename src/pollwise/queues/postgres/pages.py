@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pollwise.queues.record import info_from, sources_of, stats_from
@@ -27,6 +28,15 @@ _COUNTED_TOGETHER: tuple[frozenset[State], ...] = (
     frozenset(("delayed", "leased")),
     frozenset(("done", "cancelled")),
 )
+#: For a page of one state, the condition of the index that holds such jobs.
+_NARROW = {
+    "delayed": "AND state IN (1, 3)",
+    "leased": "AND state IN (1, 3)",
+    "blocked": "AND state = 2",
+    "dead": "AND state = 4",
+    "done": "AND state = 5",
+    "cancelled": "AND state = 6",
+}
 _TO_INFO = 19  # the first columns of a row are those of `info_from`
 
 
@@ -165,5 +175,21 @@ def _place(source: str, row: tuple[Any, ...]) -> list[Any]:
     if source == "ready":
         return [row[1], row[4], since, seq]
     if source in ("blocked", "key"):
-        return [row[3], seq]
+        return [row[3] or "", seq]
     return [since, state, seq] if source in ("leased", "overdue", "delayed") else [since, seq]
+
+
+def with_lists(named: Mapping[str, str]) -> dict[str, str]:
+    """The statements, with a page for each state that has an index, and each order."""
+    made = dict(named)
+    page = made.pop("list")
+    for state in (None, *STATES):
+        narrowed = page.replace("{narrow}", _NARROW.get(state or "", ""))
+        for newest in (False, True):
+            order = "DESC" if newest else ""
+            made[list_name(state, newest)] = narrowed.replace("{order}", order)
+    return made
+
+
+def list_name(state: State | None, newest: bool) -> str:
+    return f"list {state} {newest}"

@@ -15,6 +15,7 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.flows.view import FlowJob
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import (
@@ -190,6 +191,12 @@ class RedisQueue(Queue):
 
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         return await self._store.endings(ids, self.clock.imposed())
+
+    async def _predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        return await self._store.flows.predecessors(job_id, self.clock.imposed())
+
+    async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
+        return await self._store.flows.flow(job_id, most, self.clock.imposed())
 
     async def close(self) -> None:
         if self._connections.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pollwise.errors import SchemaError, StoreError
-from pollwise.queues.redis.store import LAYOUT, SCRIPTS
+from pollwise.queues.redis.store import LAYOUT_WITH_FLOWS, SCRIPTS
 from pollwise.storage.redis.connections import Connections
 from pollwise.storage.redis.scripts import script
 
@@ -37,10 +37,10 @@ async def check_server(connections: Connections, tag: str, *, allow_eviction: bo
             f"{connections.address}: the key {key!r} is a {kind} of another program; choose "
             "another `prefix` or queue name"
         )
-    if found and int(found) > LAYOUT:
+    if found and int(found) > LAYOUT_WITH_FLOWS:
         raise SchemaError(
             f"{connections.address}: the queue has layout {found.decode()}; this code knows up to "
-            f"{LAYOUT}. Upgrade pollwise, or use another queue."
+            f"{LAYOUT_WITH_FLOWS}. Upgrade pollwise, or use another queue."
         )
 
 

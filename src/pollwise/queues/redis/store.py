@@ -6,6 +6,7 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
 
     …:meta       hash    last: the number of the newest job; layout: the version of this layout
     …:jobs       hash    number -> the job as bytes (see layout.py)
+    …:linked     hash    the same of live and dead jobs of flows; for them, jobs has an empty string
     …:payloads   hash    number -> its headers and payload, if they are larger than INLINE_MAX
     …:parts      hash    number:flag -> the errors of its last attempts (2), its progress (4) or its
                          result (16)
@@ -21,10 +22,13 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
                          priority, run_at and number as bytes; all scores 0
     …:groups     hash    number -> the limit group of the job, if it has one
     …:running:KIND       zset of those jobs of the kind that count as running: number by the end of
-                         the lease; and …:running:KIND, NUL, group: the same for each limit group
-    …:turns      hash    kind -> full_at of its rate, and the last turn: how many jobs it has left,
-                         and its group
+                         the lease; and …:running:KIND, NUL, group the same for each limit group
+    …:turns      hash    kind -> full_at of its rate, and the last turn: how many jobs are left in
+                         it, and its group
     …:full:KIND  zset    group by full_at of its rate
+    …:waiting    zset    number by number, of jobs that are blocked by others of their flow
+    …:flow:NAME  hash    the links of a flow; see flows/links.lua
+    …:cuts       list    cancelled jobs whose successors are still to be cancelled
     …:unique     hash    unique -> number
     …:dead       zset    number by number
     …:done       zset    number by the time it was done, for jobs that are kept
@@ -58,6 +62,7 @@ from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import ClaimRequest, claim_of
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
+from pollwise.queues.redis.flows import RedisFlows
 from pollwise.queues.redis.layout import (
     claims_in,
     ending_in,
@@ -98,8 +103,8 @@ from pollwise.storage.redis.scripts import script
 
 #: The package of the scripts.
 SCRIPTS = f"{__package__}.lua"
-#: The version of the layout.
-LAYOUT = 1
+#: The version of the layout, and of one with flows. Older code reads a queue until it has flows.
+LAYOUT, LAYOUT_WITH_FLOWS = 1, 2
 #: The maximum number of jobs that one script claims, cancels, retries, drops or prunes; the server
 #: is blocked meanwhile.
 MOST_AT_ONCE = 1000
@@ -149,8 +154,9 @@ class RedisStore:
         self._connections = connections
         self._queue = queue
         self._keep_for = keep
-        self._keep = keep is not None
+        self._keep = "0" if keep is None else repr(keep)
         self.notes = RedisNotes(self._run)
+        self.flows = RedisFlows(queue, self._run, self.endings)
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)
@@ -171,7 +177,9 @@ class RedisStore:
             if job is not (other := jobs[first]):
                 check_twin(job, "of this batch", other.kind, other.encoded)
         batch = [n for n, first in enumerate(firsts) if first == n]
-        packed = {n: packed_job(jobs[n], jobs[n].encoded) for n in batch}
+        places = {n: place for place, n in enumerate(batch, 1)}
+        packed = {n: packed_job(jobs[n], jobs[n].encoded, places) for n in batch}
+        layout = LAYOUT_WITH_FLOWS if any(job.place for job in jobs) else LAYOUT
         size = sum(len(part) for parts in packed.values() for part in parts)
         if size > MOST_PUT_BYTES and len(jobs) > 1:
             raise ConfigError(
@@ -181,7 +189,7 @@ class RedisStore:
         for _ in range(TWIN_LOOKS_MAX):
             args = [part for n in batch for part in packed[n]]
             answer = await self._kept(
-                "put", [time_text(now)], [self.channel, message or "", LAYOUT, *args]
+                "put", [time_text(now)], [self.channel, message or "", layout, *args]
             )
             if isinstance(answer, bytes):
                 ids, fresh = ids_in(answer, len(batch))
@@ -211,7 +219,7 @@ class RedisStore:
             most = min(limit - len(claims), MOST_AT_ONCE)
             blob, until, due, alone, *more = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
-                int(self._keep), int(asked.ahead), int(bool(claims)), self.channel, message or "",
+                self._keep, int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()),
             )  # fmt: skip
             message = None
@@ -239,13 +247,13 @@ class RedisStore:
             for part in _in_parts(settlements):
                 stored = {n: s.result for n, s in enumerate(part) if s.result is not None}
                 more = [s.outlasting(self._keep_for) for s in part]
-                if not self._keep:
+                if self._keep_for is None:
                     dead = [s.action == "dead" for s in part]
                     stored = {n: r for n, r in stored.items() if more[n] or dead[n]}
                 heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
                 answer = await self._kept(
-                    "settle", [time_text(now), int(self._keep)], [b"".join(heads), *results]
+                    "settle", [time_text(now), self._keep], [b"".join(heads), *results]
                 )
                 refused += [part[n] for n in _places(answer)]
             refused = [s for s in refused if not await self._settled_before(s, now)]
@@ -283,7 +291,7 @@ class RedisStore:
         for n in range(0, len(ids), MOST_AT_ONCE):
             part = ids[n : n + MOST_AT_ONCE]
             numbers = [number_of(job_id) for job_id in part]
-            codes = await self._run("cancel", time_text(now), int(self._keep), *numbers)
+            codes = await self._run("cancel", time_text(now), self._keep, *numbers)
             states |= {i: STATES[code] for i, code in zip(part, codes, strict=True) if code >= 0}
         return states
 
@@ -310,7 +318,7 @@ class RedisStore:
         found: dict[str, JobEnding | None] = {}
         for n in range(0, len(ids), MOST_AT_ONCE):
             by_number = {number_of(job_id): job_id for job_id in ids[n : n + MOST_AT_ONCE]}
-            answer = await self._run("ended", time_text(now), "read", "0", 0, *by_number)
+            answer = await self._run("ended", time_text(now), "read", "0", "0", 0, *by_number)
             for number, code, *rest in answer:
                 found[by_number[int(number)]] = ending_in(int(code), *rest)
         return found
@@ -368,7 +376,7 @@ class RedisStore:
     ) -> tuple[Any, float, _Numbers | None]:
         """The answer of page.lua, the time, and the numbers that it has not read, if any."""
         state = "" if chosen.state is None else STATES.index(chosen.state)
-        answer, time, last = await self._run(
+        answer, time, last, _ = await self._run(
             "page", time_text(now), *numbers, int(newest), limit, MOST_PAGES, MOST_BYTES,
             state, chosen.worker or "", *(chosen.kinds or ()),
         )  # fmt: skip
@@ -386,23 +394,25 @@ class RedisStore:
     async def _change_ended(self, what: str, ids: Sequence[str] | None, now: float | None) -> int:
         """Retry or drop ended jobs, a bounded number at a time."""
         count = 0
+        asked = (time_text(now), what, self._keep)
         if ids is not None:
             numbers = sorted({number_of(job_id) for job_id in ids} - {0})
             for n in range(0, len(numbers), MOST_AT_ONCE):
                 part = numbers[n : n + MOST_AT_ONCE]
-                found, _ = await self._run("ended", time_text(now), what, "0", len(part), *part)
+                found, _ = await self._run("ended", *asked, "0", len(part), *part)
                 count += int(found)
             return count
         go_on = "0"
         while go_on:
-            found, cursor = await self._run("ended", time_text(now), what, go_on, MOST_AT_ONCE)
+            found, cursor = await self._run("ended", *asked, go_on, MOST_AT_ONCE)
             count += int(found)
             go_on = cursor.decode()
         return count
 
     async def prune(self, keep: float | None, now: float | None) -> int:
         kept = "" if keep is None else repr(keep)
-        found, _ = await self._run("ended", time_text(now), "prune", kept, MOST_AT_ONCE)
+        asked = (time_text(now), "prune", self._keep)
+        found, _ = await self._run("ended", *asked, kept, MOST_AT_ONCE)
         return int(found)
 
     async def _run(self, name: str, *args: bytes | str | int) -> Any:

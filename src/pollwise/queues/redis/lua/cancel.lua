@@ -1,4 +1,5 @@
--- Cancel jobs: those that wait end, those that run are asked to. ARGV: now, whether ended jobs are
+-- Uses flows/links.lua.
+-- Cancel jobs: those that wait end, those that run are asked to. ARGV: now, how long ended jobs are
 -- kept; then the numbers.
 -- Returns the state of each job, or -1 if it does not exist.
 local now, keep, ids, states = clock(ARGV[1]), ARGV[2], {}, {}

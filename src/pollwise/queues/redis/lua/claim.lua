@@ -1,6 +1,7 @@
 -- Uses limits/claims.lua.
+-- Uses flows/links.lua.
 -- Take the best jobs that may run now, each under a lease; or one whose last leases ran out, alone.
--- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, whether ended jobs are
+-- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, how long ended jobs are
 -- kept, whether some will wait before they start, whether to leave alone what is to be claimed alone,
 -- the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
@@ -11,6 +12,7 @@ local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_oth
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
 local now = clock(imposed)
 local until_ = now + tonumber(lease)
+if call('EXISTS', base .. ':cuts') == 1 then links.use().go_on(now, keep) end
 
 -- Make due jobs ready: leased ones whose lease ran out, unless they were asked to cancel, and delayed
 -- ones, among them those that a cancelled one had blocked.
@@ -186,9 +188,7 @@ while more and count < limit do
           if stream.limited then stream.leased = stream.leased + 1 end
           if group then group.leased = group.leased + 1 end
         end
-        local bytes = written(job)
-        saved[#saved + 1] = job.id
-        saved[#saved + 1] = bytes
+        local bytes = save(job)
         add(KEY.leased, until_, job.id)
         if form % 2 == 1 then
           bytes = bytes .. (call('HGET', KEY.payloads, job.id) or 'null')

@@ -14,21 +14,28 @@ local KEY = {
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
   done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
   results = base .. ':results', notes = base .. ':notes:', history = base .. ':history:',
-  limited = base .. ':limited',
+  linked = base .. ':linked', waiting = base .. ':waiting', limited = base .. ':limited',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
 local SETS = {'delayed', false, 'leased', 'dead', 'done', 'cancelled'}
 -- ran: the job has been claimed or has ended, so it has the fields of a run. cancel: it was asked to
 -- cancel. ahead: its newest claim was made ahead, so that it may not have started. lapsed: it waits
--- because its lease ran out. again: its lease before the newest ran out as well. The others: it has
--- that part, which is in `parts` under its number and the flag.
+-- because its lease ran out. again: its lease before the newest ran out as well. waits: it is blocked,
+-- not behind its key, but by other jobs of its flow. The others: it has that part, which is in `parts`
+-- under its number and the flag.
 -- counted: it is leased, and counts as running for its kind and limit group. Its number is that of
 -- lapsed, which no leased job has; so scripts of versions without limits leave it correct.
 local FLAG = {
   ran = 1, errors = 2, progress = 4, cancel = 8, result = 16, ahead = 32, lapsed = 64, again = 128,
-  counted = 64,
+  counted = 64, waits = 32,
 }
+-- In the form of a job: it is part of a flow, whose name is in the place of `unique`.
+local FLOW = 8
+-- For how many seconds an ended job is kept for those that come after it in its flow.
+local FLOW_KEPT = 30 * 86400
+-- What flows/links.lua does when jobs of flows end, and the time and `keep` of the call.
+local links = {}
 -- Added to the score of a job that is to be claimed alone, because its last leases ran out. It is
 -- below all priorities, so such jobs come first.
 local ALONE = -10000
@@ -84,7 +91,7 @@ end
 
 -- Read the tail of a job: form, priority, the lengths of kind, key and unique, these, and the body.
 -- The form is 1 if the body is separate, plus 2 if it has headers (their length and the headers, then
--- the payload), plus 4 if it has a limit group, which is in `groups` under its number.
+-- the payload), plus 4 if it has a limit group, which is in `groups` under its number, plus FLOW.
 local function names(job)
   if job.kind == nil then
     local tail, kind, key, unique, at = job.tail
@@ -94,7 +101,9 @@ local function names(job)
     at = at + kind
     if key > 0 then job.key = sub(tail, at, at + key - 1) end
     at = at + key
-    if unique > 0 then job.unique = sub(tail, at, at + unique - 1) end
+    if unique > 0 then
+      job[job.form < FLOW and 'unique' or 'flow'] = sub(tail, at, at + unique - 1)
+    end
     job.body_at = at + unique
   end
   return job
@@ -109,10 +118,20 @@ local function written(job)
     job.created_at) .. job.tail
 end
 
+-- A job of a flow is kept in `linked` until it is done or cancelled, and `jobs` has '' for it. So an
+-- older script, which does not know its links, cannot read it, and fails before it changes anything.
+-- The same holds for a job whose key blocks a job of a flow: an older script cannot free that one.
 local function load(ids)
   local found, jobs = fetch(KEY.jobs, ids), {}
   for n, id in ipairs(ids) do
-    if found[n] then jobs[n] = read(id, found[n]) else jobs[n] = false end
+    local bytes = found[n]
+    if bytes == '' then
+      bytes = redis.call('HGET', KEY.linked, id)
+      jobs[n] = bytes and read(id, bytes)
+      if bytes then jobs[n].linked = true end
+    else
+      jobs[n] = bytes and read(id, bytes)
+    end
   end
   return jobs
 end
@@ -126,8 +145,9 @@ local function place_in_line(key, id) return key .. '\0' .. pack('>I8', tonumber
 -- need no memory, and after its first write a script may continue on a full server, so that a full
 -- server can be emptied.
 local removed, added, saved = {}, {}, {}
--- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, jobs that are
--- gone, keys that are freed.
+-- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, linked_removed,
+-- linked_saved, jobs that are gone, keys that are freed, keys that are guarded because they block a job
+-- of a flow, jobs of flows that ended, flows that are over.
 local others = {}
 
 local function note(name, value)
@@ -149,15 +169,25 @@ local function add(key, score, member)
   set[#set + 1] = member
 end
 
+-- Save a job; returns its bytes.
 local function save(job)
+  local bytes, linked = written(job), job.linked or job.flow
   saved[#saved + 1] = job.id
-  saved[#saved + 1] = written(job)
+  if linked and job.state <= STATE.dead then
+    saved[#saved + 1] = ''
+    note('linked_saved', job.id)
+    note('linked_saved', bytes)
+  else
+    saved[#saved + 1] = bytes
+    if linked then note('linked_removed', job.id) end
+  end
   if job.parts then
-    for flag, bytes in pairs(job.parts) do
+    for flag, part in pairs(job.parts) do
       note('parts_saved', job.id .. ':' .. flag)
-      note('parts_saved', bytes)
+      note('parts_saved', part)
     end
   end
+  return bytes
 end
 
 local function has(job, flag) return bit.band(job.flags, flag) ~= 0 end
@@ -303,6 +333,7 @@ local function enter(job, now)
     job.state, job.since = STATE.blocked, job.run_at
     add(KEY.blocked, 0, place_in_line(job.key, job.id))
     save(job)
+    if job.flow then note('guarded', job.key) end
   else
     await_due(job, now)
   end
@@ -311,7 +342,7 @@ end
 -- The head of a key ended: its successor waits only for its own time.
 local function free(key)
   local low, high = '[' .. key .. '\0', '(' .. key .. '\1'
-  local line = redis.call('ZRANGEBYLEX', KEY.blocked, low, high, 'LIMIT', 0, 1)
+  local line = redis.call('ZRANGEBYLEX', KEY.blocked, low, high, 'LIMIT', 0, 2)
   if not line[1] then
     redis.call('HDEL', KEY.heads, key)
     return
@@ -319,9 +350,9 @@ local function free(key)
   redis.call('ZREM', KEY.blocked, line[1])
   local id = name_of(struct.unpack('>I8', line[1], #key + 2))
   redis.call('HSET', KEY.heads, key, id)
-  local bytes = redis.call('HGET', KEY.jobs, id)
-  if not bytes then return free(key) end
-  local job = read(id, bytes)
+  local job = load({id})[1]
+  if not job then return free(key) end
+  if line[2] and redis.call('EXISTS', KEY.linked) == 1 then job.linked = true end
   job.state, job.since = STATE.delayed, job.run_at
   add(KEY.delayed, job.run_at, id)
   save(job)
@@ -349,6 +380,11 @@ local function forget(jobs)
     if job.form % 2 == 1 then separate[#separate + 1] = job.id end
     if job.grouped then groups[#groups + 1] = job.id end
     if job.unique then uniques[#uniques + 1] = job.unique end
+    if job.flow then
+      job.gone = true
+      note('ended', job)
+    end
+    if job.flow or job.linked then note('linked_removed', job.id) end
     if job.flags > FLAG.ran then
       for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
         if has(job, flag) then parts[#parts + 1] = job.id .. ':' .. flag end
@@ -367,16 +403,21 @@ local function flush()
   local noted = others
   if noted.gone then forget(noted.gone) end
   if noted.parts_removed then bulk('HDEL', KEY.parts, noted.parts_removed) end
+  if noted.linked_removed then bulk('HDEL', KEY.linked, noted.linked_removed) end
   for key, members in pairs(removed) do bulk('ZREM', key, members) end
   for key, pairs_of in pairs(added) do bulk('ZADD', key, pairs_of) end
   bulk('HSET', KEY.jobs, saved)
+  if noted.linked_saved then bulk('HSET', KEY.linked, noted.linked_saved) end
   if noted.parts_saved then bulk('HSET', KEY.parts, noted.parts_saved) end
   if noted.kinds then bulk('SADD', KEY.kinds, noted.kinds) end
   removed, added, saved, others = {}, {}, {}, {}
   if noted.freed then
     for _, key in ipairs(noted.freed) do free(key) end
-    flush()
   end
+  if noted.ended then links.use().follow(noted.ended) end
+  if noted.freed or noted.ended then flush() end
+  if noted.over then links.use().let_go(noted.over) end
+  if noted.guarded then links.use().guard(noted.guarded) end
 end
 
 -- The job of a claim, if its token is the newest and it was not settled since.
@@ -397,6 +438,9 @@ local function take_out(job)
   if job.state == STATE.ready then
     remove(KEY.ready .. job.kind, place(job))
     if limits().of(job.kind) then remove(KEY.lines .. job.kind, limits().place(job)) end
+  elseif has(job, FLAG.waits) then
+    remove(KEY.waiting, job.id)
+    job.flags = job.flags - FLAG.waits
   else
     remove(KEY.blocked, place_in_line(job.key, job.id))
   end
@@ -414,15 +458,21 @@ local function free_unique(job)
 end
 
 -- End a job that was taken out; delete it unless ended jobs are kept. A blocked one frees no key.
+-- keep: for how many seconds they are kept; '0' if they are not.
 -- more: for how many seconds it is kept for its result, if that is longer.
 local function finish(job, state, now, keep, more)
   names(job)
+  if job.flow then
+    note('ended', job)
+    links.now, links.keep = now, keep
+    if not more and tonumber(keep) < FLOW_KEPT then more = FLOW_KEPT end
+  end
   if job.key and job.state ~= STATE.blocked then note('freed', job.key) end
   job.state, job.since = state, now
   job.flags = bit.bor(bit.band(job.flags, 255 - FLAG.cancel), FLAG.ran)
   if state == STATE.dead then
     add(KEY.dead, tonumber(job.id), job.id)
-  elseif keep == '1' then
+  elseif keep ~= '0' then
     add(KEY[SETS[state]], now, job.id)
     if more then add(KEY.results, now + more, job.id) end
   elseif more then

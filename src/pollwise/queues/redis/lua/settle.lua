@@ -1,4 +1,5 @@
--- End claims. ARGV: now, whether ended jobs are kept, key and number of the kept answer, how long it
+-- Uses flows/links.lua.
+-- End claims. ARGV: now, how long ended jobs are kept, key and number of the kept answer, how long it
 -- is kept; then the settlements, one after the other: number, token, action (0 done, 1 retry, 2 dead,
 -- 3 cancelled, 4 give back), whether it has an error, 1 if it has a result plus 2 if it has a time
 -- for which its job is kept, delay or that time, length of the error, error; then the results.

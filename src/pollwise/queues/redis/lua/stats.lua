@@ -55,15 +55,16 @@ end
 
 if most then
   local incomplete, left = '', most
-  for n, name in ipairs({'delayed', 'leased', 'blocked', 'dead', 'done', 'cancelled'}) do
-    local size, share = call('ZCARD', KEY[name]), math.floor(left / (7 - n))
+  local sets = {'delayed', 'leased', 'blocked', 'waiting', 'dead', 'done', 'cancelled'}
+  for n, name in ipairs(sets) do
+    local size, share = call('ZCARD', KEY[name]), math.floor(left / (#sets + 1 - n))
     local ids = call(name == 'dead' and 'ZREVRANGE' or 'ZRANGE', KEY[name], 0, share - 1)
     if share == 0 then ids = {} end
     if name == 'blocked' then
       for at, member in ipairs(ids) do ids[at] = name_of(unpack_bytes('>I8', member, #member - 7)) end
     end
     left = left - #ids
-    if size > #ids then incomplete = incomplete .. STATE[name] end
+    if size > #ids then incomplete = incomplete .. STATE[name == 'waiting' and 'blocked' or name] end
     local waits = name == 'delayed' or name == 'leased'
     if waits and call('ZCOUNT', KEY[name], '-inf', now) > #ids then
       incomplete = incomplete .. STATE.ready
@@ -100,7 +101,8 @@ for _, key in ipairs({KEY.delayed, KEY.leased}) do
   end
 end
 return {
-  ready, counts[KEY.delayed], call('ZCARD', KEY.blocked), counts[KEY.leased],
+  ready, counts[KEY.delayed], call('ZCARD', KEY.blocked) + call('ZCARD', KEY.waiting),
+  counts[KEY.leased],
   call('ZCARD', KEY.dead), call('ZCARD', KEY.done), call('ZCARD', KEY.cancelled),
   oldest and format('%.17g', math.max(now - oldest, 0)) or '',
 }

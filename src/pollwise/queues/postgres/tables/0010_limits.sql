@@ -1,0 +1,1336 @@
+-- Version 10: limits of kinds, which are notes with the topic `limits` (see limits/record.py).
+--
+-- limit_group: the group of a job in the limits of its kind, from its header; NULL for none, which
+--        counts as ''. A claim of a limited kind sets it on what it leases, so that this counts.
+-- limit_turns: of each kind with limits, the note as it was read last, the `full_at` of its rate, and
+--        the group that had the last turn, with how many more jobs it has in it. sought_*: how far
+--        the line of the kind was searched for jobs without a group.
+-- limit_groups: the `full_at` of the groups of a kind. A row whose time is past is as no row.
+--
+-- A claim locks the rows of its limited kinds in limit_turns, and then counts what is leased, in a
+-- statement of its own, which sees what was committed before. So no two claims share a room. They
+-- wait for nothing else while they hold these locks, so that there is no deadlock. A claim without
+-- limited kinds takes no lock.
+--
+-- Statements ask for one group as a range, and order by it: else the planner could read the line of the
+-- kind instead, past all jobs of other groups, because that has the same order.
+--
+-- `claim`, `put` and `put_replacing` are replaced, so that old workers keep limits too.
+
+ALTER TABLE {schema}.jobs ADD COLUMN limit_group text COLLATE "C";
+
+-- One index for two questions, because each index costs every put and claim a little: which groups
+-- wait, and how many jobs of a kind or of a group are leased.
+CREATE INDEX jobs_limited
+    ON {schema}.jobs (queue, kind, state, limit_group, priority DESC, since, seq)
+    WHERE state IN (0, 3) AND limit_group IS NOT NULL;
+
+CREATE TABLE {schema}.limit_turns (
+    queue           text NOT NULL,
+    kind            text NOT NULL,
+    note            text,
+    most            integer,
+    most_each       integer,
+    step            double precision,
+    burst           integer,
+    step_each       double precision,
+    burst_each      integer,
+    grouped         boolean NOT NULL DEFAULT false,
+    weights         jsonb,
+    full_at         double precision NOT NULL DEFAULT 0,
+    turn            text COLLATE "C" NOT NULL DEFAULT '',
+    left_           integer NOT NULL DEFAULT 0,
+    sought_priority integer,
+    sought_since    double precision,
+    sought_seq      bigint,
+    PRIMARY KEY (queue, kind)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE {schema}.limit_groups (
+    queue       text NOT NULL,
+    kind        text NOT NULL,
+    limit_group text COLLATE "C" NOT NULL,
+    full_at     double precision NOT NULL,
+    PRIMARY KEY (queue, kind, limit_group)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- The limit group in the headers of a job.
+CREATE FUNCTION {schema}.limit_group_of(p_headers text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN p_headers::json ->> 'pollwise-limit-group';
+END
+$$;
+
+-- The limits in a note; none if the note is not understood.
+CREATE FUNCTION {schema}.limits_of(
+    p_value text, OUT most integer, OUT most_each integer, OUT step double precision,
+    OUT burst integer, OUT step_each double precision, OUT burst_each integer, OUT grouped boolean,
+    OUT weights jsonb
+)
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    v_note jsonb;
+BEGIN
+    v_note := p_value::jsonb;
+    most := (v_note ->> 'most')::integer;
+    most_each := (v_note ->> 'most_each')::integer;
+    step := (v_note -> 'rate' ->> 1)::double precision / (v_note -> 'rate' ->> 0)::double precision;
+    burst := (v_note -> 'rate' ->> 2)::double precision;
+    step_each := (v_note -> 'rate_each' ->> 1)::double precision
+        / (v_note -> 'rate_each' ->> 0)::double precision;
+    burst_each := (v_note -> 'rate_each' ->> 2)::double precision;
+    weights := nullif(v_note -> 'weights', 'null');
+    grouped := coalesce(v_note -> 'fair' = 'true', false) OR most_each IS NOT NULL
+        OR step_each IS NOT NULL;
+    IF least(most, most_each, burst, burst_each, 1) < 1 OR least(step, step_each, 1) <= 0
+       OR (step IS NULL) <> (burst IS NULL) OR (step_each IS NULL) <> (burst_each IS NULL)
+       OR EXISTS (SELECT 1 FROM jsonb_each_text(weights) AS w WHERE w.value::integer < 1) THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003';
+    END IF;
+EXCEPTION WHEN OTHERS THEN
+    most := NULL; most_each := NULL; step := NULL; burst := NULL; step_each := NULL;
+    burst_each := NULL; grouped := false; weights := NULL;
+END
+$$;
+
+-- How many starts a rate allows now; NULL without a rate.
+CREATE FUNCTION {schema}.rate_room(
+    p_full_at double precision, p_step double precision, p_burst integer, p_now double precision
+) RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_step IS NULL THEN
+        RETURN NULL;
+    END IF;
+    -- A millionth of a second is for the rounding of times.
+    RETURN least(p_burst, floor((
+        p_now + p_burst * p_step
+        - greatest(least(coalesce(p_full_at, 0), p_now + p_burst * p_step), p_now) + 1e-6
+    ) / p_step));
+END
+$$;
+
+-- The new `full_at` of a rate after some starts.
+CREATE FUNCTION {schema}.rate_after(
+    p_full_at double precision, p_step double precision, p_burst integer, p_starts bigint,
+    p_now double precision
+) RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN greatest(least(coalesce(p_full_at, 0), p_now + p_burst * p_step), p_now)
+        + p_starts * p_step;
+END
+$$;
+
+-- After how many seconds a rate without room is looked at again: at the next start, but not for each
+-- single one.
+CREATE FUNCTION {schema}.rate_pause(
+    p_full_at double precision, p_step double precision, p_burst integer, p_now double precision
+) RETURNS double precision
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN greatest(
+        least(p_full_at, p_now + p_burst * p_step) - (p_burst - 1) * p_step - p_now,
+        least(0.1, p_burst * p_step / 2)
+    );
+END
+$$;
+
+-- Those of these kinds that have limits, NULL if none has. Their rows in limit_turns are locked until
+-- the transaction ends, and say what the notes say. A `full_at` that is too high, because a rate was
+-- slower or the clock was put back, is lowered.
+CREATE FUNCTION {schema}.lock_limits(p_queue text, p_kinds text[], p_now double precision)
+RETURNS text[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_limited text[];
+    v_changed boolean;
+    v_locked integer;
+    v_high boolean;
+BEGIN
+    SELECT array_agg(n.name ORDER BY n.name), bool_or(t.note IS DISTINCT FROM n.value)
+    INTO v_limited, v_changed
+    FROM {schema}.notes AS n
+    LEFT JOIN {schema}.limit_turns AS t ON t.queue = p_queue AND t.kind = n.name
+    WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds);
+    IF v_limited IS NULL THEN
+        RETURN NULL;
+    END IF;
+    LOOP
+        IF v_changed THEN
+            INSERT INTO {schema}.limit_turns (queue, kind)
+            SELECT p_queue, k FROM unnest(v_limited) AS k ORDER BY k
+            ON CONFLICT (queue, kind) DO NOTHING;
+        END IF;
+        SELECT count(*), bool_or(locked.high) INTO v_locked, v_high FROM (
+            SELECT t.full_at > p_now + t.burst * t.step + 1e-6 AS high
+            FROM {schema}.limit_turns AS t
+            WHERE t.queue = p_queue AND t.kind = ANY (v_limited)
+            ORDER BY t.kind FOR UPDATE
+        ) AS locked;
+        EXIT WHEN v_locked = cardinality(v_limited);
+        v_changed := true;  -- a row was pruned meanwhile
+    END LOOP;
+    IF v_changed THEN
+        UPDATE {schema}.limit_turns AS t SET
+            note = n.value, most = l.most, most_each = l.most_each, step = l.step, burst = l.burst,
+            step_each = l.step_each, burst_each = l.burst_each, grouped = l.grouped,
+            weights = l.weights
+        FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
+        WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (v_limited)
+          AND t.queue = p_queue AND t.kind = n.name AND t.note IS DISTINCT FROM n.value;
+        UPDATE {schema}.limit_groups AS g SET full_at = p_now + t.burst_each * t.step_each
+        FROM {schema}.limit_turns AS t
+        WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND g.queue = p_queue
+          AND g.kind = t.kind AND g.full_at > p_now + t.burst_each * t.step_each + 1e-6;
+    END IF;
+    IF v_changed OR v_high THEN
+        UPDATE {schema}.limit_turns AS t SET full_at = p_now + t.burst * t.step
+        WHERE t.queue = p_queue AND t.kind = ANY (v_limited)
+          AND t.full_at > p_now + t.burst * t.step + 1e-6;
+    END IF;
+    RETURN v_limited;
+END
+$$;
+
+-- How many jobs of each kind a claim of p_most may lease, without those kinds that have no room.
+-- p_limited: the kinds with limits. Those whose groups take turns come apart. charged: a lease
+-- changes limit_turns.
+CREATE FUNCTION {schema}.limit_rooms(
+    p_queue text, p_kinds text[], p_limited text[], p_most integer, p_now double precision,
+    OUT plain text[], OUT plain_rooms integer[], OUT turns text[], OUT turn_rooms integer[],
+    OUT charged boolean
+)
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
+BEGIN
+    SELECT coalesce(array_agg(k.kind) FILTER (WHERE NOT coalesce(k.grouped, false)), '{}'),
+           array_agg(k.room) FILTER (WHERE NOT coalesce(k.grouped, false)),
+           coalesce(array_agg(k.kind) FILTER (WHERE k.grouped), '{}'),
+           array_agg(k.room) FILTER (WHERE k.grouped),
+           coalesce(bool_or(k.grouped OR k.step IS NOT NULL), false)
+    INTO plain, plain_rooms, turns, turn_rooms, charged
+    FROM (
+        SELECT given.kind, t.grouped, t.step, least(
+            p_most,
+            CASE WHEN t.most IS NOT NULL THEN t.most - (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM {schema}.jobs AS l
+                    WHERE l.queue = p_queue AND l.kind = given.kind AND l.state = 3
+                      AND l.limit_group IS NOT NULL
+                    ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT t.most
+                ) AS leased
+            ) END,
+            {schema}.rate_room(t.full_at, t.step, t.burst, p_now)
+        )::integer AS room
+        FROM unnest(p_kinds) AS given (kind)
+        LEFT JOIN {schema}.limit_turns AS t
+            ON t.queue = p_queue AND t.kind = given.kind AND t.kind = ANY (p_limited)
+        OFFSET 0
+    ) AS k
+    WHERE k.room > 0;
+END
+$$;
+
+-- How many jobs of a group may be leased within its own limits.
+CREATE FUNCTION {schema}.group_room(
+    p_queue text, p_kind text, p_group text, p_most integer, p_most_each integer,
+    p_step double precision, p_burst integer, p_now double precision
+) RETURNS integer
+LANGUAGE plpgsql STABLE
+SET enable_sort = off
+AS $$
+DECLARE
+    v_room integer := p_most;
+BEGIN
+    IF p_most_each IS NOT NULL THEN
+        SELECT least(v_room, p_most_each - count(*)) INTO v_room FROM (
+            SELECT 1 FROM {schema}.jobs AS l
+            WHERE l.queue = p_queue AND l.kind = p_kind AND l.state = 3
+              AND l.limit_group = p_group AND l.limit_group IS NOT NULL
+            ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT p_most_each
+        ) AS leased;
+    END IF;
+    IF p_step IS NOT NULL AND v_room > 0 THEN
+        v_room := least(v_room, {schema}.rate_room(
+            (SELECT g.full_at FROM {schema}.limit_groups AS g
+             WHERE g.queue = p_queue AND g.kind = p_kind AND g.limit_group = p_group),
+            p_step, p_burst, p_now
+        ));
+    END IF;
+    RETURN greatest(v_room, 0);
+END
+$$;
+
+-- The first ready jobs of a kind that have no group: no index shows them apart from the others. The
+-- front of the line is searched, and another part of it by each claim, so that all are found in time.
+-- The caller has locked the row in limit_turns.
+CREATE FUNCTION {schema}.ungrouped(
+    p_queue text, p_kind text, p_most integer, OUT seqs bigint[], OUT priorities integer[],
+    OUT sinces double precision[]
+)
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
+DECLARE
+    v_front integer := 20 + p_most;
+    v_seen integer;
+    v_turn record;
+    v_more bigint[];
+    v_priorities integer[];
+    v_sinces double precision[];
+BEGIN
+    SELECT coalesce(array_agg(f.seq) FILTER (WHERE f.ours), '{}'),
+           array_agg(f.priority) FILTER (WHERE f.ours),
+           array_agg(f.since) FILTER (WHERE f.ours), count(*)
+    INTO seqs, priorities, sinces, v_seen
+    FROM (
+        SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
+               AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS ours
+        FROM {schema}.jobs AS j
+        WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+        ORDER BY j.priority DESC, j.since, j.seq LIMIT v_front
+    ) AS f;
+    IF v_seen < v_front OR cardinality(seqs) >= p_most THEN
+        RETURN;
+    END IF;
+
+    SELECT coalesce(t.sought_priority, 2147483647) AS priority, coalesce(t.sought_since, 0) AS since,
+           coalesce(t.sought_seq, 0) AS seq
+    INTO v_turn FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = p_kind;
+    SELECT array_agg(f.seq) FILTER (WHERE f.ours), array_agg(f.priority) FILTER (WHERE f.ours),
+           array_agg(f.since) FILTER (WHERE f.ours), count(*),
+           (array_agg(f.priority))[count(*)::integer] AS priority,
+           (array_agg(f.since))[count(*)::integer] AS since,
+           (array_agg(f.seq))[count(*)::integer] AS seq
+    INTO v_more, v_priorities, v_sinces, v_seen, v_turn.priority, v_turn.since, v_turn.seq
+    FROM (
+        SELECT w.*, w.free AND NOT w.seq = ANY (seqs) AS ours FROM (
+            (SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
+                    AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS free
+             FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+               AND j.priority = v_turn.priority AND (j.since, j.seq) > (v_turn.since, v_turn.seq)
+             ORDER BY j.since, j.seq LIMIT 200)
+            UNION ALL
+            (SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
+                    AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS free
+             FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+               AND j.priority < v_turn.priority
+             ORDER BY j.priority DESC, j.since, j.seq LIMIT 200)
+            LIMIT 200
+        ) AS w
+    ) AS f;
+    IF v_more IS NULL THEN  -- the next claim goes on behind these, or begins again
+        UPDATE {schema}.limit_turns AS t SET
+            sought_priority = CASE WHEN v_seen = 200 THEN v_turn.priority END,
+            sought_since = CASE WHEN v_seen = 200 THEN v_turn.since END,
+            sought_seq = CASE WHEN v_seen = 200 THEN v_turn.seq END
+        WHERE t.queue = p_queue AND t.kind = p_kind;
+    END IF;
+    seqs := seqs || v_more;
+    priorities := priorities || v_priorities;
+    sinces := sinces || v_sinces;
+END
+$$;
+
+-- The jobs that these kinds, whose groups take turns, may lease within their rooms, in the order of
+-- their turns, as arrays with one element per job. places: from 1 for each kind. lefts: how many more
+-- jobs its group has in that turn. unseen: of each kind, the last group that was examined, if others
+-- were not; else NULL. Groups are found by skipping through an index, so that it does not matter how
+-- many jobs they have. The caller has locked the rows in limit_turns.
+CREATE FUNCTION {schema}.take_turns(
+    p_queue text, p_kinds text[], p_rooms integer[], p_now double precision,
+    OUT kinds text[], OUT places integer[], OUT seqs bigint[], OUT groups text[],
+    OUT priorities integer[], OUT sinces double precision[], OUT lefts integer[], OUT unseen text[]
+)
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
+DECLARE
+    v_kind text;
+    v_room integer;
+    t {schema}.limit_turns;
+    v_low text;
+    v_loose record;
+    v_none boolean;  -- jobs without a group wait
+    v_groups integer;
+    v_rounds integer;
+    v_picked record;
+BEGIN
+    FOR at IN 1 .. cardinality(p_kinds) LOOP
+        v_kind := p_kinds[at];
+        v_room := p_rooms[at];
+        SELECT * INTO t FROM {schema}.limit_turns AS l WHERE l.queue = p_queue AND l.kind = v_kind;
+        -- The lowest name that comes after the last turn, or that turn, if some of it is left.
+        v_low := t.turn || CASE WHEN t.left_ > 0 THEN '' ELSE chr(1) END;
+        SELECT u.* INTO v_loose FROM {schema}.ungrouped(p_queue, v_kind, v_room) AS u;
+        v_none := v_loose.seqs <> '{}';
+        v_groups := least(v_room, 1000);
+        v_rounds := 1;
+        LOOP
+            WITH RECURSIVE circle (n, name, lap, low) AS (
+                SELECT 0, NULL::text COLLATE "C", 0, v_low COLLATE "C"
+                UNION ALL
+                SELECT c.n + 1, next.name, next.lap, next.name || chr(1)
+                FROM circle AS c CROSS JOIN LATERAL (
+                    SELECT '' COLLATE "C" AS name, 0 AS lap WHERE c.n = 0 AND v_low = '' AND v_none
+                    UNION ALL
+                    (SELECT j.limit_group, 0 FROM {schema}.jobs AS j
+                     WHERE c.lap = 0 AND j.queue = p_queue AND j.kind = v_kind AND j.state = 0
+                       AND j.limit_group IS NOT NULL AND j.limit_group >= c.low
+                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    UNION ALL
+                    SELECT '', 1 WHERE c.lap = 0 AND v_low > '' AND v_none
+                    UNION ALL
+                    (SELECT j.limit_group, 1 FROM {schema}.jobs AS j
+                     WHERE c.lap = 0 AND j.queue = p_queue AND j.kind = v_kind AND j.state = 0
+                       AND j.limit_group IS NOT NULL AND j.limit_group < v_low
+                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    UNION ALL
+                    (SELECT j.limit_group, 1 FROM {schema}.jobs AS j
+                     WHERE c.lap = 1 AND j.queue = p_queue AND j.kind = v_kind AND j.state = 0
+                       AND j.limit_group IS NOT NULL
+                       AND j.limit_group >= c.low AND j.limit_group < v_low
+                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    LIMIT 1
+                ) AS next
+                WHERE c.n <= v_groups
+            ), own AS MATERIALIZED (
+                SELECT g.*, least(g.room, g.first + (v_rounds - 1) * g.weight) AS quota
+                FROM (
+                    SELECT c.n, c.name, w.weight,
+                           CASE WHEN c.n = 1 AND t.left_ > 0 AND c.name = t.turn THEN t.left_
+                                ELSE w.weight END AS first,
+                           least(
+                               v_room,
+                               CASE WHEN t.most_each IS NOT NULL THEN t.most_each - (
+                                   SELECT count(*) FROM (
+                                       SELECT 1 FROM {schema}.jobs AS l
+                                       WHERE l.queue = p_queue AND l.kind = v_kind AND l.state = 3
+                                         AND l.limit_group = c.name AND l.limit_group IS NOT NULL
+                                       ORDER BY l.limit_group, l.priority DESC, l.since, l.seq
+                                       LIMIT t.most_each
+                                   ) AS leased
+                               ) END,
+                               CASE WHEN t.step_each IS NOT NULL THEN {schema}.rate_room((
+                                   SELECT g.full_at FROM {schema}.limit_groups AS g
+                                   WHERE g.queue = p_queue AND g.kind = v_kind
+                                     AND g.limit_group = c.name
+                               ), t.step_each, t.burst_each, p_now) END
+                           )::integer AS room
+                    FROM circle AS c
+                    CROSS JOIN LATERAL (
+                        SELECT coalesce((t.weights ->> c.name)::integer, 1) AS weight
+                    ) AS w
+                    WHERE c.n BETWEEN 1 AND v_groups
+                    OFFSET 0
+                ) AS g
+                WHERE g.room > 0
+            ), waiting AS MATERIALIZED (
+                SELECT o.*, w.seq, w.priority, w.since, w.i
+                FROM own AS o
+                CROSS JOIN LATERAL (
+                    SELECT b.*, row_number() OVER (ORDER BY b.priority DESC, b.since, b.seq)::integer
+                        AS i
+                    FROM (
+                        (SELECT j.seq, j.priority, j.since FROM {schema}.jobs AS j
+                         WHERE j.queue = p_queue AND j.kind = v_kind AND j.state = 0
+                           AND j.limit_group BETWEEN o.name AND o.name
+                           AND j.limit_group IS NOT NULL
+                           AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+                         ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT o.quota)
+                        UNION ALL
+                        SELECT u.seq, u.priority, u.since
+                        FROM unnest(v_loose.seqs, v_loose.priorities, v_loose.sinces)
+                            AS u (seq, priority, since)
+                        WHERE o.name = ''
+                        ORDER BY priority DESC, since, seq LIMIT o.quota
+                    ) AS b
+                ) AS w
+            )
+            SELECT array_agg(b.seq) AS seqs, array_agg(b.name) AS groups,
+                   array_agg(b.priority) AS priorities, array_agg(b.since) AS sinces,
+                   array_agg(b.left_) AS lefts, count(*)::integer AS count,
+                   -- The weight of the groups that may give more in another round.
+                   (SELECT sum(w.weight)::integer FROM waiting AS w
+                    WHERE w.i = w.quota AND w.quota < w.room) AS more,
+                   (SELECT max(c.n) FROM circle AS c) AS groups_seen,
+                   (SELECT c.name FROM circle AS c WHERE c.n = v_groups) AS last
+            INTO v_picked
+            FROM (
+                SELECT w.*, CASE WHEN w.i <= w.first THEN w.first - w.i
+                                 ELSE w.weight - 1 - (w.i - w.first - 1) % w.weight END AS left_
+                FROM waiting AS w
+                ORDER BY CASE WHEN w.i <= w.first THEN 0
+                              ELSE 1 + (w.i - w.first - 1) / w.weight END, w.n, w.i
+                LIMIT v_room
+            ) AS b;
+            EXIT WHEN v_picked.count = v_room;
+            IF v_picked.groups_seen > v_groups THEN
+                EXIT WHEN v_groups = 1000;
+                v_groups := least(v_groups * 4, 1000);
+            ELSE
+                EXIT WHEN v_picked.more IS NULL;
+                v_rounds := v_rounds + greatest(
+                    v_rounds, (v_room - v_picked.count + v_picked.more - 1) / v_picked.more);
+            END IF;
+        END LOOP;
+        kinds := kinds || array_fill(v_kind, ARRAY[v_picked.count]);
+        places := places || ARRAY(SELECT generate_series(1, v_picked.count));
+        seqs := seqs || v_picked.seqs;
+        groups := groups || v_picked.groups;
+        priorities := priorities || v_picked.priorities;
+        sinces := sinces || v_picked.sinces;
+        lefts := lefts || v_picked.lefts;
+        unseen := unseen || ARRAY[CASE
+            WHEN v_picked.count < v_room AND v_picked.groups_seen > v_groups THEN v_picked.last END];
+    END LOOP;
+END
+$$;
+
+-- Charge the limits of these kinds for leased jobs, and move their turns on. p_picks: the kinds,
+-- jobs, groups and so on that `take_turns` returned for p_turns, NULL if no groups took turns.
+CREATE FUNCTION {schema}.charge_limits(
+    p_queue text, p_limited text[], p_seqs bigint[], p_turns text[], p_unseen text[],
+    p_picked_kinds text[], p_picked bigint[], p_groups text[], p_lefts integer[],
+    p_now double precision
+) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_rates text[];
+    v_rates_each text[];
+BEGIN
+    SELECT array_agg(t.kind) FILTER (WHERE t.step IS NOT NULL),
+           array_agg(t.kind) FILTER (WHERE t.step_each IS NOT NULL)
+    INTO v_rates, v_rates_each
+    FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = ANY (p_limited);
+
+    IF v_rates IS NOT NULL THEN
+        UPDATE {schema}.limit_turns AS t
+        SET full_at = {schema}.rate_after(t.full_at, t.step, t.burst, leased.count, p_now)
+        FROM (
+            SELECT j.kind, count(*) AS count FROM unnest(p_seqs) AS s (seq)
+            JOIN {schema}.jobs AS j ON j.seq = s.seq GROUP BY j.kind
+        ) AS leased
+        WHERE t.queue = p_queue AND t.kind = leased.kind AND t.kind = ANY (v_rates);
+    END IF;
+    IF v_rates_each IS NOT NULL THEN
+        INSERT INTO {schema}.limit_groups AS g (queue, kind, limit_group, full_at)
+        SELECT p_queue, l.kind, l.limit_group,
+               {schema}.rate_after(o.full_at, t.step_each, t.burst_each, l.count, p_now)
+        FROM (
+            SELECT j.kind, j.limit_group, count(*) AS count
+            FROM unnest(p_seqs) AS s (seq) JOIN {schema}.jobs AS j ON j.seq = s.seq
+            WHERE j.kind = ANY (v_rates_each)
+            GROUP BY j.kind, j.limit_group
+        ) AS l
+        JOIN {schema}.limit_turns AS t ON t.queue = p_queue AND t.kind = l.kind
+        LEFT JOIN {schema}.limit_groups AS o
+            ON o.queue = p_queue AND o.kind = l.kind AND o.limit_group = l.limit_group
+        ORDER BY l.kind, l.limit_group
+        ON CONFLICT (queue, kind, limit_group) DO UPDATE SET full_at = excluded.full_at;
+    END IF;
+
+    -- Behind the last pick that was leased; or behind all groups that were examined, if all picks were
+    -- leased and there was room for more.
+    FOR k IN 1 .. coalesce(cardinality(p_turns), 0) LOOP
+        UPDATE {schema}.limit_turns AS t SET
+            turn = CASE WHEN p_unseen[k] IS NOT NULL AND stop.all_leased THEN p_unseen[k]
+                        ELSE coalesce(p_groups[stop.at], t.turn) END,
+            left_ = CASE WHEN p_unseen[k] IS NOT NULL AND stop.all_leased THEN 0
+                         ELSE coalesce(p_lefts[stop.at], t.left_) END
+        FROM (
+            SELECT max(p.at) FILTER (WHERE p.leased) AS at,
+                   coalesce(bool_and(p.leased), true) AS all_leased
+            FROM (
+                SELECT p.at::integer AS at, p.seq = ANY (p_seqs) AS leased
+                FROM unnest(p_picked_kinds, p_picked) WITH ORDINALITY AS p (kind, seq, at)
+                WHERE p.kind = p_turns[k]
+            ) AS p
+        ) AS stop
+        WHERE t.queue = p_queue AND t.kind = p_turns[k];
+    END LOOP;
+END
+$$;
+
+-- After how many seconds another claim may find more jobs of these kinds, because a rate then allows
+-- more, or because groups were not examined (p_unseen, for p_turns); NULL if only other events help.
+CREATE FUNCTION {schema}.limits_again(
+    p_queue text, p_limited text[], p_turns text[], p_unseen text[], p_leased boolean,
+    p_now double precision
+) RETURNS double precision
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
+DECLARE
+    t {schema}.limit_turns;
+    v_again double precision;
+BEGIN
+    FOR t IN
+        SELECT l.* FROM {schema}.limit_turns AS l
+        WHERE l.queue = p_queue AND l.kind = ANY (p_limited)
+          AND (l.step IS NOT NULL OR l.step_each IS NOT NULL OR l.grouped AND p_unseen IS NOT NULL)
+    LOOP
+        CONTINUE WHEN NOT EXISTS (
+            SELECT 1 FROM {schema}.jobs AS j
+            WHERE j.queue = p_queue AND j.kind = t.kind AND j.state = 0
+        );
+        IF t.most IS NOT NULL THEN
+            CONTINUE WHEN t.most <= (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM {schema}.jobs AS r
+                    WHERE r.queue = p_queue AND r.kind = t.kind AND r.state = 3
+                      AND r.limit_group IS NOT NULL
+                    ORDER BY r.limit_group, r.priority DESC, r.since, r.seq LIMIT t.most
+                ) AS leased
+            );
+        END IF;
+        IF {schema}.rate_room(t.full_at, t.step, t.burst, p_now) < 1 THEN
+            v_again := least(v_again, {schema}.rate_pause(t.full_at, t.step, t.burst, p_now));
+        ELSIF p_unseen[array_position(p_turns, t.kind)] IS NOT NULL THEN
+            v_again := least(v_again, CASE WHEN p_leased THEN 0 ELSE 0.1 END);
+        ELSIF t.step_each IS NOT NULL THEN
+            v_again := least(v_again, (
+                WITH RECURSIVE waiting (name) AS (
+                    (SELECT j.limit_group FROM {schema}.jobs AS j
+                     WHERE j.queue = p_queue AND j.kind = t.kind AND j.state = 0
+                       AND j.limit_group IS NOT NULL
+                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    UNION ALL
+                    SELECT next.limit_group FROM waiting AS w CROSS JOIN LATERAL (
+                        SELECT j.limit_group FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = t.kind AND j.state = 0
+                          AND j.limit_group IS NOT NULL AND j.limit_group > w.name
+                        ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1
+                    ) AS next
+                )
+                SELECT min({schema}.rate_pause(g.full_at, t.step_each, t.burst_each, p_now))
+                FROM (
+                    (SELECT w.name FROM waiting AS w LIMIT 1000) UNION SELECT '' COLLATE "C"
+                ) AS w
+                JOIN {schema}.limit_groups AS g
+                    ON g.queue = p_queue AND g.kind = t.kind AND g.limit_group = w.name
+                WHERE {schema}.rate_room(g.full_at, t.step_each, t.burst_each, p_now) < 1
+                  AND {schema}.group_room(
+                      p_queue, t.kind, g.limit_group, 1, t.most_each, NULL, NULL, p_now) > 0
+            ));
+        END IF;
+    END LOOP;
+    RETURN v_again;
+END
+$$;
+
+-- Whether a suspect of a kind that has room may be leased within the limits of its group. p_turns: the
+-- kinds whose groups take turns.
+CREATE FUNCTION {schema}.suspect_room(
+    p_queue text, p_kind text, p_group text, p_turns text[], p_now double precision
+) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN p_kind <> ALL (p_turns) OR (
+        SELECT {schema}.group_room(p_queue, p_kind, coalesce(p_group, ''), 1, t.most_each,
+                                   t.step_each, t.burst_each, p_now) > 0
+        FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = p_kind
+    );
+END
+$$;
+
+-- The kinds, as JSON, of which a settlement lets others run: those that limit how many run.
+CREATE FUNCTION {schema}.counted_kinds(p_queue text, p_kinds text[]) RETURNS text
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT json_agg(n.name) FROM {schema}.notes AS n
+        WHERE n.queue = p_queue AND n.topic = 'limits'
+          AND (p_kinds IS NULL OR n.name = ANY (p_kinds)) AND n.value LIKE '%"most%'
+    ), '[]');
+END
+$$;
+
+-- Lock the jobs that a claim of p_left may lease, with those without a key apart. p_plain: the kinds
+-- whose groups do not take turns, p_rooms: how many jobs each may lease at most. The rest is what
+-- `take_turns` returned. All kinds compete by the order of their jobs, and each leases in its own
+-- order. wanted: how many there would be, if no other transaction held any.
+CREATE FUNCTION {schema}.lock_limited(
+    p_queue text, p_left integer, p_plain text[], p_rooms integer[], p_kinds text[],
+    p_places integer[], p_seqs bigint[], p_groups text[], p_priorities integer[],
+    p_sinces double precision[], OUT free bigint[], OUT keyed bigint[], OUT wanted integer
+)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_some text[];
+    v_counts integer[];
+    v_free bigint[];
+    v_keyed bigint[];
+BEGIN
+    IF cardinality(p_plain) = 1 AND p_seqs IS NULL THEN
+        v_some := p_plain;
+        v_counts := p_rooms;
+    ELSE
+        SELECT array_agg(n.kind), array_agg(n.count) INTO v_some, v_counts
+        FROM (
+            SELECT best.kind, count(*)::integer AS count
+            FROM (
+                SELECT both_sorts.kind FROM (
+                    SELECT c.* FROM unnest(p_plain, p_rooms) AS k (kind, room)
+                    CROSS JOIN LATERAL (
+                        SELECT j.kind, j.priority, j.since, j.seq FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = k.kind AND j.state = 0
+                          AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+                        ORDER BY j.priority DESC, j.since, j.seq LIMIT k.room
+                    ) AS c
+                    UNION ALL
+                    SELECT p.kind, p.priority, p.since, p.seq
+                    FROM unnest(p_kinds, p_priorities, p_sinces, p_seqs)
+                        AS p (kind, priority, since, seq)
+                ) AS both_sorts
+                ORDER BY both_sorts.priority DESC, both_sorts.since, both_sorts.seq LIMIT p_left
+            ) AS best
+            GROUP BY best.kind
+        ) AS n;
+    END IF;
+    SELECT coalesce(sum(c), 0) INTO wanted FROM unnest(v_counts) AS c;
+
+    SELECT coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NULL), '{}'),
+           coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NOT NULL), '{}')
+    INTO free, keyed
+    FROM unnest(v_some, v_counts) AS k (kind, count)
+    CROSS JOIN LATERAL (
+        SELECT j.seq, j.key FROM {schema}.jobs AS j
+        WHERE j.queue = p_queue AND j.kind = k.kind AND k.kind = ANY (p_plain) AND j.state = 0
+          AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+        ORDER BY j.priority DESC, j.since, j.seq LIMIT k.count
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS c;
+    IF p_seqs IS NOT NULL THEN
+        SELECT coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NULL), '{}'),
+               coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NOT NULL), '{}')
+        INTO v_free, v_keyed
+        FROM (
+            SELECT j.seq, j.key
+            FROM unnest(p_kinds, p_places, p_seqs, p_groups) AS p (kind, place, seq, name)
+            JOIN unnest(v_some, v_counts) AS k (kind, count)
+                ON k.kind = p.kind AND p.place <= k.count
+            JOIN {schema}.jobs AS j ON j.seq = p.seq
+            WHERE j.state = 0 AND coalesce(j.limit_group, '') = p.name
+              AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+            FOR NO KEY UPDATE OF j SKIP LOCKED
+        ) AS c;
+        free := free || v_free;
+        keyed := keyed || v_keyed;
+    END IF;
+    IF cardinality(v_some) = 1 AND p_seqs IS NULL THEN
+        wanted := cardinality(free) + cardinality(keyed);  -- what others held was skipped
+    END IF;
+END
+$$;
+
+-- Lease up to p_limit jobs that are not paused, within their limits; or one suspect, alone. p_ahead:
+-- some will wait before they start. A last row without a seq says in `until` after how many seconds
+-- another claim may find more, if that is known, in `attempt` whether the job is a suspect: 1, else 0,
+-- and in `kind` of which of the asked kinds a settlement lets others run; NULL if nothing has limits.
+CREATE OR REPLACE FUNCTION {schema}.claim(
+    p_queue text, p_worker text, p_limit integer, p_lease double precision, p_kinds text[],
+    p_keep boolean, p_ahead boolean, p_channel text, p_message text, p_now double precision
+) RETURNS TABLE (
+    seq bigint, kind text, payload text, key text, priority integer, attempt integer,
+    created_at double precision, run_at double precision, "unique" text, headers text,
+    token bigint, until double precision
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_until double precision := v_now + p_lease;
+    -- Never the same twice, even if a server lost its last moments, because time has moved on.
+    v_token bigint := (v_now * 1000000)::bigint;
+    v_kinds text[] := p_kinds;
+    v_some text[];
+    v_counts integer[];
+    v_left integer := p_limit;
+    v_wanted integer;
+    v_found integer;
+    v_free bigint[];
+    v_keyed bigint[];
+    v_open integer;
+    v_rounds integer := 0;
+    v_promoted integer;
+    v_cancelled bigint[];
+    v_again double precision;
+    v_suspect boolean := false;
+    v_paused boolean;
+    v_limits boolean;
+    v_limited text[];  -- the kinds that have limits
+    v_able text[];     -- the kinds of which a job may be leased
+    v_in_turns text[]; -- those of them whose groups take turns
+    v_charged boolean := false;
+    v_rooms record;
+    v_turns record;
+    v_unseen text[];
+BEGIN
+    IF p_message IS NOT NULL THEN
+        PERFORM pg_notify(p_channel, p_message);
+    END IF;
+
+    -- Due jobs: delayed ones, and leased ones whose lease ran out.
+    WITH promoted AS (
+        UPDATE {schema}.jobs AS j SET
+            state = 0,
+            since = j.run_at,
+            lapsed = CASE j.state WHEN 3 THEN j.token END,
+            errors = CASE j.state
+                WHEN 3 THEN {schema}.with_error(
+                    j.errors, j.since, j.attempt, 'the lease of ' || j.worker || ' ran out')
+                ELSE j.errors END,
+            worker = CASE WHEN j.cancel THEN j.worker END
+        FROM (
+            SELECT d.seq FROM {schema}.jobs AS d
+            WHERE d.queue = p_queue AND d.state IN (1, 3) AND d.since <= v_now
+            ORDER BY d.since LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS due
+        WHERE j.seq = due.seq
+        RETURNING j.seq, j.cancel
+    )
+    -- Whether anything is paused or limited is read by the same statement, because each statement has
+    -- a cost.
+    SELECT count(*), array_agg(p.seq) FILTER (WHERE p.cancel), EXISTS (
+        SELECT 1 FROM {schema}.notes AS n WHERE n.queue = p_queue AND n.topic = 'pauses'
+    ), EXISTS (
+        SELECT 1 FROM {schema}.notes AS n WHERE n.queue = p_queue AND n.topic = 'limits'
+    )
+    INTO v_promoted, v_cancelled, v_paused, v_limits
+    FROM promoted AS p;
+    IF v_cancelled IS NOT NULL THEN
+        PERFORM {schema}.end_cancelled(p_queue, v_cancelled, p_keep, v_now);
+    END IF;
+
+    IF v_kinds IS NULL THEN  -- skips through the index instead of scanning it
+        v_kinds := ARRAY(
+            WITH RECURSIVE each (kind) AS (
+                (SELECT j.kind FROM {schema}.jobs AS j WHERE j.queue = p_queue AND j.state = 0
+                 ORDER BY j.kind LIMIT 1)
+                UNION ALL
+                SELECT (SELECT j.kind FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.state = 0 AND j.kind > each.kind
+                        ORDER BY j.kind LIMIT 1)
+                FROM each WHERE each.kind IS NOT NULL
+            )
+            SELECT each.kind FROM each WHERE each.kind IS NOT NULL
+        );
+    END IF;
+
+    IF v_paused THEN
+        v_kinds := ARRAY(
+            SELECT k FROM unnest(v_kinds) AS k WHERE NOT EXISTS (
+                SELECT 1 FROM {schema}.notes AS n
+                WHERE n.queue = p_queue AND n.topic = 'pauses' AND n.name IN ('', k)
+            )
+        );
+    END IF;
+
+    v_able := v_kinds;
+    IF v_limits THEN
+        v_limited := {schema}.lock_limits(p_queue, v_kinds, v_now);
+        IF v_limited IS NOT NULL THEN
+            v_rooms := {schema}.limit_rooms(p_queue, v_kinds, v_limited, v_left, v_now);
+            v_able := v_rooms.plain || v_rooms.turns;
+            v_in_turns := v_rooms.turns;
+            v_charged := v_rooms.charged;
+        END IF;
+    END IF;
+
+    -- A suspect is taken alone.
+    SELECT ARRAY[s.seq] INTO v_keyed FROM {schema}.jobs AS s
+    WHERE s.queue = p_queue AND s.state = 0 AND s.lapses > 0 AND s.lapsed = s.token
+      AND s.kind = ANY (v_able)
+      AND (v_limited IS NULL OR {schema}.suspect_room(
+          p_queue, s.kind, s.limit_group, v_in_turns, v_now))
+    ORDER BY s.priority DESC, s.since, s.seq LIMIT 1
+    FOR NO KEY UPDATE SKIP LOCKED;
+    IF v_keyed IS NOT NULL THEN
+        -- One without a key has no others at its front, so it can be leased.
+        SELECT l.leasable, CASE WHEN l.open > 0 THEN 0.01 END INTO v_free, v_again
+        FROM {schema}.leasable(p_queue, v_keyed) AS l;
+        v_suspect := v_free <> '{}';
+    END IF;
+
+    LOOP
+        IF v_suspect THEN
+            v_keyed := '{}';
+            v_left := 1;
+        ELSIF v_limited IS NOT NULL THEN
+            IF v_rounds > 0 THEN
+                v_rooms := {schema}.limit_rooms(p_queue, v_kinds, v_limited, v_left, v_now);
+            END IF;
+            EXIT WHEN cardinality(v_rooms.plain) + cardinality(v_rooms.turns) = 0;
+            v_in_turns := v_rooms.turns;
+            v_turns := {schema}.take_turns(p_queue, v_in_turns, v_rooms.turn_rooms, v_now);
+            v_unseen := v_turns.unseen;
+            SELECT f.free, f.keyed, f.wanted INTO v_free, v_keyed, v_wanted
+            FROM {schema}.lock_limited(
+                p_queue, v_left, v_rooms.plain, v_rooms.plain_rooms, v_turns.kinds,
+                v_turns.places, v_turns.seqs, v_turns.groups, v_turns.priorities, v_turns.sinces
+            ) AS f;
+        ELSIF cardinality(v_kinds) = 1 THEN
+            v_wanted := v_left;
+            SELECT coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NULL), '{}'),
+                   coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NOT NULL), '{}')
+            INTO v_free, v_keyed
+            FROM (
+                SELECT j.seq, j.key FROM {schema}.jobs AS j
+                WHERE j.queue = p_queue AND j.kind = v_kinds[1] AND j.state = 0
+                  AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+                ORDER BY j.priority DESC, j.since, j.seq LIMIT v_left
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS c;
+        ELSE
+            -- First without locks: how many of each kind are among the best? So no more rows are
+            -- locked than taken, and rows locked by others are skipped.
+            SELECT array_agg(n.kind), array_agg(n.count), sum(n.count)
+            INTO v_some, v_counts, v_wanted
+            FROM (
+                SELECT best.kind, count(*)::integer AS count
+                FROM (
+                    SELECT c.kind FROM unnest(v_kinds) AS k (kind)
+                    CROSS JOIN LATERAL (
+                        SELECT j.kind, j.priority, j.since, j.seq FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = k.kind AND j.state = 0
+                          AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+                        ORDER BY j.priority DESC, j.since, j.seq LIMIT v_left
+                    ) AS c
+                    ORDER BY c.priority DESC, c.since, c.seq LIMIT v_left
+                ) AS best
+                GROUP BY best.kind
+            ) AS n;
+            EXIT WHEN v_some IS NULL;
+            SELECT coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NULL), '{}'),
+                   coalesce(array_agg(c.seq) FILTER (WHERE c.key IS NOT NULL), '{}')
+            INTO v_free, v_keyed
+            FROM unnest(v_some, v_counts) AS k (kind, count)
+            CROSS JOIN LATERAL (
+                SELECT j.seq, j.key FROM {schema}.jobs AS j
+                WHERE j.queue = p_queue AND j.kind = k.kind AND j.state = 0
+                  AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+                ORDER BY j.priority DESC, j.since, j.seq LIMIT k.count
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS c;
+        END IF;
+        v_found := cardinality(v_free) + cardinality(v_keyed);
+        v_open := 0;
+        IF v_keyed <> '{}' THEN
+            SELECT v_free || l.leasable, l.open INTO v_free, v_open
+            FROM {schema}.leasable(p_queue, v_keyed) AS l;
+        END IF;
+        RETURN QUERY
+            UPDATE {schema}.jobs AS j SET
+                state = 3, since = v_until, worker = p_worker,
+                token = greatest(j.token + 1, v_token), claimed_at = v_now, progress = NULL,
+                attempt = j.attempt
+                    + CASE WHEN j.ahead AND j.lapsed = j.token THEN 0 ELSE 1 END,
+                lapses = CASE WHEN j.lapsed = j.token THEN j.lapses + 1 ELSE 0 END,
+                ahead = p_ahead AND NOT v_suspect,
+                limit_group = CASE WHEN j.kind = ANY (v_limited) THEN coalesce(j.limit_group, '')
+                                   ELSE j.limit_group END
+            FROM unnest(v_free) AS taken (seq)
+            WHERE j.seq = taken.seq
+            RETURNING j.seq, j.kind, j.payload, j.key, j.priority, j.attempt, j.created_at,
+                      j.run_at, j."unique", j.headers, j.token, j.since;
+        IF v_charged AND v_suspect THEN
+            PERFORM {schema}.charge_limits(
+                p_queue, v_limited, v_free, NULL, NULL, NULL, NULL, NULL, NULL, v_now);
+        ELSIF v_charged THEN
+            PERFORM {schema}.charge_limits(
+                p_queue, v_limited, v_free, v_in_turns, v_unseen, v_turns.kinds, v_turns.seqs,
+                v_turns.groups, v_turns.lefts, v_now
+            );
+        END IF;
+        v_left := v_left - cardinality(v_free);
+        v_rounds := v_rounds + 1;
+        EXIT WHEN v_left = 0;
+        IF v_open > 0 OR (v_found < v_wanted AND cardinality(v_kinds) > 1) THEN
+            v_again := 0.01;  -- another transaction holds what this call skipped
+            EXIT;
+        END IF;
+        EXIT WHEN v_found = cardinality(v_free);  -- else some were blocked instead
+        IF v_rounds = 10 THEN
+            v_again := 0;
+            EXIT;
+        END IF;
+    END LOOP;
+
+    IF v_left > 0 AND v_again IS NULL THEN
+        SELECT min(j.since) - v_now INTO v_again FROM {schema}.jobs AS j
+        WHERE j.queue = p_queue AND j.state IN (1, 3);
+        IF v_again <= 0 AND v_promoted < 1000 THEN
+            v_again := 0.1;  -- another transaction holds due jobs; ask again after a pause
+        END IF;
+        IF v_limited IS NOT NULL THEN
+            v_again := least(v_again, {schema}.limits_again(
+                p_queue, v_limited, v_in_turns, v_unseen, v_left < p_limit, v_now));
+        END IF;
+    END IF;
+    RETURN QUERY SELECT
+        NULL::bigint, CASE WHEN v_limits THEN {schema}.counted_kinds(p_queue, p_kinds) END,
+        NULL::text, NULL::text, NULL::integer, v_suspect::integer,
+        NULL::double precision, NULL::double precision, NULL::text, NULL::text, NULL::bigint,
+        v_again;
+END
+$$;
+
+-- Put jobs, all or none, as before; and keep the limit group in their headers.
+CREATE OR REPLACE FUNCTION {schema}.put(
+    p_queue text, p_kinds text[], p_payloads text[], p_priorities integer[],
+    p_delays double precision[], p_run_ats double precision[], p_keys text[], p_uniques text[],
+    p_headers text[], p_alone boolean, p_channel text, p_message text, p_now double precision
+) RETURNS TABLE (
+    ids text, fresh integer, place integer, twin_seq bigint, twin_kind text, twin_payload text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_held text[];
+    v_seqs bigint[];
+    v_new bigint[];
+    v_open integer[];
+    v_conflict record;
+BEGIN
+    IF p_keys IS NOT NULL AND p_alone THEN
+        v_held := {schema}.held_keys(p_queue, p_keys);
+    END IF;
+
+    IF p_uniques IS NULL THEN
+        WITH given AS (
+            SELECT g.*,
+                   CASE WHEN g.run_at IS NOT NULL THEN greatest(g.run_at, v_now)
+                        ELSE v_now + coalesce(g.delay, 0) END AS due,
+                   CASE WHEN g.key IS NULL THEN 1
+                        ELSE row_number() OVER (PARTITION BY g.key ORDER BY g.place) END AS nth
+            FROM unnest(p_kinds, p_payloads, p_priorities, p_delays, p_run_ats, p_keys, p_headers)
+                WITH ORDINALITY AS g (kind, payload, priority, delay, run_at, key, headers, place)
+        ), put AS (
+            INSERT INTO {schema}.jobs
+                (queue, kind, payload, priority, state, since, run_at, created_at, key, headers,
+                 limit_group)
+            SELECT p_queue, g.kind, g.payload, coalesce(g.priority, 0),
+                   CASE WHEN g.nth > 1 OR held.key IS NOT NULL THEN 2
+                        WHEN g.due > v_now THEN 1 ELSE 0 END,
+                   g.due, g.due, v_now, g.key, g.headers,
+                   CASE WHEN g.headers LIKE '%"pollwise-limit-group"%'
+                        THEN {schema}.limit_group_of(g.headers) END
+            FROM given AS g LEFT JOIN unnest(v_held) AS held (key) ON held.key = g.key
+            ORDER BY g.place
+            RETURNING seq
+        )
+        SELECT string_agg(put.seq::text, ','), count(*) INTO ids, fresh FROM put;
+    ELSE
+        v_seqs := ARRAY(
+            SELECT nextval(pg_get_serial_sequence('{schema}.jobs', 'seq'))
+            FROM generate_series(1, cardinality(p_kinds))
+        );
+        BEGIN
+            v_open := ARRAY(SELECT generate_series(1, cardinality(p_kinds)));
+            v_new := '{}';
+            LOOP
+                -- In the order of the uniques, so that two puts that share some never deadlock.
+                WITH put AS (
+                    INSERT INTO {schema}.jobs
+                        (seq, queue, kind, payload, priority, state, since, run_at, created_at,
+                         key, "unique", headers, limit_group)
+                    SELECT v_seqs[o.at], p_queue, p_kinds[o.at], p_payloads[o.at],
+                           coalesce(p_priorities[o.at], 0),
+                           CASE WHEN p_keys[o.at] IS NOT NULL THEN 2
+                                WHEN t.due > v_now THEN 1 ELSE 0 END,
+                           t.due, t.due, v_now, p_keys[o.at], p_uniques[o.at], p_headers[o.at],
+                           CASE WHEN p_headers[o.at] LIKE '%"pollwise-limit-group"%'
+                                THEN {schema}.limit_group_of(p_headers[o.at]) END
+                    FROM unnest(v_open) AS o (at)
+                    CROSS JOIN LATERAL (
+                        SELECT CASE WHEN p_run_ats[o.at] IS NOT NULL
+                                    THEN greatest(p_run_ats[o.at], v_now)
+                                    ELSE v_now + coalesce(p_delays[o.at], 0) END AS due
+                    ) AS t
+                    ORDER BY p_uniques[o.at] NULLS FIRST, o.at
+                    ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING
+                    RETURNING seq
+                )
+                SELECT v_new || coalesce(array_agg(put.seq), '{}') INTO v_new FROM put;
+
+                -- Those not put have an equal in the table; its id is theirs, if it is the same job.
+                -- Each is looked up by itself (OFFSET 0 enforces it): a plan made for an empty table
+                -- would otherwise compare all with all.
+                v_conflict := NULL;
+                SELECT o.at, j.seq, j.kind, j.payload INTO v_conflict
+                FROM unnest(v_open) AS o (at)
+                CROSS JOIN LATERAL (
+                    SELECT t.seq, t.kind, t.payload FROM {schema}.jobs AS t
+                    WHERE t.queue = p_queue AND t."unique" = p_uniques[o.at]
+                      AND t."unique" IS NOT NULL
+                    OFFSET 0
+                ) AS j
+                WHERE j.kind <> p_kinds[o.at] OR j.payload <> p_payloads[o.at]
+                ORDER BY o.at LIMIT 1;
+                IF v_conflict.at IS NOT NULL THEN
+                    RAISE EXCEPTION USING ERRCODE = 'PX001';
+                END IF;
+                SELECT array_agg(coalesce(j.seq, s.seq) ORDER BY s.at),
+                       array_agg(s.at ORDER BY s.at)
+                           FILTER (WHERE p_uniques[s.at] IS NOT NULL AND j.seq IS NULL)
+                INTO v_seqs, v_open
+                FROM unnest(v_seqs) WITH ORDINALITY AS s (seq, at)
+                LEFT JOIN LATERAL (
+                    SELECT t.seq FROM {schema}.jobs AS t
+                    WHERE t.queue = p_queue AND t."unique" = p_uniques[s.at]
+                      AND t."unique" IS NOT NULL
+                    OFFSET 0
+                ) AS j ON true;
+                EXIT WHEN v_open IS NULL;  -- else one ended in between: repeat for those
+            END LOOP;
+        EXCEPTION WHEN SQLSTATE 'PX001' THEN
+            ids := NULL;
+            fresh := 0;
+            place := v_conflict.at;
+            twin_seq := v_conflict.seq;
+            twin_kind := v_conflict.kind;
+            twin_payload := v_conflict.payload;
+            RETURN NEXT;
+            RETURN;
+        END;
+        -- All jobs with a key were inserted as blocked; the first of a key without a front is its front.
+        IF p_keys IS NOT NULL THEN
+            UPDATE {schema}.jobs AS j
+            SET state = CASE WHEN j.run_at > v_now THEN 1 ELSE 0 END
+            WHERE j.seq = ANY (ARRAY(
+                SELECT min(n.seq) FROM (
+                    SELECT put.seq, put.key, false AS held FROM {schema}.jobs AS put
+                    WHERE put.seq = ANY (v_new) AND put.key IS NOT NULL
+                    UNION ALL
+                    SELECT NULL, held.key, true FROM unnest(v_held) AS held (key)
+                ) AS n
+                GROUP BY n.key HAVING NOT bool_or(n.held)
+            ));
+        END IF;
+        ids := array_to_string(v_seqs, ',');
+        fresh := cardinality(v_new);
+    END IF;
+
+    IF p_message IS NOT NULL AND fresh > 0 THEN
+        PERFORM pg_notify(p_channel, p_message);
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- As `put`, for a batch in which some jobs replace the job that has their `unique`, as before; and
+-- keep the limit group in their headers.
+CREATE OR REPLACE FUNCTION {schema}.put_replacing(
+    p_queue text, p_kinds text[], p_payloads text[], p_priorities integer[],
+    p_delays double precision[], p_run_ats double precision[], p_keys text[], p_uniques text[],
+    p_headers text[], p_alone boolean, p_channel text, p_message text, p_now double precision,
+    p_replaces boolean[]
+) RETURNS TABLE (
+    ids text, fresh integer, place integer, twin_seq bigint, twin_kind text, twin_payload text,
+    twin_key text
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_found record;
+    v_put record;
+    v_due double precision;
+    v_seqs bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_kinds)]);
+    v_rest integer[];
+    v_new text[];
+    v_replaced integer := 0;
+BEGIN
+    BEGIN
+        -- In the order of the rows, as all calls lock them, so that there is no deadlock.
+        FOR v_found IN
+            SELECT j.seq, j.kind, j.key, j.state, g.at::integer AS at
+            FROM {schema}.jobs AS j
+            JOIN unnest(p_uniques, p_replaces) WITH ORDINALITY AS g (name, replaces, at)
+                ON g.replaces AND j.queue = p_queue AND j."unique" = g.name
+            WHERE j."unique" IS NOT NULL
+            ORDER BY j.seq
+            FOR UPDATE OF j
+        LOOP
+            IF v_found.kind <> p_kinds[v_found.at]
+               OR v_found.key IS DISTINCT FROM p_keys[v_found.at] THEN
+                RAISE EXCEPTION USING ERRCODE = 'PX001';
+            END IF;
+            IF v_found.state >= 3 THEN
+                UPDATE {schema}.jobs AS j SET "unique" = NULL WHERE j.seq = v_found.seq;
+                CONTINUE;
+            END IF;
+            v_due := CASE WHEN p_run_ats[v_found.at] IS NOT NULL
+                          THEN greatest(p_run_ats[v_found.at], v_now)
+                          ELSE v_now + coalesce(p_delays[v_found.at], 0) END;
+            -- One that is due, and is to run now, keeps its place. A settlement adds one to the token.
+            UPDATE {schema}.jobs AS j SET
+                payload = p_payloads[v_found.at], headers = p_headers[v_found.at],
+                limit_group = CASE WHEN p_headers[v_found.at] LIKE '%"pollwise-limit-group"%'
+                                   THEN {schema}.limit_group_of(p_headers[v_found.at]) END,
+                priority = coalesce(p_priorities[v_found.at], 0), attempt = 0,
+                token = j.token + 2,
+                state = CASE WHEN j.state = 2 THEN 2 WHEN v_due > v_now THEN 1 ELSE 0 END,
+                since = CASE WHEN v_due > v_now THEN v_due ELSE least(j.run_at, v_now) END,
+                run_at = CASE WHEN v_due > v_now THEN v_due ELSE least(j.run_at, v_now) END
+            WHERE j.seq = v_found.seq;
+            v_seqs[v_found.at] := v_found.seq;
+            v_replaced := v_replaced + 1;
+        END LOOP;
+
+        v_rest := ARRAY(
+            SELECT s.at::integer FROM unnest(v_seqs) WITH ORDINALITY AS s (seq, at)
+            WHERE s.seq IS NULL ORDER BY s.at
+        );
+        fresh := 0;
+        IF v_rest <> '{}' THEN
+            SELECT * INTO v_put FROM {schema}.put(
+                p_queue,
+                ARRAY(SELECT p_kinds[r] FROM unnest(v_rest) AS r),
+                ARRAY(SELECT p_payloads[r] FROM unnest(v_rest) AS r),
+                ARRAY(SELECT p_priorities[r] FROM unnest(v_rest) AS r),
+                ARRAY(SELECT p_delays[r] FROM unnest(v_rest) AS r),
+                ARRAY(SELECT p_run_ats[r] FROM unnest(v_rest) AS r),
+                CASE WHEN p_keys IS NOT NULL
+                     THEN ARRAY(SELECT p_keys[r] FROM unnest(v_rest) AS r) END,
+                ARRAY(SELECT p_uniques[r] FROM unnest(v_rest) AS r),
+                ARRAY(SELECT p_headers[r] FROM unnest(v_rest) AS r),
+                p_alone, NULL, NULL, p_now
+            );
+            IF v_put.place IS NOT NULL THEN
+                RAISE EXCEPTION USING ERRCODE = 'PX002';
+            END IF;
+            v_new := string_to_array(v_put.ids, ',');
+            FOR at IN 1 .. cardinality(v_rest) LOOP
+                v_seqs[v_rest[at]] := v_new[at]::bigint;
+            END LOOP;
+            fresh := v_put.fresh;
+        END IF;
+    EXCEPTION
+        WHEN SQLSTATE 'PX001' THEN
+            fresh := 0;
+            place := v_found.at;
+            twin_seq := v_found.seq;
+            twin_kind := v_found.kind;
+            twin_key := v_found.key;
+            RETURN NEXT;
+            RETURN;
+        WHEN SQLSTATE 'PX002' THEN
+            fresh := 0;
+            place := v_rest[v_put.place];
+            twin_seq := v_put.twin_seq;
+            twin_kind := v_put.twin_kind;
+            twin_payload := v_put.twin_payload;
+            RETURN NEXT;
+            RETURN;
+    END;
+    ids := array_to_string(v_seqs, ',');
+    fresh := fresh + v_replaced;
+    IF p_message IS NOT NULL AND fresh > 0 THEN
+        PERFORM pg_notify(p_channel, p_message);
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+-- How the limits of a kind are used: a row without a name for the kind, then rows for its groups if
+-- p_grouped, the fullest first. running: leased jobs. waiting: ready jobs, up to 1000; those without a
+-- group are counted among the first 10,000 jobs of the kind. Of many groups, 1000 that wait and 1000
+-- that run are examined, and p_most are returned.
+CREATE FUNCTION {schema}.limit_use(
+    p_queue text, p_kind text, p_grouped boolean, p_most integer, p_now double precision
+) RETURNS TABLE (
+    name text, running integer, waiting integer, full_at double precision, at double precision
+)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_loose integer;
+BEGIN
+    RETURN QUERY SELECT
+        NULL::text,
+        (SELECT count(*)::integer FROM (
+             SELECT 1 FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 3
+               AND j.limit_group IS NOT NULL
+             ORDER BY j.limit_group, j.priority DESC, j.since, j.seq
+         ) AS leased),
+        (SELECT count(*)::integer FROM (
+             SELECT 1 FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+             ORDER BY j.priority DESC, j.since, j.seq LIMIT 1000
+         ) AS part),
+        (SELECT t.full_at FROM {schema}.limit_turns AS t
+         WHERE t.queue = p_queue AND t.kind = p_kind),
+        v_now;
+    IF NOT p_grouped THEN
+        RETURN;
+    END IF;
+    SELECT count(*) INTO v_loose FROM (
+        SELECT 1 FROM (
+            SELECT j.limit_group FROM {schema}.jobs AS j
+            WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+            ORDER BY j.priority DESC, j.since, j.seq LIMIT 10000
+        ) AS front
+        WHERE front.limit_group IS NULL LIMIT 1000
+    ) AS part;
+    RETURN QUERY
+        WITH RECURSIVE each (state, name) AS (
+            SELECT s.state, NULL::text COLLATE "C" FROM (VALUES (0), (3)) AS s (state)
+            UNION ALL
+            SELECT each.state, next.limit_group FROM each CROSS JOIN LATERAL (
+                SELECT j.limit_group FROM {schema}.jobs AS j
+                WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = each.state
+                  AND j.state IN (0, 3) AND j.limit_group IS NOT NULL
+                  AND j.limit_group >= coalesce(each.name || chr(1), '')
+                ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1
+            ) AS next
+        )
+        SELECT used.*, (
+            SELECT g.full_at FROM {schema}.limit_groups AS g
+            WHERE g.queue = p_queue AND g.kind = p_kind AND g.limit_group = used.name
+        ), v_now
+        FROM (
+            SELECT found.name::text,
+                   (SELECT count(*)::integer FROM (
+                        SELECT 1 FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 3
+                          AND j.limit_group = found.name AND j.limit_group IS NOT NULL
+                        ORDER BY j.limit_group, j.priority DESC, j.since, j.seq
+                    ) AS leased) AS running,
+                   (SELECT count(*)::integer + CASE WHEN found.name = '' THEN v_loose ELSE 0 END
+                    FROM (
+                        SELECT 1 FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+                          AND j.limit_group BETWEEN found.name AND found.name
+                          AND j.limit_group IS NOT NULL
+                        ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1000
+                    ) AS part) AS waiting
+            FROM (
+                SELECT e.name FROM (SELECT * FROM each LIMIT 2002) AS e WHERE e.name IS NOT NULL
+                UNION
+                SELECT '' COLLATE "C" WHERE v_loose > 0
+            ) AS found
+            OFFSET 0
+        ) AS used
+        ORDER BY used.running + used.waiting DESC, used.name COLLATE "C" LIMIT p_most;
+END
+$$;

@@ -1,0 +1,373 @@
+"""Limits in Postgres: claims at the same time, killed sessions, and many jobs of one group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing, contextmanager
+
+import psycopg
+import pytest
+
+from pollwise.errors import SchemaError, StoreUnavailable
+from pollwise.queues.limits.record import Concurrency, Limit, Rate
+from pollwise.queues.limits.use import LimitUse
+from pollwise.queues.notes import NewNote, ScheduleSwap
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.storage.sql import migrations
+from tests.queues.benches import migrated
+from tests.queues.postgres.kit import fresh, names, run
+from tests.support.servers import OwnPostgres, Postgres
+
+GROUPS = "abcdefgh"
+HOT = 20_000
+#: A claim of up to 9 jobs in an open transaction.
+CLAIM = (
+    "SELECT count(seq) FROM pollwise.claim(%s, 'open', 9, 60, ARRAY['job'], false, false,"
+    " NULL, NULL, NULL)"
+)
+
+
+@pytest.fixture(params=["postgres", "postgres_oldest"])
+def server(request: pytest.FixtureRequest) -> Postgres:
+    found: Postgres = request.getfixturevalue(request.param)
+    return found
+
+
+def of_groups(count: int) -> list[NewJob]:
+    """Jobs of all groups in turn, each with its group as its payload."""
+    return [
+        NewJob("job", group, limit_group=group)
+        for group in (GROUPS[n % len(GROUPS)] for n in range(count))
+    ]
+
+
+@contextmanager
+def transaction(dsn: str) -> Iterator[psycopg.Connection]:
+    """An open transaction, which is rolled back at the end."""
+    with psycopg.connect(dsn) as connection:
+        yield connection
+        connection.rollback()
+
+
+def test_four_claimers_never_exceed_a_limit(server: Postgres) -> None:
+    """They claim and settle as fast as they can, and the jobs that run are counted meanwhile."""
+    dsn, name = migrated(server.dsn()), next(names)
+    most, most_each, jobs = 7, 2, 400
+    running: Counter[str] = Counter()
+    done: Counter[str] = Counter()
+
+    async def claimer(worker: str) -> None:
+        async with PostgresQueue(dsn, name, connections=2) as queue:
+            while done.total() < jobs:
+                claims = await queue.claim(worker, 5, 60, kinds=["job"])
+                running.update(claim.job.payload for claim in claims)
+                assert running.total() <= most, running
+                assert max(running.values(), default=0) <= most_each, running
+                await asyncio.sleep(0)  # another claimer has its turn
+                # They no longer count here before they end there, so never too late.
+                running.subtract(claim.job.payload for claim in claims)
+                if claims:
+                    await queue.settle([Settlement.done(claim) for claim in claims])
+                done.update(claim.job.payload for claim in claims)
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, name) as queue:
+            limits: list[Limit] = [Concurrency(most), Concurrency(most_each, by="tenant")]
+            await queue.limits.set("job", limits)
+            await queue.put(of_groups(jobs))
+            await asyncio.gather(*(claimer(f"w{n}") for n in range(4)))
+            [use] = await queue.limits.use("job")
+            assert (use.running, use.waiting, use.groups) == (0, 0, ())
+
+    run(main)
+    assert done == dict.fromkeys(GROUPS, jobs // len(GROUPS))
+
+
+def test_a_killed_claim_charges_nothing(own_postgres: OwnPostgres) -> None:
+    """Its session is killed when it has leased and charged, but not committed."""
+    server = own_postgres()
+    dsn = migrated(server.dsn())
+
+    async def main() -> None:
+        async with PostgresQueue(dsn) as queue:
+            rates: list[Limit] = [Rate(4, "1h", burst=4), Rate(1, "1h", by="tenant", burst=1)]
+            await queue.limits.set("job", [*rates, Concurrency(4), Concurrency(1, by="tenant")])
+            await queue.put(of_groups(8))
+            [first] = await queue.claim("first", 1, 60)
+            [before] = await queue.limits.use("job")
+            with closing(psycopg.connect(dsn)) as killed:
+                assert killed.execute(CLAIM, ["default"]).fetchone() == (3,), (
+                    "what is left of the rate"
+                )
+                os.kill(killed.info.backend_pid, signal.SIGKILL)
+                with pytest.raises(psycopg.OperationalError):
+                    killed.execute("SELECT 1")
+            while (after := await use_of(queue)) is None:
+                await asyncio.sleep(0.05)  # real time: the server recovers
+            assert after == before
+            claims = await queue.claim("second", 9, 60)
+            assert first.job.payload not in [claim.job.payload for claim in claims]
+            assert len(claims) == 3
+
+    run(main)
+
+
+async def use_of(queue: PostgresQueue) -> LimitUse | None:
+    """How the limits of the jobs are used; None while the server is not there."""
+    try:
+        [use] = await queue.limits.use("job")
+    except StoreUnavailable:
+        return None
+    return use
+
+
+def test_a_claim_waits_for_one_of_the_same_kind_and_for_no_other(server: Postgres) -> None:
+    dsn, name = migrated(server.dsn()), next(names)
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, name) as queue:
+            await queue.limits.set("job", Concurrency(2))
+            await queue.limits.set("other", Concurrency(2))
+            kinds = ("job", "other", "free")
+            await queue.put([NewJob(kind, n) for n in range(3) for kind in kinds])
+            with transaction(dsn) as connection:
+                row = connection.execute(CLAIM, [name]).fetchone()
+                assert row == (2,)
+                assert len(await queue.claim("w", 9, 60, kinds=["free", "other"])) == 5
+                waiting = asyncio.ensure_future(queue.claim("w", 9, 60, kinds=["job"]))
+                while not _waits(server, connection.info.backend_pid):
+                    await asyncio.sleep(0.01)  # real time: the other session has to get there
+                connection.commit()
+                assert await waiting == [], "it counts what was committed while it waited"
+
+    run(main)
+
+
+def _waits(server: Postgres, pid: int) -> bool:
+    found = server.execute(
+        f"SELECT 1 FROM pg_stat_activity WHERE {pid} = ANY (pg_blocking_pids(pid))"
+    )
+    return bool(found)
+
+
+def test_claims_of_several_limited_kinds_do_not_lock_in_a_circle(server: Postgres) -> None:
+    """Many handles ask for the kinds in different orders; each begins without rows to lock."""
+    dsn, name = migrated(server.dsn()), next(names)
+    kinds = ["a", "b", "c", "d"]
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            opened = [stack.enter_async_context(PostgresQueue(dsn, name)) for _ in range(4)]
+            queues = [await queue for queue in opened]
+            for turn in range(10):
+                for kind in kinds:
+                    await queues[0].limits.set(f"{kind}{turn}", Concurrency(1))
+                put = [NewJob(f"{kind}{turn}", n) for kind in kinds for n in range(3)]
+                await queues[0].put(put)
+                orders = [[f"{kind}{turn}" for kind in kinds[n:] + kinds[:n]] for n in range(4)]
+                found = await asyncio.gather(
+                    *(queues[n].claim("w", 2, 60, kinds=orders[n]) for n in range(4))
+                )
+                claimed = Counter(claim.job.kind for claims in found for claim in claims)
+                assert max(claimed.values()) == 1
+                assert len(claimed) == 4
+
+    before = server.log().count("deadlock detected")
+    run(main)
+    assert server.log().count("deadlock detected") == before
+
+
+# Groups
+
+
+def test_every_put_keeps_the_group(dsn: str) -> None:
+    """Alone, in a batch, in a transaction of the user, with `unique`, and by a schedule."""
+
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            job = NewJob("job", limit_group='big "ü" \\ ☃')
+            await queue.put(job)
+            await queue.put([job, NewJob("job", 1, limit_group='big "ü" \\ ☃', unique="u")])
+            with psycopg.connect(dsn) as connection:
+                await queue.put([job, job], connection=connection)
+                await queue.put(job, connection=connection)
+            swap = ScheduleSwap("s", None, "{}", job=None)
+            assert (await queue._swap_schedule(swap)).done
+            assert (await queue._swap_schedule(ScheduleSwap("s", "{}", "{", "}", job))).done
+            [use] = await queue.limits.use("job")
+            [group] = use.groups
+            assert (group.group, group.waiting) == ('big "ü" \\ ☃', 7)
+            assert len(await queue.claim("w", 9, 60)) == 1
+
+    run(main)
+
+
+def test_a_large_group_costs_the_others_nothing(server: Postgres) -> None:
+    """Claims look at few blocks, whether they were planned before or after the statistics."""
+    database = f"hot{server.port}"
+    dsn = migrated(server.create_database(database))
+
+    async def blocks_of(queue: PostgresQueue) -> int:
+        """How many blocks a claim looks at."""
+        rows = queue.database.connections.rows
+        counts = []
+        for _ in range(2):
+            await rows(b"SELECT pg_stat_force_next_flush()")
+            await rows(b"SELECT pg_stat_clear_snapshot()")
+            [(found,)] = await rows(
+                b"SELECT sum(pg_stat_get_blocks_fetched(c.oid))::bigint FROM pg_class AS c"
+                b" WHERE c.relnamespace = 'pollwise'::regnamespace"
+            )
+            counts.append(int(found))
+            if len(counts) == 1:
+                claims = await queue.claim("w", 20, 60, kinds=["job"])
+                assert {claim.job.payload for claim in claims} >= set(GROUPS)
+                await queue.settle([Settlement.give_back(claim) for claim in claims])
+        return counts[1] - counts[0]
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, connections=1) as queue, PostgresQueue(dsn) as other:
+            limits: list[Limit] = [Concurrency(3, by="tenant"), Rate(10**6, "1s", by="tenant")]
+            await queue.limits.set("job", limits)
+            await queue.claim("w", 20, 60, kinds=["job"])  # planned for empty tables
+            await other.put(of_groups(80))
+            await blocks_of(queue)  # warms the caches up
+            small = await blocks_of(queue)
+            # In the same session, because another one reports its blocks at its end.
+            await queue.database.connections.rows(
+                b"INSERT INTO pollwise.jobs"
+                b" (queue, kind, payload, state, since, run_at, created_at,"
+                b" limit_group)"
+                b" SELECT 'default', 'job', '\"hot\"', 0, n, n, n, 'hot'"
+                b" FROM generate_series(1, $1::integer) AS n",
+                [str(HOT).encode()],
+            )
+            large = await blocks_of(queue)
+            assert large <= small + HOT / 10, "part of it is the search for jobs without a group"
+            await queue.database.connections.rows(b"VACUUM ANALYZE pollwise.jobs")
+            async with PostgresQueue(dsn, connections=1) as later:
+                await blocks_of(later)
+                assert await blocks_of(later) <= small + HOT / 10
+            assert await blocks_of(queue) <= small + HOT / 10
+
+    run(main)
+
+
+def test_a_job_without_a_group_is_found_behind_a_large_group(dsn: str) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            await queue.put([NewJob("job", "hot", limit_group="hot") for _ in range(2000)])
+            await queue.put(NewJob("job", "alone"))
+            found = []
+            for _ in range(15):
+                found += await queue.claim("w", 5, 60)
+            assert sorted(claim.job.payload for claim in found) == ["alone", "hot"]
+
+    run(main)
+
+
+# Upkeep
+
+
+def test_rows_of_groups_are_pruned_when_their_rate_is_unused(dsn: str, postgres: Postgres) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+
+            def rows() -> int:
+                [(count,)] = postgres.execute(
+                    "SELECT (SELECT count(*) FROM pollwise.limit_groups WHERE queue = %s)"
+                    " + (SELECT count(*) FROM pollwise.limit_turns WHERE queue = %s)",
+                    [queue.name, queue.name],
+                )
+                return int(count)
+
+            await queue.limits.set("job", Rate(1, "1h", by="tenant"))
+            await queue.put(of_groups(8))
+            assert len(await queue.claim("w", 9, 60)) == 8
+            await queue.prune()
+            assert rows() == 9, "they are in use"
+            postgres.execute(
+                "UPDATE pollwise.limit_groups SET full_at = 1"
+                " WHERE queue = %s AND limit_group < 'c' RETURNING 1",
+                [queue.name],
+            )
+            await queue.prune()  # the last one came to the end, so this begins again
+            await queue.prune()
+            assert rows() == 7
+            await queue.limits.remove("job")
+            await queue.prune()
+            assert rows() == 6, "nothing is left of the kind itself"
+
+    run(main)
+
+
+def test_a_clock_that_was_put_back_holds_nothing_longer(dsn: str, postgres: Postgres) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue.limits.set("job", [Rate(1, "1m"), Rate(1, "2m", by="tenant")])
+            await queue.put(of_groups(8))
+            assert len(await queue.claim("w", 9, 60)) == 1
+            for table in ("limit_turns", "limit_groups"):
+                postgres.execute(
+                    f"UPDATE pollwise.{table} SET full_at = full_at + 9000 WHERE queue = %s"
+                    " RETURNING 1",
+                    [queue.name],
+                )
+            assert await queue.claim("w", 9, 60) == []
+            await queue.prune()
+            for table, most in (("limit_turns", 60), ("limit_groups", 120)):
+                [(left,)] = postgres.execute(
+                    f"SELECT full_at - extract(epoch FROM clock_timestamp()) FROM pollwise.{table}"
+                    " WHERE queue = %s",
+                    [queue.name],
+                )
+                assert left <= most, table
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[]", "no JSON", '{"most": 0}', '{"most": "x"}', '{"rate": [1]}', '{"weights": {"a": -1}}'],
+)
+def test_a_note_that_is_not_understood_limits_nothing(dsn: str, value: str) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue._write_note(NewNote("limits", "job", value))
+            await queue.put(of_groups(8))
+            assert len(await queue.claim("w", 9, 60)) == 8
+
+    run(main)
+
+
+def test_tables_without_limits_refuse_them_and_do_the_rest(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers go on with the tables of version 9, and say what is needed for limits."""
+    older = [each for each in migrations("pollwise.queues.postgres.tables") if each[0] < 10]
+    dsn = postgres.create_database("version_9")
+
+    async def main() -> None:
+        async with PostgresQueue(dsn) as queue:
+            with monkeypatch.context() as patched:
+                patched.setattr("pollwise.storage.postgres.schema.migrations", lambda _: older)
+                await queue.migrate()
+            with pytest.raises(SchemaError, match="pollwise queue migrate"):
+                await queue.limits.set("job", Concurrency(1))
+            assert await queue.limits.list() == []
+            await queue.put(of_groups(2))
+            claims = await queue.claim("w", 9, 60)
+            await queue.settle([Settlement.retry(claim) for claim in claims])
+            await queue.prune()
+            await queue.migrate()
+            await queue.limits.set("job", Concurrency(1))
+            assert len(await queue.claim("w", 9, 60)) == 1
+
+    run(main)
