@@ -43,6 +43,11 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
                          repeated and answered from here
     …:hints:DB   channel hints for workers
 
+Workers of a version without limits can share the queue. They lose no job and run none twice. They
+claim from `ready` without limits, and their leases do not count; they find no job in `lines`, until
+a claim of a newer worker moves it back after its limits were removed. An entry in `lines` may be
+out of date because of them, so a claim compares it with its job.
+
 One claim is one script, which is one transaction, in memory and in the append-only file: at any
 moment a job is ready or leased, never both and never neither.
 """
