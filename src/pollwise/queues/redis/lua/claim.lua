@@ -216,7 +216,7 @@ if open then
     local wait = stream.limited and charge(stream)
     if wait and (due == '' or wait < due) then due = wait end
     again = again or stream.again
-    if stream.most_each or stream.slots and stream.slots < math.huge then
+    if stream.by_turn or stream.slots and stream.slots < math.huge then
       counted[#counted + 1] = stream.kind
     end
   end
