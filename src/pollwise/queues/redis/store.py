@@ -89,6 +89,7 @@ from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
     Claim,
+    Job,
     JobInfo,
     NewJob,
     Progress,
@@ -224,6 +225,8 @@ class RedisStore:
             )  # fmt: skip
             message = None
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
+            if more:  # limit groups took turns, so they are not in order
+                found.sort(key=lambda each: _place_of(each.job))
             claims += found
             left = float(due) if due else None
             counted: list[bytes] = more[0] if more else []
@@ -438,6 +441,11 @@ class RedisStore:
                 return await self._run(name, *args)
         finally:
             self._slots.append(slot)
+
+
+def _place_of(job: Job) -> tuple[int, float, int]:
+    """The place of a job in the order of claims."""
+    return -job.priority, job.run_at, number_of(job.id)
 
 
 def _only(job_id: str) -> _Numbers:
