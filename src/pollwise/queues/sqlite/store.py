@@ -97,7 +97,7 @@ class SqliteStore(SqliteNotes):
             self._sql[name] = put.replace("{column}", column).replace("{value}", value)
         for name in ("list", "show"):
             self._sql[name] = self._sql[name].replace("{columns}", self._sql["columns"])
-        #: The kinds that limit how many of their jobs run, as the last claim saw them.
+        #: The limited kinds that are claimed for free handlers, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
         self._pages = SqlitePages(self.connect, self._sql, queue)
         self.flows = SqliteFlows(self._rows, self._many, queue, keep)
