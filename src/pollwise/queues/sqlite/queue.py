@@ -79,8 +79,9 @@ class SqliteQueue(Queue):
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(
-            self.path, name, synchronous=synchronous, create=create, keep=self.keep
-        )
+            self.path, name, synchronous=synchronous, create=create, keep=self.keep,
+            clock=self.clock.epoch,
+        )  # fmt: skip
         self._puts_here = 0
         self._in_thread_until = 0.0
         self._thread = SqliteThread(self._store, store=self.url, opened=self._hints.opened)
