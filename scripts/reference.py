@@ -19,6 +19,8 @@ from typing import Any
 import typer
 
 import figures
+import guarantees
+import llms
 import pollwise
 import stability
 from diagrams import layers
@@ -76,6 +78,7 @@ PROBES = DOCS / "how-to" / "fleet-probes.md"
 SQS = DOCS / "how-to" / "sqs.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 README = ROOT / "README.md"
+GUARANTEES = DOCS / "why" / "guarantees.md"
 PACKAGE = ROOT / "src" / "pollwise"
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
@@ -740,10 +743,13 @@ def main(arguments: list[str]) -> int:
     wanted[PROBES] = with_table(PROBES, "facts", facts())
     wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
     wanted[DOCS / "why" / "figures.md"] = f"{NOTE}\n\n{figures.page()}\n"
+    made = table(guarantees.COLUMNS, guarantees.rows())
+    wanted[GUARANTEES] = with_table(GUARANTEES, "guarantees", made)
     wanted[README] = with_table(README, "figures", figures.readme_table())
     for promise in stability.promises():
         path = DOCS / promise.page
         wanted[path] = with_table(path, "stability", stability.line(promise), wanted.get(path))
+    wanted[DOCS / "llms.txt"] = llms.index(wanted)
     stale = []
     for path, text in wanted.items():
         if path.exists() and path.read_text("utf-8") == text:
