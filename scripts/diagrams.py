@@ -1,4 +1,4 @@
-"""The drawn diagrams: who polls what, the architecture, a job's states, the way of an outbox record.
+"""The drawn diagrams: who polls what, the architecture, a job's states, a record's way.
 
 They are about 480 wide, so that they can be read on a phone.
 """

@@ -1,7 +1,7 @@
 """docs/llms.txt: the pages of the documentation in the order of its navigation, a line for each.
 
 The form is that of llmstxt.org: a title, a summary, and lists of links with a description. The
-description of a page is the first sentence below its title. scripts/reference.py writes the file.
+description of a page is its first sentence, or two short ones. scripts/reference.py writes it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ DOCS = ROOT / "docs"
 BASE = "https://pollwise.readthedocs.io/en/latest/"
 #: The longest description, in characters.
 DESCRIPTION_MAX = 200
+#: A first sentence that is shorter than this is followed by the second.
+SENTENCE_MIN = 40
 
 #: Where a sentence ends: before a space and a capital letter, or at the end of its paragraph.
 SENTENCE = re.compile(r"(.+?[.!?:])(?=\s+[A-Z`*\[]|$)", re.DOTALL)
@@ -56,15 +58,24 @@ def _line(title: str, page: str, made: Mapping[Path, str]) -> str:
 
 
 def description(text: str) -> str:
-    """The first sentence of the first paragraph below the title, without links and marks."""
+    """The beginning of the first paragraph below the title, without links and marks."""
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     for paragraph in re.split(r"\n\s*\n", text):
         words = " ".join(LINK.sub(r"\1", paragraph).split())
         if words and not words.startswith(("#", "|", "-")) and " · needs " not in words:
-            found = SENTENCE.match(words)
-            return _shortened(found[1] if found else words)
+            return _shortened(_beginning(words))
     raise SystemExit("a page has no sentence below its title; write one")
+
+
+def _beginning(words: str) -> str:
+    """The first sentence of a paragraph; the second too if the first is short."""
+    first = SENTENCE.match(words)
+    if not first or len(first[1]) >= SENTENCE_MIN:
+        return first[1] if first else words
+    rest = words[first.end() :].strip()
+    second = SENTENCE.match(rest)
+    return f"{first[1]} {second[1] if second else rest}".strip()
 
 
 def _shortened(sentence: str) -> str:

@@ -191,7 +191,9 @@ health checks needs `Authorization: Bearer <token>`: the fleet's own token, or o
 Errors are JSON and have one form: `{"error": {"code": "not_found", "message": "…",
 "what_to_do": "…"}}`. Any route may answer 401 (the token is missing or invalid), 403 (its scope
 does not allow the request) and 503 (the store does not answer)."""
-COMMANDS_NOTE = """Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
+COMMANDS_NOTE = """All commands of `pollwise`, with their options and an example.
+
+Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
 store could not be reached or refused the call; 70 a handler did not end, and the process was ended;
 75 the process stopped to be replaced by a fresh one: start it again. `--json` prints one JSON
 document on standard output."""
