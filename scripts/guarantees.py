@@ -25,12 +25,6 @@ STORES: dict[str, type[Queue]] = {
 }
 #: Those that a controller can have.
 BEHIND_A_CONTROLLER = (MemoryQueue, SqliteQueue, PostgresQueue, RedisQueue, ObjectQueue)
-#: How far the hints of a put reach.
-REACH = {
-    "process": "within a process",
-    "machine": "on a machine",
-    "network": "everywhere",
-}
 
 
 def _yes(does: bool) -> str:
@@ -40,30 +34,48 @@ def _yes(does: bool) -> str:
 def _unique(can: Capabilities) -> str:
     if not can.unique:
         return "–"
-    return "until the job is done" if can.exact_unique else "for a time"
+    return "exact" if can.exact_unique else "briefly"
 
 
-def _order(can: Capabilities) -> str:
-    return "yes" if can.ordered else "roughly"
-
-
-#: An `http://` queue gets hints from its controller, so the store behind does not matter.
-HINTS = "a put ends the pause of an idle worker"
-#: What is promised, and what a store says of it.
-PROMISES: dict[str, Callable[[Capabilities], str]] = {
-    "a late settlement is refused": lambda can: _yes(can.fenced),
-    "a batch is put as a whole or not at all": lambda can: _yes(can.atomic_put),
-    "a batch is settled as a whole or not at all": lambda can: _yes(can.atomic_settle),
-    "a given-back job uses no attempt": lambda can: _yes(can.uncounted),
-    "a job that may kill workers is claimed alone": lambda can: _yes(can.suspects),
-    "jobs of a key run one at a time, in order": lambda can: _yes(can.keys),
-    "jobs without a key are claimed in order": _order,
-    "`unique` recognises a repeat": _unique,
-    "a schedule puts one job for each tick": lambda can: _yes(can.schedules),
-    "limits hold for all workers together": lambda can: _yes(can.limits),
-    "a flow goes on in the transaction of its last job": lambda can: _yes(can.flows),
-    "a delayed job ends the pause of an idle worker": lambda can: _yes(can.next_due),
-    HINTS: lambda can: REACH[can.hints],
+#: What is promised: its name, what that means, and what a store says of it.
+PROMISES: dict[str, tuple[str, Callable[[Capabilities], str]]] = {
+    "fencing": ("a late settlement is refused", lambda can: _yes(can.fenced)),
+    "whole puts": (
+        "a batch is put as a whole, or not at all",
+        lambda can: _yes(can.atomic_put),
+    ),
+    "whole settlements": (
+        "a batch is settled as a whole, or not at all",
+        lambda can: _yes(can.atomic_settle),
+    ),
+    "free returns": (
+        "a job that is given back has used no attempt",
+        lambda can: _yes(can.uncounted),
+    ),
+    "suspects": (
+        "a job that may have killed its workers is claimed alone",
+        lambda can: _yes(can.suspects),
+    ),
+    "keys": ("jobs of a key run one at a time, in order", lambda can: _yes(can.keys)),
+    "order": (
+        "jobs without a key are claimed in the order in which they fell due",
+        lambda can: "yes" if can.ordered else "roughly",
+    ),
+    "unique": (
+        "a repeated put is recognised: exactly until the job is done, or only for a short time",
+        _unique,
+    ),
+    "schedules": ("a schedule puts one job for each tick", lambda can: _yes(can.schedules)),
+    "limits": ("limits hold for all workers together", lambda can: _yes(can.limits)),
+    "flows": (
+        "the next job is freed in the transaction that settles the one before it",
+        lambda can: _yes(can.flows),
+    ),
+    "due times": (
+        "an idle worker wakes when a delayed job is due, not at its next poll",
+        lambda can: _yes(can.next_due),
+    ),
+    "hints": ("how far a put wakes idle workers", lambda can: can.hints),
 }
 
 
@@ -74,13 +86,19 @@ def rows() -> list[tuple[str, ...]]:
     """A row for each promise, with a cell for each store and for `http://`."""
     return [
         (name, *(said(store.capabilities) for store in STORES.values()), _of_http(name, said))
-        for name, said in PROMISES.items()
+        for name, (_, said) in PROMISES.items()
     ]
 
 
 def _of_http(name: str, said: Callable[[Capabilities], str]) -> str:
     """What an `http://` queue promises; most of it depends on the store of the controller."""
     behind = {said(store.capabilities) for store in BEHIND_A_CONTROLLER}
-    if len(behind) == 1 or name == HINTS:
+    # Hints come from the controller, whatever its store is.
+    if len(behind) == 1 or name == "hints":
         return said(HttpQueue.capabilities)
-    return "as its store"
+    return "its store"
+
+
+def meanings() -> str:
+    """What the names of the rows mean, as a list."""
+    return "\n".join(f"- *{name}*: {meaning}." for name, (meaning, _) in PROMISES.items())

@@ -745,7 +745,7 @@ def main(arguments: list[str]) -> int:
     wanted[PROBES] = with_table(PROBES, "facts", facts())
     wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
     wanted[DOCS / "why" / "figures.md"] = f"{NOTE}\n\n{figures.page()}\n"
-    made = table(guarantees.COLUMNS, guarantees.rows())
+    made = f"{table(guarantees.COLUMNS, guarantees.rows())}\n\n{guarantees.meanings()}"
     wanted[GUARANTEES] = with_table(GUARANTEES, "guarantees", made)
     wanted[README] = with_table(README, "figures", figures.readme_table())
     for promise in stability.promises():
