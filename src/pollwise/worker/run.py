@@ -109,7 +109,7 @@ class WorkerRun:
     ) -> None:
         polling = options.polling.for_source(queue.capabilities.long_poll)
         options = replace(options, polling=polling)
-        self.source = queue.name
+        self.source: str = queue.name
         self._queue = queue
         self._name = name
         self._options = options

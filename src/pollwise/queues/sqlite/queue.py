@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
@@ -70,7 +70,7 @@ class SqliteQueue(Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.path = file_path(path, "jobs.db")
+        self.path: Path = file_path(path, "jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(
                 f"synchronous = {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}"
@@ -132,27 +132,27 @@ class SqliteQueue(Queue):
         made = self._thread.call_here(patience, SqliteStore.put, self._store, now, jobs)
         return None if made is None else made[0]
 
-    _find = in_thread_now(SqliteStore.get)
-    stats = in_thread_now(SqliteStore.stats)
-    stats_by_kind = in_thread_now(SqliteStore.stats_by_kind)
-    _put_in_thread = in_thread_now(SqliteStore.put)
-    _settle = in_thread_now(SqliteStore.settle)
-    _renew = in_thread_now(SqliteStore.renew)
-    _cancel = in_thread_now(SqliteStore.cancel)
-    _list_jobs = in_thread_now(SqliteStore.list_jobs)
-    _page = in_thread_now(SqliteStore.page)
-    _page_ids = in_thread_now(SqliteStore.page_ids)
-    _names = in_thread(SqliteStore.names)
-    _retry = in_thread_now(SqliteStore.retry)
-    _drop = in_thread_now(SqliteStore.drop)
-    _prune = in_thread_now(SqliteStore.prune)
-    _write_note = in_thread_now(SqliteStore.write_note)
-    _read_notes = in_thread_now(SqliteStore.read_notes)
-    _swap_schedule = in_thread_now(SqliteStore.swap_schedule)
-    _endings = in_thread_now(SqliteStore.endings)
-    _limit_use = in_thread_now(SqliteStore.limit_use)
-    _predecessors = in_thread_now(SqliteStore.predecessors)
-    _flow = in_thread_now(SqliteStore.flow)
+    _find: Final = in_thread_now(SqliteStore.get)
+    stats: Final = in_thread_now(SqliteStore.stats)
+    stats_by_kind: Final = in_thread_now(SqliteStore.stats_by_kind)
+    _put_in_thread: Final = in_thread_now(SqliteStore.put)
+    _settle: Final = in_thread_now(SqliteStore.settle)
+    _renew: Final = in_thread_now(SqliteStore.renew)
+    _cancel: Final = in_thread_now(SqliteStore.cancel)
+    _list_jobs: Final = in_thread_now(SqliteStore.list_jobs)
+    _page: Final = in_thread_now(SqliteStore.page)
+    _page_ids: Final = in_thread_now(SqliteStore.page_ids)
+    _names: Final = in_thread(SqliteStore.names)
+    _retry: Final = in_thread_now(SqliteStore.retry)
+    _drop: Final = in_thread_now(SqliteStore.drop)
+    _prune: Final = in_thread_now(SqliteStore.prune)
+    _write_note: Final = in_thread_now(SqliteStore.write_note)
+    _read_notes: Final = in_thread_now(SqliteStore.read_notes)
+    _swap_schedule: Final = in_thread_now(SqliteStore.swap_schedule)
+    _endings: Final = in_thread_now(SqliteStore.endings)
+    _limit_use: Final = in_thread_now(SqliteStore.limit_use)
+    _predecessors: Final = in_thread_now(SqliteStore.predecessors)
+    _flow: Final = in_thread_now(SqliteStore.flow)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._thread.call(self._store.history.read, ranges)

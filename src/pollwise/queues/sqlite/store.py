@@ -97,7 +97,7 @@ class SqliteStore(SqliteNotes):
         #: The kinds that limit how many of their jobs run, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
         self._pages = SqlitePages(self.connect, self._sql, queue)
-        self.flows = SqliteFlows(self._rows, self._many, queue, keep)
+        self.flows: SqliteFlows = SqliteFlows(self._rows, self._many, queue, keep)
 
     # Jobs
 

@@ -74,11 +74,11 @@ class MinuteTally:
     def __init__(self, at: int) -> None:
         self.at = at
         self.kinds: dict[str, KindTally] = {}
-        self.polls = Counts()
-        self.there = 0.0
-        self.pauses = 0.0
-        self.shortest = math.inf
-        self.longest = -math.inf
+        self.polls: Counts = Counts()
+        self.there: float = 0.0
+        self.pauses: float = 0.0
+        self.shortest: float = math.inf
+        self.longest: float = -math.inf
 
     def is_empty(self) -> bool:
         return not self.kinds and not self.polls.polls

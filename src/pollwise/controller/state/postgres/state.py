@@ -58,7 +58,7 @@ class PostgresState(ControllerState):
             for name, statement in encoding.all_statements(TABLES.package, DIALECT).items()
         }
         self._names = {name: names for name, (_, names) in made.items()}
-        self.database = Database(
+        self.database: Database = Database(
             conninfo,
             TABLES,
             "agents",
@@ -70,7 +70,7 @@ class PostgresState(ControllerState):
             sql={name: statement for name, (statement, _) in made.items()},
         )
         self.schema, self.clock = self.database.schema, self.database.clock
-        self.url = self.database.url
+        self.url: str = self.database.url
 
     async def migrate(self) -> list[int]:
         return await self.database.migrate()

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from pollwise.controller.state import encoding
@@ -91,12 +91,12 @@ class SqliteState(ControllerState):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self.path = file_path(path, "jobs.db")
+        self.path: Path = file_path(path, "jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
-        self.clock = clock or Clock()
-        self.url = f"sqlite:///{quote(str(self.path))}"
+        self.clock: Clock = clock or Clock()
+        self.url: str = f"sqlite:///{quote(str(self.path))}"
         self._folder: str | None = None
         file = StateFile(self.path, synchronous=synchronous, create=create)
         self._thread = SqliteThread(file, name=f"pollwise-state-{self.path.name}", store=self.url)
@@ -121,6 +121,6 @@ class SqliteState(ControllerState):
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
-    _rows = in_thread_now(StateFile.rows)
-    _put_artefact = in_thread_now(StateFile.put_artefact)
-    _append_log = in_thread_now(StateFile.append_log)
+    _rows: Final = in_thread_now(StateFile.rows)
+    _put_artefact: Final = in_thread_now(StateFile.put_artefact)
+    _append_log: Final = in_thread_now(StateFile.append_log)

@@ -51,7 +51,7 @@ class UrlProbe(ABC):
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
         self._fetch = Fetch(options, self.methods, self.limit)
-        self.host = self._fetch.host
+        self.host: str | None = self._fetch.host
         self._read_options(options)
         options.finish()
 

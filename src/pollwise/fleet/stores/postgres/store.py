@@ -95,8 +95,8 @@ class PostgresFleetStore(PostgresLocations, PostgresDefinitions, PostgresTargetH
         timeout: Duration = "10s",
         clock: Clock | None = None,
     ) -> None:
-        self.name = _checked_name(name, "fleet")
-        self.database = Database(
+        self.name: str = _checked_name(name, "fleet")
+        self.database: Database = Database(
             conninfo,
             TABLES,
             self.name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
@@ -50,7 +51,7 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
         on_dead: OnDead = "block",
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.path = file_path(path, "shop.db")
+        self.path: Path = file_path(path, "shop.db")
         if str(path) == ":memory:":
             raise ConfigError(
                 "path = ':memory:' is visible to one connection only, so no relay can see it; give "
@@ -102,21 +103,21 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
             self._more_behind(more)
         return lost
 
-    relays = in_thread_now(SqliteCalls.relays)
-    forget_lanes = in_thread(SqliteCalls.forget_lanes)
-    _read_lanes = in_thread(SqliteCalls.lanes)
-    _stats = in_thread_now(SqliteCalls.stats)
-    _renew = in_thread_now(SqliteCalls.renew)
-    _announce_handlers = in_thread_now(SqliteCalls.announce)
-    _blocked = in_thread(SqliteCalls.blocked)
-    _records = in_thread_now(SqliteCalls.records)
-    _rows_of = in_thread_now(SqliteCalls.rows_of)
-    _at = in_thread_now(SqliteCalls.at)
-    _walk = in_thread_now(SqliteCalls.walk)
-    _release = in_thread_now(SqliteCalls.release)
-    _replay = in_thread_now(SqliteCalls.replay)
-    _replayable = in_thread(SqliteCalls.replayable)
-    _prune = in_thread_now(SqliteCalls.prune)
+    relays: Final = in_thread_now(SqliteCalls.relays)
+    forget_lanes: Final = in_thread(SqliteCalls.forget_lanes)
+    _read_lanes: Final = in_thread(SqliteCalls.lanes)
+    _stats: Final = in_thread_now(SqliteCalls.stats)
+    _renew: Final = in_thread_now(SqliteCalls.renew)
+    _announce_handlers: Final = in_thread_now(SqliteCalls.announce)
+    _blocked: Final = in_thread(SqliteCalls.blocked)
+    _records: Final = in_thread_now(SqliteCalls.records)
+    _rows_of: Final = in_thread_now(SqliteCalls.rows_of)
+    _at: Final = in_thread_now(SqliteCalls.at)
+    _walk: Final = in_thread_now(SqliteCalls.walk)
+    _release: Final = in_thread_now(SqliteCalls.release)
+    _replay: Final = in_thread_now(SqliteCalls.replay)
+    _replayable: Final = in_thread(SqliteCalls.replayable)
+    _prune: Final = in_thread_now(SqliteCalls.prune)
 
     async def _retry(
         self, lane: str, ids: Sequence[str] | None, keys: Sequence[str] | None, *, drop: bool
