@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -175,9 +175,9 @@ class Relay:
         self._loop = asyncio.get_running_loop()
         #: Set when the outbox was found, or could not be reached for now.
         self.ready: asyncio.Event = asyncio.Event()
-        self.stop = self._executor.stop
-        self.state = self._executor.state
-        self.close_store = self._executor.close_store
+        self.stop: Callable[[], None] = self._executor.stop
+        self.state: Callable[[], dict[str, Any]] = self._executor.state
+        self.close_store: Callable[[], Awaitable[None]] = self._executor.close_store
 
     @property
     def recycled(self) -> str:

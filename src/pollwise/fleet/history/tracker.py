@@ -92,9 +92,11 @@ class TargetTracker:
         self.target: str = target
         self.state: int = UNKNOWN
         #: When the open period began, and up to when its time is counted.
-        self.since = self.seen = at
+        self.since: int = at
+        self.seen: int = at
         #: When the next poll is due, and when its absence makes the time since then unknown.
-        self.planned = self.lapses = at
+        self.planned: int = at
+        self.lapses: int = at
         #: When the maintenance window ends that covers an outage.
         self.covered: int = 0
         self.reason: str = ""
@@ -110,9 +112,15 @@ class TargetTracker:
 
     def _clear(self) -> None:
         """Begin the figures of an hour."""
-        self.polls = self.failed = self.changed = self.took = self.values = 0
+        self.polls: int = 0
+        self.failed: int = 0
+        self.changed: int = 0
+        self.took: int = 0
         self.latencies: dict[int, int] = {}
-        self.low = self.high = self.total = 0.0
+        self.values: int = 0
+        self.low: float = 0.0
+        self.high: float = 0.0
+        self.total: float = 0.0
 
     # One poll
 

@@ -46,10 +46,14 @@ class KindTally:
     __slots__ = ("dead", "done", "durations", "failed", "found", "taken", "waited", "waits")
 
     def __init__(self) -> None:
-        self.done = self.failed = self.dead = self.found = 0
+        self.done: int = 0
+        self.failed: int = 0
+        self.dead: int = 0
+        self.found: int = 0
         self.waits: defaultdict[int, int] = defaultdict(int)
         self.durations: defaultdict[int, int] = defaultdict(int)
-        self.waited = self.taken = 0.0
+        self.waited: float = 0.0
+        self.taken: float = 0.0
 
     def point(self, at: float, kind: str) -> HistoryPoint:
         return HistoryPoint(

@@ -61,7 +61,7 @@ class FlowStep:
     ) -> None:
         self.job: NewJob = job
         self.target: PutTarget = target
-        self.read = read
+        self.read: Callable[[Any], Any] = read
         self.bare: bool = bare
         self.takes: str = ""
         self.after: tuple[FlowStep, ...] = ()

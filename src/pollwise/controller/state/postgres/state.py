@@ -69,7 +69,8 @@ class PostgresState(ControllerState):
             what="queue",
             sql={name: statement for name, (statement, _) in made.items()},
         )
-        self.schema, self.clock = self.database.schema, self.database.clock
+        self.schema: str = self.database.schema
+        self.clock: Clock = self.database.clock
         self.url: str = self.database.url
 
     async def migrate(self) -> list[int]:

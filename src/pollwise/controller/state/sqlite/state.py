@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 from pollwise.controller.state import encoding
@@ -121,6 +121,6 @@ class SqliteState(ControllerState):
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
-    _rows: Final = in_thread_now(StateFile.rows)
-    _put_artefact: Final = in_thread_now(StateFile.put_artefact)
-    _append_log: Final = in_thread_now(StateFile.append_log)
+    _rows = in_thread_now(StateFile.rows)
+    _put_artefact = in_thread_now(StateFile.put_artefact)
+    _append_log = in_thread_now(StateFile.append_log)

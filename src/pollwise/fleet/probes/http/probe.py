@@ -84,7 +84,7 @@ class HttpProbe(UrlProbe):
 
     __slots__ = ("_extract", "_status_only")
 
-    methods = ("GET", "HEAD", "POST")
+    methods: ClassVar[tuple[str, ...]] = ("GET", "HEAD", "POST")
 
     def _read_options(self, options: ProbeOptions) -> None:
         self._extract = Extract(options)
