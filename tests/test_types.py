@@ -26,7 +26,7 @@ import stability
 PROGRAMS = Path(sys.executable).parent
 #: How many symbols of each kind a failure names.
 NAMED_MAX = 40
-UNANNOTATED = "Type is missing type annotation"
+UNANNOTATED = "is missing type annotation"
 
 
 @dataclass
