@@ -72,7 +72,7 @@ class Agent:
         dial: Any = None,
     ) -> None:
         self.options = options
-        self.events = events or Events()
+        self.events: Events = events or Events()
         self._clock = clock or Clock()
         self._execute = execute
         client = ControllerClient(

@@ -150,14 +150,14 @@ class RedisStore:
         keep: float | None,
         keep_answers: float,
     ) -> None:
-        self.tag = tag_of(prefix, queue)
-        self.channel = f"{self.tag}:hints:{connections.address.db}"
+        self.tag: str = tag_of(prefix, queue)
+        self.channel: str = f"{self.tag}:hints:{connections.address.db}"
         self._connections = connections
         self._queue = queue
         self._keep_for = keep
         self._keep = "0" if keep is None else repr(keep)
-        self.notes = RedisNotes(self._run)
-        self.flows = RedisFlows(queue, self._run, self.endings)
+        self.notes: RedisNotes = RedisNotes(self._run)
+        self.flows: RedisFlows = RedisFlows(queue, self._run, self.endings)
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)

@@ -100,7 +100,7 @@ class SqliteStore(SqliteNotes):
         #: The limited kinds that are claimed for free handlers, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
         self._pages = SqlitePages(self.connect, self._sql, queue)
-        self.flows = SqliteFlows(self._rows, self._many, queue, keep)
+        self.flows: SqliteFlows = SqliteFlows(self._rows, self._many, queue, keep)
 
     # Jobs
 
