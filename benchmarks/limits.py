@@ -148,7 +148,7 @@ class Places:
         if store == "Postgres":
             return self._servers.postgres().create_database(f"limits_{n}")
         redis = self._servers.redis()
-        return f"{redis.url()}?name=limits-{n}"
+        return f"{redis.url()}?queue=limits-{n}"
 
 
 def throughput(places: Places, store: str, quick: bool) -> dict[str, list[float]]:

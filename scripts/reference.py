@@ -19,6 +19,8 @@ from typing import Any
 import typer
 
 import figures
+import guarantees
+import llms
 import pollwise
 import stability
 from diagrams import layers
@@ -76,6 +78,7 @@ PROBES = DOCS / "how-to" / "fleet-probes.md"
 SQS = DOCS / "how-to" / "sqs.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 README = ROOT / "README.md"
+GUARANTEES = DOCS / "why" / "guarantees.md"
 PACKAGE = ROOT / "src" / "pollwise"
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
@@ -188,7 +191,9 @@ health checks needs `Authorization: Bearer <token>`: the fleet's own token, or o
 Errors are JSON and have one form: `{"error": {"code": "not_found", "message": "…",
 "what_to_do": "…"}}`. Any route may answer 401 (the token is missing or invalid), 403 (its scope
 does not allow the request) and 503 (the store does not answer)."""
-COMMANDS_NOTE = """Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
+COMMANDS_NOTE = """All commands of `pollwise`, with their options and an example.
+
+Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
 store could not be reached or refused the call; 70 a handler did not end, and the process was ended;
 75 the process stopped to be replaced by a fresh one: start it again. `--json` prints one JSON
 document on standard output."""
@@ -740,10 +745,13 @@ def main(arguments: list[str]) -> int:
     wanted[PROBES] = with_table(PROBES, "facts", facts())
     wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
     wanted[DOCS / "why" / "figures.md"] = f"{NOTE}\n\n{figures.page()}\n"
+    made = f"{table(guarantees.COLUMNS, guarantees.rows())}\n\n{guarantees.meanings()}"
+    wanted[GUARANTEES] = with_table(GUARANTEES, "guarantees", made)
     wanted[README] = with_table(README, "figures", figures.readme_table())
     for promise in stability.promises():
         path = DOCS / promise.page
         wanted[path] = with_table(path, "stability", stability.line(promise), wanted.get(path))
+    wanted[DOCS / "llms.txt"] = llms.index(wanted)
     stale = []
     for path, text in wanted.items():
         if path.exists() and path.read_text("utf-8") == text:

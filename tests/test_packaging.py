@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import pollwise
 import release
@@ -169,3 +171,17 @@ def test_the_workflows_fit_their_schema() -> None:
     command = [checker, "--builtin-schema", "vendor.github-workflows", *workflows]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_build_of_the_docs_fits_its_schema_and_builds_strictly() -> None:
+    path = ROOT / ".readthedocs.yaml"
+    checker = str(Path(sys.executable).parent / "check-jsonschema")
+    command = [checker, "--builtin-schema", "vendor.readthedocs", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["build"]["jobs"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert f"$(BIN)/{jobs['build']['html'][0]}\n" in makefile
+    [script] = re.findall(r"\$\((sed .*)\)", jobs["install"][0])
+    pin = subprocess.run(shlex.split(script), cwd=ROOT, capture_output=True, text=True)
+    assert re.fullmatch(r"zensical==[\w.]+\n", pin.stdout)

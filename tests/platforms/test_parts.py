@@ -75,7 +75,7 @@ def test_a_refusal_names_what_and_what_to_do(name: str) -> None:
 
 def test_a_loop_that_cannot_watch_for_signals_says_so() -> None:
     class Deaf(asyncio.SelectorEventLoop):
-        def add_signal_handler(self, *_: Any) -> None:
+        def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
             raise NotImplementedError
 
         def remove_signal_handler(self, sig: int) -> bool:

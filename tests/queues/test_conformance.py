@@ -177,6 +177,23 @@ class Immortal(MemoryQueue):
         return count
 
 
+class Unlimited(MemoryQueue):
+    """Keeps limits, and does not look at them."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._limits.sync = lambda: False  # type: ignore[method-assign]
+
+
+class Unfair(MemoryQueue):
+    """Always begins with the first group."""
+
+    async def _claim(self, asked: ClaimRequest) -> Any:
+        for kind in self._limits.kinds.values():
+            kind.use.turn, kind.use.left = "", 0
+        return await super()._claim(asked)
+
+
 BROKEN: dict[type[MemoryQueue], str] = {
     Unfenced: "late_settle_is_refused",
     LastInFirstOut: "first_in_first_out",
@@ -189,6 +206,8 @@ BROKEN: dict[type[MemoryQueue], str] = {
     Stranding: "cancelled_claim_claims_nothing",
     Silent: "lost_names_the_refused",
     Immortal: "retry_all",
+    Unlimited: "limit_of_jobs_at_a_time",
+    Unfair: "turns_go_on_with_the_next_claim",
 }
 
 

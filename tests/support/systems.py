@@ -46,8 +46,10 @@ MISSING_NAMES = {
 
 _PRELUDE = f"""
 import asyncio, asyncio.subprocess, concurrent.futures.thread, ctypes, email.message, getpass
-import click, dns.resolver, http.server, logging.handlers, multiprocessing.connection, os, pathlib, platform, pydantic, random
-import pydantic_settings, rich.console, rich.live, rich.markup, select, selectors, shutil, signal
+import click, dns.resolver, http.server, logging.handlers, multiprocessing.connection
+import os, pathlib, platform, pydantic, random
+import pydantic_settings, rich.console, rich.live, rich.markup
+import select, selectors, shutil, signal
 import socket, sqlite3, ssl, subprocess, sys, tempfile, typer, typer.testing, uuid, zoneinfo
 
 MISSING = {MISSING_MODULES!r}

@@ -74,7 +74,7 @@ class Agent:
     ) -> None:
         agents_run_here()
         self.options = options
-        self.events = events or Events()
+        self.events: Events = events or Events()
         self._clock = clock or Clock()
         self._execute = execute
         client = ControllerClient(

@@ -54,7 +54,7 @@ class AgentFolder:
         wanted = default_place(name) if place is None else Path(place)
         tries = 1 if place is not None else PLACES
         for number in range(1, tries + 1):
-            self.path = wanted if number == 1 else wanted.with_name(f"{wanted.name}.{number}")
+            self.path: Path = wanted if number == 1 else wanted.with_name(f"{wanted.name}.{number}")
             lock = self._locked()
             if lock is not None:
                 self._lock = lock

@@ -41,7 +41,7 @@ class ViewEnding:
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
-        self.code = 0
+        self.code: int = 0
 
     def now(self, code: int = 0) -> None:
         self.code = self.code or code

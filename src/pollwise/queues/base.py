@@ -85,7 +85,8 @@ class Queue(ViewedStore):
     wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
     #: How many jobs of a state a measurement for metrics counts; few where requests are billed.
     measured_max: ClassVar[int] = MEASURED_MAX
-    #: The kinds that limit how many of their jobs run, as the last claim of this handle saw them.
+    #: The limited kinds that are claimed for free handlers, as the last claim of this handle saw
+    #: them: those that limit how many jobs run, and those whose groups take turns.
     _limited: frozenset[str] = frozenset()
 
     def __init__(

@@ -74,12 +74,12 @@ class Folder(ListedSource[FolderFile]):
         watch: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         super().__init__(name or f"folder:{self.path}/{pattern}", cursor, limit=limit, clock=clock)
         if not isinstance(pattern, str) or not pattern or "/" in pattern:
             raise ConfigError(f"pattern = {pattern!r} must be that of a name, such as '*.csv'")
         self.pattern = pattern
-        self.quiet = seconds(quiet, "quiet")
+        self.quiet: float = seconds(quiet, "quiet")
         self.hints: Hints = FolderHints([self.path], LOOK_EVERY) if watch else Hints()
 
     async def _list(self, state: State) -> Sequence[tuple[str, FolderFile]]:

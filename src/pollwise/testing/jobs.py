@@ -119,7 +119,7 @@ class WorkerTester:
     def __init__(self, worker: Worker, queue: RecordingQueue) -> None:
         self.worker = worker
         self.queue = queue
-        self.clock = queue.clock
+        self.clock: SteppedClock = queue.clock
         self._raised: list[Exception] = []
 
     async def run_all(self, *, delayed: bool = False, raises: bool = True) -> RunSummary:

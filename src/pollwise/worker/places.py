@@ -1,4 +1,4 @@
-"""How many jobs a worker claims of kinds that limit how many run.
+"""How many jobs a worker claims of kinds that limit how many run, or whose groups take turns.
 
 Each claimed job holds a place of its limit, in all workers. One that waits here for a handler holds
 it for nothing, so such jobs are claimed for free handlers. Only where runs are so short that a call
@@ -43,7 +43,7 @@ class LimitPlaces:
         self._for_all = clock.now()  # when handlers were free at the last claim
 
     def among(self, kinds: Iterable[str]) -> frozenset[str]:
-        """Those of some kinds that limit how many run, as the last claim saw them."""
+        """Those of some kinds that are claimed for free handlers, as the last claim saw them."""
         limited = self._queue._limited
         return limited.intersection(kinds) if limited else limited
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -109,7 +109,7 @@ class WorkerRun:
     ) -> None:
         polling = options.polling.for_source(queue.capabilities.long_poll)
         options = replace(options, polling=polling)
-        self.source = queue.name
+        self.source: str = queue.name
         self._queue = queue
         self._name = name
         self._options = options
@@ -174,9 +174,9 @@ class WorkerRun:
         self._hinted = 0  # polls that a hint started
         self._given_back = 0
         self._blocked: dict[str, str] = {}  # by job, how it blocked the event loop when it was lost
-        self.stop = self._executor.stop
-        self.state = self._executor.state
-        self.close_queue = self._executor.close_store
+        self.stop: Callable[[], None] = self._executor.stop
+        self.state: Callable[[], dict[str, Any]] = self._executor.state
+        self.close_queue: Callable[[], Awaitable[None]] = self._executor.close_store
 
     @property
     def recycled(self) -> str:

@@ -88,10 +88,12 @@ class Worker:
         elif not isinstance(queue, Queue):
             raise ConfigError(f"queue = {queue!r} must be a queue or the URL of one")
         self.queue = queue
-        self.options = checked_options(options, WorkerRunOptions) or WorkerRunOptions()
-        self.name = name or own_name()
-        self.events = events or Events()
-        self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
+        self.options: WorkerRunOptions = (
+            checked_options(options, WorkerRunOptions) or WorkerRunOptions()
+        )
+        self.name: str = name or own_name()
+        self.events: Events = events or Events()
+        self.clock: Clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
         self._in_processes: dict[str, ProcessCall] = {}
@@ -106,7 +108,7 @@ class Worker:
         self._run: WorkerRun | None = None
         self._stop_asked = False
         #: Why the last run ended by itself, to be started again in a fresh process; else "".
-        self.recycled = ""
+        self.recycled: str = ""
 
     def handle(
         self,

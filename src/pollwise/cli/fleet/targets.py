@@ -161,7 +161,7 @@ class Checker:
     def __init__(self, settings: Settings) -> None:
         given = settings.fleet
         self._path = given.file
-        self.file = _file(settings)
+        self.file: FleetFile | None = _file(settings)
         groups = {} if self.file is None else self.file.group_tables
         rules = StoredRules.of(given.api_may_run, given.api_variables)
         self._tables = StoredTables(rules, groups, for_views=True)

@@ -36,9 +36,9 @@ class Workers:
 
     def __init__(self, workers: Sequence[Worker], events: Events) -> None:
         self.workers = workers
-        self.options = workers[0].options
+        self.options: WorkerRunOptions = workers[0].options
         self.events = events
-        self.recycled = ""
+        self.recycled: str = ""
 
     @property
     def codec(self) -> CodecChain | None:

@@ -200,8 +200,8 @@ class FolderBlobs(Blobs):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
-        self.folder = Path(folder).absolute()
-        self.url = f"file://{self.folder}"
+        self.folder: Path = Path(folder).absolute()
+        self.url: str = f"file://{self.folder}"
         #: The disk on which it was last seen.
         self._disk: int | None = None
 

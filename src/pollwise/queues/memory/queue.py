@@ -262,6 +262,7 @@ class MemoryQueue(MemoryViews):
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         now = self._now()
         lost = []
+        ended: list[tuple[MemoryJob, State]] = []
         for settlement in settlements:
             record = self._held(settlement.claim)
             if record is None:
@@ -282,7 +283,12 @@ class MemoryQueue(MemoryViews):
                 if (more := settlement.outlasting(self.keep)) is not None:
                     record.expires_at = now + more
                 ways: dict[str, State] = {"done": "done", "dead": "dead"}
-                self._end(record, ways.get(settlement.action, "cancelled"), now)
+                ended.append((record, ways.get(settlement.action, "cancelled")))
+        # As in the other stores: what waits behind their keys comes before what waits in flows.
+        for record, _ in ended:
+            self._unblock_behind(record)
+        for record, state in ended:
+            self._finish(record, state, now)
         return lost
 
     @staticmethod

@@ -43,6 +43,11 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
                          repeated and answered from here
     …:hints:DB   channel hints for workers
 
+Workers of a version without limits can share the queue. They lose no job and run none twice. They
+claim from `ready` without limits, and their leases do not count; they find no job in `lines`, until
+a claim of a newer worker moves it back after its limits were removed. An entry in `lines` may be
+out of date because of them, so a claim compares it with its job.
+
 One claim is one script, which is one transaction, in memory and in the append-only file: at any
 moment a job is ready or leased, never both and never neither.
 """
@@ -84,6 +89,7 @@ from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
     Claim,
+    Job,
     JobInfo,
     NewJob,
     Progress,
@@ -144,14 +150,14 @@ class RedisStore:
         keep: float | None,
         keep_answers: float,
     ) -> None:
-        self.tag = tag_of(prefix, queue)
-        self.channel = f"{self.tag}:hints:{connections.address.db}"
+        self.tag: str = tag_of(prefix, queue)
+        self.channel: str = f"{self.tag}:hints:{connections.address.db}"
         self._connections = connections
         self._queue = queue
         self._keep_for = keep
         self._keep = "0" if keep is None else repr(keep)
-        self.notes = RedisNotes(self._run)
-        self.flows = RedisFlows(queue, self._run, self.endings)
+        self.notes: RedisNotes = RedisNotes(self._run)
+        self.flows: RedisFlows = RedisFlows(queue, self._run, self.endings)
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)
@@ -219,6 +225,8 @@ class RedisStore:
             )  # fmt: skip
             message = None
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
+            if more:  # limit groups took turns, so they are not in order
+                found.sort(key=lambda each: _place_of(each.job))
             claims += found
             left = float(due) if due else None
             counted: list[bytes] = more[0] if more else []
@@ -433,6 +441,11 @@ class RedisStore:
                 return await self._run(name, *args)
         finally:
             self._slots.append(slot)
+
+
+def _place_of(job: Job) -> tuple[int, float, int]:
+    """The place of a job in the order of claims."""
+    return -job.priority, job.run_at, number_of(job.id)
 
 
 def _only(job_id: str) -> _Numbers:

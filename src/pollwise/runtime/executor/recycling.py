@@ -64,7 +64,7 @@ class Recycling:
         self._measure_at = 0.0
         self._full = False
         #: Why the run ended by itself, to be started again in a fresh process; else "".
-        self.reason = ""
+        self.reason: str = ""
 
     def at_most(self, claims: int, waiting: int) -> int:
         """How many of these claims may still start, beside those that wait already."""

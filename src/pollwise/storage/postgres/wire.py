@@ -64,7 +64,7 @@ class WireConnection(StatementAnswer):
         super().__init__(connection)
         self._connection = connection
         self._heard = heard
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None
         self._fd = self._pgconn.socket
         self.loop.add_reader(self._fd, self._readable)

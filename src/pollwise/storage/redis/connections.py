@@ -152,7 +152,7 @@ class Connections:
         check: Callable[[Connections], Awaitable[None]],
     ) -> None:
         self.address = address
-        self.closed = False
+        self.closed: bool = False
         self._clock = clock
         self._timeout = timeout
         self._check = check

@@ -49,7 +49,7 @@ class FileConnection(sqlite3.Connection):
     grouped = False
     inside = False
     file: tuple[int, int] | None = None
-    check_at = 0.0
+    check_at: float = 0.0
 
 
 class FileBusy(Exception):

@@ -64,7 +64,7 @@ class SqliteThread:
             connected.share(beside.connected)
         self._calls.enter(connected)
         self._leave = weakref.finalize(self, self._calls.leave)  # if nobody closes it
-        self.closed = False
+        self.closed: bool = False
 
     def call(
         self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs

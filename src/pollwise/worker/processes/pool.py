@@ -79,7 +79,7 @@ class HandlerProcess:
         #: The kinds whose handlers it has imported.
         self.loaded: set[str] = set()
         #: The memory that it used after its last run, in bytes.
-        self.memory = 0
+        self.memory: int = 0
 
     @property
     def alive(self) -> bool:

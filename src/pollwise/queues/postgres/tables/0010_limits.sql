@@ -147,7 +147,8 @@ DECLARE
     v_limited text[];
     v_changed boolean;
     v_locked integer;
-    v_high boolean;
+    v_now double precision;
+    v_high double precision;
 BEGIN
     SELECT array_agg(n.name ORDER BY n.name), bool_or(t.note IS DISTINCT FROM n.value)
     INTO v_limited, v_changed
@@ -163,8 +164,8 @@ BEGIN
             SELECT p_queue, k FROM unnest(v_limited) AS k ORDER BY k
             ON CONFLICT (queue, kind) DO NOTHING;
         END IF;
-        SELECT count(*), bool_or(locked.high) INTO v_locked, v_high FROM (
-            SELECT t.full_at > p_now + t.burst * t.step + 1e-6 AS high
+        SELECT count(*), max(locked.high) INTO v_locked, v_high FROM (
+            SELECT t.full_at - t.burst * t.step AS high
             FROM {schema}.limit_turns AS t
             WHERE t.queue = p_queue AND t.kind = ANY (v_limited)
             ORDER BY t.kind FOR UPDATE
@@ -172,6 +173,7 @@ BEGIN
         EXIT WHEN v_locked = cardinality(v_limited);
         v_changed := true;  -- a row was pruned meanwhile
     END LOOP;
+    v_now := {schema}.now_or(p_now);  -- others were waited for
     IF v_changed THEN
         UPDATE {schema}.limit_turns AS t SET
             note = n.value, most = l.most, most_each = l.most_each, step = l.step, burst = l.burst,
@@ -180,15 +182,15 @@ BEGIN
         FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
         WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (v_limited)
           AND t.queue = p_queue AND t.kind = n.name AND t.note IS DISTINCT FROM n.value;
-        UPDATE {schema}.limit_groups AS g SET full_at = p_now + t.burst_each * t.step_each
+        UPDATE {schema}.limit_groups AS g SET full_at = v_now + t.burst_each * t.step_each
         FROM {schema}.limit_turns AS t
         WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND g.queue = p_queue
-          AND g.kind = t.kind AND g.full_at > p_now + t.burst_each * t.step_each + 1e-6;
+          AND g.kind = t.kind AND g.full_at > v_now + t.burst_each * t.step_each + 1e-6;
     END IF;
-    IF v_changed OR v_high THEN
-        UPDATE {schema}.limit_turns AS t SET full_at = p_now + t.burst * t.step
+    IF v_changed OR v_high > v_now + 1e-6 THEN
+        UPDATE {schema}.limit_turns AS t SET full_at = v_now + t.burst * t.step
         WHERE t.queue = p_queue AND t.kind = ANY (v_limited)
-          AND t.full_at > p_now + t.burst * t.step + 1e-6;
+          AND t.full_at > v_now + t.burst * t.step + 1e-6;
     END IF;
     RETURN v_limited;
 END
@@ -639,14 +641,16 @@ BEGIN
 END
 $$;
 
--- The kinds, as JSON, of which a settlement lets others run: those that limit how many run.
+-- The kinds, as JSON, whose jobs are claimed for free handlers: those that limit how many run, and
+-- those whose groups take turns.
 CREATE FUNCTION {schema}.counted_kinds(p_queue text, p_kinds text[]) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN coalesce((
         SELECT json_agg(n.name) FROM {schema}.notes AS n
         WHERE n.queue = p_queue AND n.topic = 'limits'
-          AND (p_kinds IS NULL OR n.name = ANY (p_kinds)) AND n.value LIKE '%"most%'
+          AND (p_kinds IS NULL OR n.name = ANY (p_kinds))
+          AND (n.value LIKE '%"most%' OR n.value LIKE '%"fair"%' OR n.value LIKE '%"rate_each"%')
     ), '[]');
 END
 $$;
@@ -837,8 +841,11 @@ BEGIN
 
     v_able := v_kinds;
     IF v_limits THEN
-        v_limited := {schema}.lock_limits(p_queue, v_kinds, v_now);
+        v_limited := {schema}.lock_limits(p_queue, v_kinds, p_now);
         IF v_limited IS NOT NULL THEN
+            v_now := {schema}.now_or(p_now);  -- other claims were waited for
+            v_until := v_now + p_lease;
+            v_token := (v_now * 1000000)::bigint;
             v_rooms := {schema}.limit_rooms(p_queue, v_kinds, v_limited, v_left, v_now);
             v_able := v_rooms.plain || v_rooms.turns;
             v_in_turns := v_rooms.turns;

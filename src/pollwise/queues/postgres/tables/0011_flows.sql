@@ -527,7 +527,7 @@ DECLARE
     v_held bigint[];
 BEGIN
     -- A second time only for held jobs: those that were released meanwhile, and those that are
-    -- cancelled now.
+    -- cancelled now. Only there two cancels of the same jobs may wait in a circle; one is repeated.
     LOOP
         -- The front of a key before its blocked jobs, as all calls lock them. Held jobs are last.
         SELECT array_agg(l.seq), array_agg(l.seq) FILTER (WHERE l.state <> 3 OR l.since <= v_now)

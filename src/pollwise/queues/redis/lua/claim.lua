@@ -151,9 +151,9 @@ local answer, size, count, step, more, again = {}, 0, 0, 16, true, false
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
-  local groups = open and fetch(KEY.groups, ids)
-  for n, job in ipairs(load(ids)) do
-    if groups and job then job.group = groups[n] or '' end
+  local jobs = load(ids)
+  if open then limits().read_groups(jobs) end
+  for n, job in ipairs(jobs) do
     if more then
       local stream, group = from[n], nil
       stream.taken = stream.taken + 1
@@ -216,7 +216,7 @@ if open then
     local wait = stream.limited and charge(stream)
     if wait and (due == '' or wait < due) then due = wait end
     again = again or stream.again
-    if stream.most_each or stream.slots and stream.slots < math.huge then
+    if stream.by_turn or stream.slots and stream.slots < math.huge then
       counted[#counted + 1] = stream.kind
     end
   end

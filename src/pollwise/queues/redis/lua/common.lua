@@ -249,6 +249,19 @@ local function limits()
     return job.group
   end
 
+  -- The groups of several jobs at once.
+  function made.read_groups(jobs)
+    local ids, grouped = {}, {}
+    for _, job in ipairs(jobs) do
+      if job and names(job).grouped then
+        ids[#ids + 1], grouped[#grouped + 1] = job.id, job
+      end
+    end
+    if ids[1] then
+      for n, group in ipairs(fetch(KEY.groups, ids)) do grouped[n].group = group or '' end
+    end
+  end
+
   -- The place of a job among those of all limit groups of its kind: its group, then as in `ready`. All
   -- scores are 0, so that the jobs of a group are a range, and the next group is found at once.
   function made.place(job)
@@ -266,11 +279,18 @@ local function limits()
     end
   end
 
+  local ungrouped = {}  -- by kind, whether jobs count in the group ''
+
   -- A lease ended.
   function made.uncount(job)
     local key = KEY.running .. names(job).kind
     remove(key, job.id)
-    remove(key .. '\0' .. made.group_of(job), job.id)
+    if not job.grouped and ungrouped[job.kind] == nil then
+      ungrouped[job.kind] = call('EXISTS', key .. '\0') == 1
+    end
+    if job.grouped or ungrouped[job.kind] then
+      remove(key .. '\0' .. made.group_of(job), job.id)
+    end
   end
 
   return made

@@ -27,10 +27,12 @@ while at <= size do
   ids[#ids + 1] = s.id
 end
 
-local by_id, refused = {}, {}
+local by_id, refused, grouped = {}, {}, {}
 for n, job in ipairs(load(ids)) do
   by_id[ids[n]] = by_id[ids[n]] or job
+  if job and names(job).grouped then grouped[#grouped + 1] = by_id[ids[n]] end
 end
+if grouped[1] then limits().read_groups(grouped) end
 for n, s in ipairs(settlements) do
   local job = by_id[s.id]
   if not held(job, s.token) then
