@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -74,22 +75,22 @@ def test_a_refusal_names_what_and_what_to_do(name: str) -> None:
 
 
 def test_a_loop_that_cannot_watch_for_signals_says_so() -> None:
-    class Deaf(asyncio.SelectorEventLoop):
-        def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
-            raise NotImplementedError
+    deaf = Mock()
+    deaf.add_signal_handler.side_effect = deaf.remove_signal_handler.side_effect = (
+        NotImplementedError
+    )
+    assert not signals.wake(deaf, signals.TERMINATE, print)
+    signals.do_not_wake(deaf, signals.TERMINATE)
+    deaf.remove_signal_handler.assert_called_once_with(signal.SIGTERM)
 
-        def remove_signal_handler(self, sig: int) -> bool:
-            raise NotImplementedError
-
-    async def main() -> bool:
-        loop = asyncio.get_running_loop()
-        woken = signals.wake(loop, signals.TERMINATE, print)
+    async def main() -> None:
+        loop, came = asyncio.get_running_loop(), asyncio.Event()
+        assert signals.wake(loop, signals.TERMINATE, came.set)
+        signals.send_to_self(signals.TERMINATE)
+        await came.wait()
         signals.do_not_wake(loop, signals.TERMINATE)
-        return woken
 
-    with asyncio.Runner(loop_factory=Deaf) as runner:
-        assert runner.run(main()) is False
-    assert asyncio.run(main()) is True
+    asyncio.run(main())
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
