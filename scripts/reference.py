@@ -47,6 +47,9 @@ from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.stores.urls import open_store
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.limits.calls import Limits
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import GroupUse, LimitUse
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.objects.queue import ObjectQueue
@@ -366,6 +369,9 @@ def metrics_page() -> str:
 #: The calls of `queue.schedules` that are not for workers and controllers.
 SCHEDULE_CALLS = ("set", "list", "get", "remove", "pause", "resume", "run", "last_states")
 
+#: The same of `queue.limits`.
+LIMIT_CALLS = ("set", "list", "use", "remove")
+
 
 def queues_page() -> str:
     names = [f.name for f in dataclasses.fields(Capabilities)]
@@ -398,8 +404,12 @@ def queues_page() -> str:
     for name, method in vars(Schedules).items():
         if inspect.isfunction(method) and name in SCHEDULE_CALLS:
             parts += [f"### schedules.{name}", describe(method, f"queue.schedules.{name}")]
+    parts += ["## Limits"]
+    for name, method in vars(Limits).items():
+        if inspect.isfunction(method) and name in LIMIT_CALLS:
+            parts += [f"### limits.{name}", describe(method, f"queue.limits.{name}")]
     parts += ["## Values"]
-    for value in (Schedule, PauseInfo, WorkerInfo, RunningJob):
+    for value in (Schedule, KindLimits, LimitUse, GroupUse, PauseInfo, WorkerInfo, RunningJob):
         parts += [f"### {value.__name__}", describe(value, value.__name__)]
     return "\n\n".join(parts)
 
@@ -459,7 +469,10 @@ def python_page() -> str:
 def _methods(thing: object) -> Iterable[str]:
     if not inspect.isclass(thing):
         return
-    for name, member in vars(thing).items():
+    # Tasks and flows share calls; other bases are not for users.
+    ours = [each for each in thing.__mro__ if each.__module__.startswith("pollwise.worker.")]
+    members = dict(item for each in reversed(ours) for item in vars(each).items())
+    for name, member in {**vars(thing), **members}.items():
         method = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
         if inspect.isfunction(method) and not name.startswith("_") and method.__doc__:
             shown = signature(getattr(thing, name), f".{name}")

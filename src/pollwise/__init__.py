@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pollwise.outbox.records import NewRecord, Record
     from pollwise.outbox.relay import OutboxRunOptions
     from pollwise.queues.base import Queue
+    from pollwise.queues.limits.record import Concurrency, Rate
     from pollwise.queues.sync import SyncQueue, open_sync
     from pollwise.queues.urls import open_queue as open
     from pollwise.runtime.clock import Clock
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from pollwise.waiting.progress import WaitProgress
     from pollwise.waiting.until import until, until_sync
     from pollwise.worker.context import from_context
+    from pollwise.worker.flows.building import Flow, group
+    from pollwise.worker.flows.taking import results_before
     from pollwise.worker.options import WorkerRunOptions
     from pollwise.worker.tasks import Task, task_ref
     from pollwise.worker.worker import Worker
@@ -66,6 +69,7 @@ __all__ = [
     "Cancelled",
     "Clock",
     "Completion",
+    "Concurrency",
     "Controller",
     "ControllerOptions",
     "Durations",
@@ -74,6 +78,7 @@ __all__ = [
     "Fixed",
     "Fleet",
     "FleetRunOptions",
+    "Flow",
     "Freshness",
     "Hints",
     "Job",
@@ -83,6 +88,7 @@ __all__ = [
     "OutboxRunOptions",
     "PollwiseError",
     "Queue",
+    "Rate",
     "Reading",
     "Record",
     "Reject",
@@ -98,10 +104,12 @@ __all__ = [
     "WorkerRunOptions",
     "Worth",
     "from_context",
+    "group",
     "open",
     "open_sync",
     "poll",
     "poll_sync",
+    "results_before",
     "task_ref",
     "until",
     "until_sync",
@@ -124,6 +132,7 @@ if not TYPE_CHECKING:
         "Breaker": "pollwise.core.breaker",
         "Clock": "pollwise.runtime.clock",
         "Completion": "pollwise.core.strategies.completion",
+        "Concurrency": "pollwise.queues.limits.record",
         "Controller": "pollwise.controller.controller",
         "ControllerOptions": "pollwise.controller.options",
         "Durations": "pollwise.core.forecast.durations",
@@ -132,6 +141,7 @@ if not TYPE_CHECKING:
         "Fixed": "pollwise.core.strategies.fixed",
         "Fleet": "pollwise.fleet.fleet",
         "FleetRunOptions": "pollwise.fleet.engine.options",
+        "Flow": "pollwise.worker.flows.building",
         "Freshness": "pollwise.core.strategies.freshness",
         "Hints": "pollwise.runtime.hints",
         "Job": "pollwise.runtime.jobs",
@@ -140,6 +150,7 @@ if not TYPE_CHECKING:
         "Outbox": "pollwise.outbox.outbox",
         "OutboxRunOptions": "pollwise.outbox.relay",
         "Queue": "pollwise.queues.base",
+        "Rate": "pollwise.queues.limits.record",
         "Reading": "pollwise.fleet.targets",
         "Record": "pollwise.outbox.records",
         "Retry": "pollwise.core.retry",
@@ -153,10 +164,12 @@ if not TYPE_CHECKING:
         "WorkerRunOptions": "pollwise.worker.options",
         "Worth": "pollwise.core.strategies.worth",
         "from_context": "pollwise.worker.context",
+        "group": "pollwise.worker.flows.building",
         "open": "pollwise.queues.urls:open_queue",
         "open_sync": "pollwise.queues.sync",
         "poll": "pollwise.runtime.loop",
         "poll_sync": "pollwise.runtime.polling.sync",
+        "results_before": "pollwise.worker.flows.taking",
         "task_ref": "pollwise.worker.tasks",
         "until": "pollwise.waiting.until",
         "until_sync": "pollwise.waiting.until",

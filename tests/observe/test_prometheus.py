@@ -67,6 +67,8 @@ from pollwise.runtime.events import (
     KeyLost,
     KindTally,
     KindUnhandled,
+    LimitsChanged,
+    LimitTally,
     LoopBlocked,
     LoopResumed,
     NoticeFailed,
@@ -99,6 +101,7 @@ from pollwise.runtime.events import (
     RelayStopping,
     RequestAnswered,
     RunRecycled,
+    ScheduleChanged,
     TargetAdded,
     TargetChanged,
     TargetDead,
@@ -111,6 +114,9 @@ from pollwise.runtime.events import (
     TargetStuck,
     TargetTally,
     ThreadsAbandoned,
+    TickPut,
+    TickSkipped,
+    TicksMissed,
     WorkerGone,
     WorkerRegistered,
     WorkerSilent,
@@ -126,6 +132,11 @@ from pollwise.worker.measuring import KINDS_SHOWN, OTHER
 
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
+    TickPut: "its job is counted, and late schedules have a gauge",
+    TickSkipped: "for people; late schedules have a gauge",
+    TicksMissed: "for people; late schedules have a gauge",
+    ScheduleChanged: "for people; what is in code is set at the start",
+    LimitsChanged: "for people; what is in code is set at the start",
     LoopResumed: "its beginning is counted",
     QueuesLeftOut: "told once; what is measured has metrics",
     PlacesFree: "the threads that still occupy places have a gauge",
@@ -252,7 +263,14 @@ def fleet_events() -> Iterator[Event]:
     yield TargetFailed(*t, "no", 3, 30.0)
     yield TargetStateChanged(*t, "open", "confirming")
     counts = tuple((state, n) for n, state in enumerate(STATES))
-    yield QueueMeasured("q", (KindTally("mail", counts, 7.5),), ("",), True, 2, (("s", 90.0),))
+    limits = (LimitTally("mail", 2, 3, 5),)
+    tallies = (KindTally("mail", counts, 7.5),)
+    yield QueueMeasured("q", tallies, ("",), True, 2, (("s", 90.0),), limits)
+    yield TickPut("q", "w", "s", "mail", 90.0, "7", 0.1)
+    yield TickSkipped("q", "w", "s", "mail", 90.0)
+    yield TicksMissed("q", "w", "s", "mail", 90.0, 30.0)
+    yield ScheduleChanged("q", "w", "s", "mail", "set")
+    yield LimitsChanged("q", "w", "mail", "set", "5 at a time")
     yield QueueGone("gone")
     yield QueuesLeftOut("q", ("more",), 1)
     yield TargetRecovered(*t, 3)

@@ -52,6 +52,7 @@ def test_exercise_reports_on_every_check() -> None:
     assert len(report.passed) + len(report.skipped) == len(CHECKS)
     assert set(report.skipped) == {
         "what_a_store_cannot_do_is_refused",
+        "flows_are_refused_where_there_are_none",
         "put_elsewhere_ends_a_pause",
         "cancel_elsewhere_is_broadcast",
     }

@@ -55,7 +55,8 @@ FROZEN = {
 #: What a migration after the first may do.
 ADDS = re.compile(
     r"CREATE (TABLE|INDEX|UNIQUE INDEX|FUNCTION|TRIGGER|VIEW)|CREATE OR REPLACE FUNCTION"
-    r"|ALTER TABLE \S+ ADD COLUMN (?!.*NOT NULL(?!.*DEFAULT))|GRANT SELECT ",
+    r"|ALTER TABLE \S+ ADD COLUMN (?!.*NOT NULL(?!.*DEFAULT))|GRANT SELECT "
+    r"|DROP TRIGGER ",  # SQLite's way to replace one
 )
 
 
@@ -91,6 +92,7 @@ def test_later_migrations_only_add() -> None:
         ("ALTER TABLE jobs ADD COLUMN tags text NOT NULL", False),
         ("ALTER TABLE jobs DROP COLUMN kind", False),
         ("DROP INDEX jobs_ready", False),
+        ("DROP TRIGGER jobs_head_ended", True),
         ("CREATE TABLE more (id integer)", True),
         ("UPDATE jobs SET state = 7", False),
     ],

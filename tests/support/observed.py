@@ -22,7 +22,7 @@ from unittest import mock
 
 import httpx
 
-from pollwise import Ewma, Worth
+from pollwise import Concurrency, Ewma, Worth
 from pollwise.agent import Agent, AgentOptions
 from pollwise.alerts.channels.function import FunctionChannel
 from pollwise.alerts.settings import Alerts
@@ -143,6 +143,7 @@ class Observed:
         worker = Worker(queue, name="reports-1", events=self._served(stack, "worker-reports"))
         worker.handle("thumbnail")(self._handler("charge_card"))
         await queue.schedules.set("hourly", NewJob("thumbnail", {}), every="1h")
+        await queue.limits.set("thumbnail", Concurrency(100))
         options = self._options(Worth(mean_wait="500ms"), hints=False)
         await stack.enter_async_context(worker.running(options))
         self._go(self._every(1.5, lambda: queue.put([NewJob("thumbnail", {})])))

@@ -15,8 +15,9 @@ from uuid import UUID
 
 import pytest
 
-from pollwise import Job, NewJob, Reject, Retry, Worker, from_context, task_ref
-from pollwise.errors import ConfigError
+import pollwise
+from pollwise import Job, NewJob, Rate, Reject, Retry, Worker, from_context, task_ref
+from pollwise.errors import ConfigError, JobFailed
 from pollwise.testing import RecordingQueue, SteppedClock, WorkerTesters
 from tests.worker.children import cpu
 
@@ -44,6 +45,16 @@ async def charge(order: UUID, amount: int = 1, context: str = from_context) -> s
 @worker.task
 def mail(order: UUID) -> None:
     ran.append(order)
+
+
+@worker.task
+def summed(charges: list[str]) -> str:
+    return ", ".join(charges)
+
+
+@worker.task
+def told(error: str) -> None:
+    ran.append(error)
 
 
 @worker.handle("again")
@@ -215,3 +226,37 @@ def test_the_fixtures_come_with_the_package(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
     assert "3 passed" in run.stdout
+
+
+def test_time_moves_to_the_next_start_of_a_rate(
+    virtual_clock: SteppedClock, pollwise_worker: WorkerTesters
+) -> None:
+    slow = Worker("sqlite:///never-opened.db")
+
+    @slow.task(limit=[Rate(60, per="1m"), Rate(2, per="1h", by="tenant")])
+    async def call(tenant: str) -> None: ...
+
+    tester = pollwise_worker(slow)
+    began = virtual_clock.epoch()
+    for tenant in "aaab":
+        call.put_sync(tenant)
+    assert tester.run_all_sync().done == 2
+    assert tester.run_all_sync(delayed=True).done == 2
+    assert 3600 <= virtual_clock.epoch() - began < 3610
+
+
+def test_a_flow_runs_to_its_end(
+    pollwise_queue: RecordingQueue, pollwise_worker: WorkerTesters
+) -> None:
+    shop = pollwise_worker(worker)
+    charges = pollwise.group([charge.s(ORDER, amount=5), charge.s(ORDER, amount=6)])
+    flow = charges.then(summed).put_sync()
+    failing = charge.s(ORDER, amount=200).then(summed.s([]), on_failure=told).put_sync()
+    pollwise_queue.assert_put(charge, amount=6)
+    put = pollwise_queue.assert_put(summed)
+    assert [each.kind for each in put.job.after] == ["charge"]
+    assert shop.run_all_sync().done == 6  # three charges less one, their mails, and what follows
+    assert flow.result("1s") == "charged, charged"
+    with pytest.raises(JobFailed, match="too much"):
+        failing.result("1s")
+    assert "too much" in ran

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pollwise import Concurrency, Rate
 from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.observe.prometheus import PrometheusSink
@@ -175,6 +176,34 @@ def test_late_schedules_are_measured_and_go_when_they_are_removed() -> None:
         await queue.schedules.remove("often")
         sink(await measurer.measured(queue))
         assert 'schedule="often"' not in sink.exposed()[0].decode()
+
+    virtually(main)
+
+
+def test_limits_are_measured_and_go_when_they_are_removed() -> None:
+    sink = PrometheusSink()
+
+    async def main(clock: VirtualClock) -> None:
+        queue, measurer = MemoryQueue("q", clock=clock), QueueMeasurer("q")
+        await queue.limits.set("mail", Concurrency(2))
+        await queue.limits.set("call", Rate(1, per="1h"))
+        await queue.put([NewJob(kind) for kind in ("mail", "call") for _ in range(5)])
+        assert len(await queue.claim("w", 10, 30)) == 3
+        event = await measurer.measured(queue)
+        assert event.limits == (("call", 1, 4, None), ("mail", 2, 3, 2))
+        sink(event)
+        text = sink.exposed()[0].decode()
+        assert 'pollwise_queue_limit_running{kind="mail",queue="q"} 2.0\n' in text
+        assert 'pollwise_queue_limit_waiting{kind="mail",queue="q"} 3.0\n' in text
+        assert 'pollwise_queue_limit_most{kind="mail",queue="q"} 2.0\n' in text
+        assert 'pollwise_queue_limit_running{kind="call",queue="q"} 1.0\n' in text
+        assert 'limit_most{kind="call"' not in text
+        await queue.limits.remove("mail")
+        sink(await measurer.measured(queue))
+        text = sink.exposed()[0].decode()
+        shown = [line for line in text.splitlines() if line.startswith("pollwise_queue_limit_")]
+        assert shown
+        assert not [line for line in shown if "mail" in line or "limit_most" in line]
 
     virtually(main)
 

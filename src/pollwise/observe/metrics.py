@@ -155,6 +155,17 @@ METRICS: tuple[Metric, ...] = (
             "schedules are shown, the latest first.",
             "schedule",
         ),
+        _gauge(
+            "limit_running", "Jobs of a kind with limits that run, of at most 100 kinds.", "kind"
+        ),
+        _gauge(
+            "limit_waiting",
+            "Jobs of a kind with limits that wait for a limit or a worker, counted up to 1,000.",
+            "kind",
+        ),
+        _gauge(
+            "limit_most", "How many jobs of a kind may run at a time, if that is limited.", "kind"
+        ),
         _gauge("workers", "Workers of the queue whose record in the store has not expired."),
         _gauge(
             "measured_timestamp_seconds",

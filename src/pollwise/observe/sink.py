@@ -79,6 +79,7 @@ class MetricsSink:
         self._running: set[tuple[str, str, str]] = set()
         # By queue, kinds, pauses and schedules.
         self._measured: dict[str, tuple[set[str], set[str], set[str]]] = {}
+        self._limits: dict[str, set[tuple[str, str]]] = {}  # by queue, metrics and kinds
         self._polls: dict[tuple[str, str], tuple[MetricSeries, MetricSeries]] = {}
         self._controlled_kinds: dict[str, set[str]] = {}  # by queue
         self._react: dict[type[Event], Callable[[Any], None]] = {
@@ -248,6 +249,7 @@ class MetricsSink:
         del self._workers[event.source]
         self._running = {run for run in self._running if run[0] != event.source}
         self._measured.pop(event.source, None)
+        self._limits.pop(event.source, None)
         group, name = _place(event)
         label = "queue" if group == WORKER else "outbox"
         for metric in METRICS:
@@ -280,6 +282,7 @@ class MetricsSink:
             for state, count in each.counts:
                 self._queue(event, "depth", each.kind, state).set(count)
             self._queue(event, "oldest_age_seconds", each.kind).set(each.oldest_age)
+        self._limits_measured(event)
         if event.pauses_known:
             for kind in kinds | paused:
                 self._queue(event, "paused", kind).set(kind in event.paused)
@@ -287,8 +290,22 @@ class MetricsSink:
             self._queue(event, "workers").set(event.workers)
         self._queue(event, "measured_timestamp_seconds").set(time.time())
 
+    def _limits_measured(self, event: events.QueueMeasured) -> None:
+        values = {
+            (f"limit_{name}", each.kind): value
+            for each in event.limits
+            for name in ("running", "waiting", "most")
+            if (value := getattr(each, name)) is not None
+        }
+        for name, kind in self._limits.get(event.source, set()) - values.keys():
+            self._remove(event.source, name, kind)
+        self._limits[event.source] = set(values)
+        for (name, kind), value in values.items():
+            self._queue(event, name, kind).set(value)
+
     def _queue_gone(self, event: events.QueueGone) -> None:
         self._measured.pop(event.source, None)
+        self._limits.pop(event.source, None)
         for metric in METRICS:
             if metric.name.startswith(f"{QUEUE}_"):
                 self.instruments[metric.name].remove_by_labels({"queue": event.source})

@@ -22,8 +22,9 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
+from pollwise.queues.flows.keeping import frees_others, kept_for_flows
 from pollwise.queues.flows.linking import linked
-from pollwise.queues.flows.view import FlowJob
+from pollwise.queues.flows.view import FLOW_SHOWN_MAX, FlowJob, FlowView
 from pollwise.queues.limits.calls import Limits
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
@@ -44,6 +45,7 @@ from pollwise.runtime.jobs import (
     State,
     checked_name,
 )
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.runtime.store import (
     MAX_BATCH,
     checked_batch,
@@ -83,7 +85,8 @@ class Queue(ViewedStore):
     wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
     #: How many jobs of a state a measurement for metrics counts; few where requests are billed.
     measured_max: ClassVar[int] = MEASURED_MAX
-    #: The kinds that limit how many of their jobs run, as the last claim of this handle saw them.
+    #: The limited kinds that are claimed for free handlers, as the last claim of this handle saw
+    #: them: those that limit how many jobs run, and those whose groups take turns.
     _limited: frozenset[str] = frozenset()
 
     def __init__(
@@ -208,11 +211,11 @@ class Queue(ViewedStore):
         if not self.capabilities.results and any(s.result is not None or s.keep for s in batch):
             raise self._cannot("keep results")
         once, again = (batch, []) if len(batch) == 1 else once_each(batch, claim_of)
-        once = self._sealing.settlements(once)
+        once = kept_for_flows(self._sealing.settlements(once))
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
         limited = self._limited
         if any(
-            s.action != "done" or s.claim.job.key is not None or s.claim.job.kind in limited
+            s.action != "done" or frees_others(s.claim.job) or s.claim.job.kind in limited
             for s in batch
         ):
             self._hint_after(batch)
@@ -245,12 +248,20 @@ class Queue(ViewedStore):
         """
         return await self._waiters.result(job_id, timeout)
 
-    async def wait(self, ids: Sequence[str], timeout: Duration | None = None) -> dict[str, Any]:
+    async def wait(
+        self,
+        ids: Sequence[str],
+        timeout: Duration | None = None,
+        *,
+        until_failure: bool = False,
+    ) -> dict[str, Any]:
         """Wait until jobs have ended; return the result of each, or its `JobFailed`, by id.
 
         timeout: how long to wait; then those that have not ended are left out, and go on.
+        until_failure: wait no longer when one has failed. The others are left out, and go on.
         """
-        return await self._waiters.results(distinct(ids, "ids") or [], timeout)
+        wanted = distinct(ids, "ids") or []
+        return await self._waiters.results(wanted, timeout, until_failure=until_failure)
 
     async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         """How jobs ended, in one call; None for one that does not exist. Others are left out."""
@@ -295,6 +306,34 @@ class Queue(ViewedStore):
         states = (await self.cancel(ids)).values()
         return sum(state in ("cancelled", "leased") for state in states)
 
+    async def predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        """The jobs that a job of a flow comes after, in their order, and how each ended.
+
+        None for one that has not ended, or does not exist any more.
+        """
+        self._check_flows()
+        found = await self._predecessors(job_id)
+        return [
+            (each, None if ending is None else self._opened_ending(each, ending))
+            for each, ending in found
+        ]
+
+    def _opened_ending(self, job_id: str, ending: JobEnding) -> JobEnding:
+        """Raises `CodecError`."""
+        result = self._sealing.opened_result(ending.result, ending.kind, job_id)
+        return replace(ending, result=result)
+
+    async def flow(self, job_id: str) -> FlowView | None:
+        """The flow that a job belongs to; None if it belongs to none, or does not exist."""
+        self._check_flows()
+        found = await self._flow(job_id, FLOW_SHOWN_MAX + 1)
+        jobs = [replace(each, info=self._sealing.info(each.info)) for each in found]
+        return FlowView.of(jobs) if jobs else None
+
+    def _check_flows(self) -> None:
+        if not self.capabilities.flows:
+            raise self._cannot("link jobs")
+
     async def prune(self) -> int:
         """Delete finished jobs and results that were kept long enough, a limited number."""
         return await self._prune(self.keep)
@@ -312,7 +351,9 @@ class Queue(ViewedStore):
             self._check(job)
         if any(job.replace for job in batch):
             check_replacing(batch)
-        return linked(batch) if any(job.after for job in batch) else batch
+        if any(job.after or FLOW_HEADER in job.headers for job in batch):
+            return linked(batch)
+        return batch
 
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
         """Checked jobs as a store puts them: encoded by the codec, if there is one."""
@@ -384,7 +425,7 @@ class Queue(ViewedStore):
         await self.settle([Settlement.give_back(claim) for claim in claims])
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
-        """Hint at jobs that came back, and at those that a finished key or a limit no longer holds
+        """Hint at jobs that came back, and at those that a key, a flow or a limit no longer holds
         back."""
         delays = [s.delay for s in settled if s.comes_back]
         at_once = delays.count(0.0)
@@ -393,7 +434,7 @@ class Queue(ViewedStore):
         if len(delays) > at_once:
             soonest = min(delay for delay in delays if delay)
             self._hints.send_at(self.clock.now() + soonest)
-        behind = sum(s.claim.job.key is not None and not s.comes_back for s in settled)
+        behind = sum(frees_others(s.claim.job) and not s.comes_back for s in settled)
         if behind:
             self._hints.send(behind)
         freed = [s.claim.job.kind for s in settled if s.claim.job.kind in self._limited]

@@ -24,13 +24,15 @@ PRUNE_LOOK_BACK = 600.0
 #: The sources of a page in their order, each with the types of a place in it. A place ends with
 #: the number of the job. Leased and delayed jobs are ordered by the end of the lease or delay,
 #: ready ones by kind and as claims take them, blocked ones by key, ended ones the newest first.
-#: `overdue`: their delay or lease is over, so they count as ready. `key`: live jobs of one key.
+#: `overdue`: their delay or lease is over, so they count as ready. `waiting`: blocked jobs that
+#: wait for others of their flow, in put order. `key`: live jobs of one key.
 SOURCES: dict[str, tuple[type, ...]] = {
     "leased": (float, int, int),
     "ready": (str, int, float, int),
     "overdue": (float, int, int),
     "delayed": (float, int, int),
     "blocked": (str, int),
+    "waiting": (int,),
     "key": (str, int),
     "dead": (float, int),
     "done": (float, int),
@@ -39,19 +41,26 @@ SOURCES: dict[str, tuple[type, ...]] = {
 _SHAPES = {(str, *types) for types in SOURCES.values()}
 
 
-def sources_of(chosen: JobFilter) -> list[tuple[str, list[Any] | None]]:
-    """The sources of a page, each with the place to go on after, or None to begin."""
+def sources_of(chosen: JobFilter, *, waiting: bool = False) -> list[tuple[str, list[Any] | None]]:
+    """The sources of a page, each with the place to go on after, or None to begin.
+
+    waiting: the store has the source of this name.
+    """
     wanted: set[str] = set(SOURCES) if chosen.state is None else {chosen.state}
     if "ready" in wanted:
         wanted.add("overdue")
+    if "blocked" in wanted:
+        wanted.add("waiting")
     if chosen.key is not None and wanted - set(ENDED):
-        wanted = (wanted & set(ENDED)) | {"key"}
+        wanted = (wanted & {*ENDED, "waiting"}) | {"key"}
     elif chosen.key is None:
         wanted.discard("key")
     if chosen.live:
         wanted -= set(ENDED)
     if chosen.worker is not None:  # nobody holds, or has ended, the others
-        wanted -= {"ready", "delayed", "blocked"}
+        wanted -= {"ready", "delayed", "blocked", "waiting"}
+    if not waiting:
+        wanted.discard("waiting")
     names = [name for name in SOURCES if name in wanted]
     if chosen.after is None:
         return [(name, None) for name in names]

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.limits.calls import Limits
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.urls import SCHEMES, open_queue
 from pollwise.runtime.clock import Clock
@@ -55,16 +56,17 @@ def blocking(
     return call
 
 
-def blocking_of_schedules(
-    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SyncSchedules, P], T]:
-    """An async method of `Schedules` as a method that blocks."""
+def blocking_of(
+    part: str, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+) -> Callable[Concatenate[SyncPart, P], T]:
+    """An async method of a part of a queue, such as its `schedules`, as a method that blocks."""
     name = method.__name__
 
     @wraps(method)
-    def call(self: SyncSchedules, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: SyncPart, /, *args: P.args, **kwargs: P.kwargs) -> T:
         queue = self._sync._queue_here()
-        answer: T = self._sync._run(queue, getattr(queue.schedules, name)(*args, **kwargs))
+        asked = getattr(getattr(queue, part), name)(*args, **kwargs)
+        answer: T = self._sync._run(queue, asked)
         return answer
 
     return call
@@ -123,11 +125,18 @@ class SyncQueue:
     paused = blocking(Queue.paused)
     workers = blocking(Queue.workers)
     history = blocking(Queue.history)
+    predecessors = blocking(Queue.predecessors)
+    flow = blocking(Queue.flow)
 
     @property
     def schedules(self) -> SyncSchedules:
         """Jobs that are put by themselves, as `Queue.schedules`."""
         return SyncSchedules(self)
+
+    @property
+    def limits(self) -> SyncLimits:
+        """How many jobs of a kind run at a time, or start in a time, as `Queue.limits`."""
+        return SyncLimits(self)
 
     migrate = blocking(Queue.migrate)
 
@@ -183,19 +192,32 @@ class SyncQueue:
             self._queue = None
 
 
-class SyncSchedules:
-    """`queue.schedules` of a queue whose calls block: the calls of `Schedules`."""
+class SyncPart:
+    """A part of a queue whose calls block."""
 
     def __init__(self, queue: SyncQueue) -> None:
         self._sync = queue
 
-    set = blocking_of_schedules(Schedules.set)
-    get = blocking_of_schedules(Schedules.get)
-    list = blocking_of_schedules(Schedules.list)
-    remove = blocking_of_schedules(Schedules.remove)
-    pause = blocking_of_schedules(Schedules.pause)
-    resume = blocking_of_schedules(Schedules.resume)
-    run = blocking_of_schedules(Schedules.run)
+
+class SyncSchedules(SyncPart):
+    """`queue.schedules` of a queue whose calls block: the calls of `Schedules`."""
+
+    set = blocking_of("schedules", Schedules.set)
+    get = blocking_of("schedules", Schedules.get)
+    list = blocking_of("schedules", Schedules.list)
+    remove = blocking_of("schedules", Schedules.remove)
+    pause = blocking_of("schedules", Schedules.pause)
+    resume = blocking_of("schedules", Schedules.resume)
+    run = blocking_of("schedules", Schedules.run)
+
+
+class SyncLimits(SyncPart):
+    """`queue.limits` of a queue whose calls block: the calls of `Limits`."""
+
+    set = blocking_of("limits", Limits.set)
+    list = blocking_of("limits", Limits.list)
+    use = blocking_of("limits", Limits.use)
+    remove = blocking_of("limits", Limits.remove)
 
 
 class BorrowedSyncQueue(SyncQueue):

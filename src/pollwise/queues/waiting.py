@@ -8,7 +8,7 @@ are known to arrive, polls are rare.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,6 +51,7 @@ class JobEnding:
 
 
 Ended = asyncio.Future[JobEnding | None]
+Until = Callable[[JobEnding | None], bool]
 
 
 class EndingWaiters:
@@ -74,9 +75,11 @@ class EndingWaiters:
             )
         return self._opened(job_id, endings[job_id])
 
-    async def results(self, ids: Sequence[str], timeout: Duration | None) -> dict[str, Any]:
+    async def results(
+        self, ids: Sequence[str], timeout: Duration | None, *, until_failure: bool = False
+    ) -> dict[str, Any]:
         """The result of each job, or the `JobFailed` that says why there is none."""
-        endings = await self.wait(ids, timeout)
+        endings = await self.wait(ids, timeout, _failed if until_failure else None)
         results: dict[str, Any] = {}
         for job_id in ids:
             if job_id in endings:
@@ -95,11 +98,12 @@ class EndingWaiters:
         return self._decoded(value, ending.kind if ending else "", job_id)
 
     async def wait(
-        self, ids: Sequence[str], timeout: Duration | None
+        self, ids: Sequence[str], timeout: Duration | None, until: Until | None = None
     ) -> dict[str, JobEnding | None]:
         """How these jobs ended; None for one that does not exist any more.
 
-        Those that have not ended at the timeout are left out.
+        until: waits no longer after an ending for which this is true.
+        Those that have not ended then, or at the timeout, are left out.
         """
         within = None if timeout is None else seconds(timeout, "timeout")
         if not ids or not self._queue.capabilities.results:
@@ -110,7 +114,7 @@ class EndingWaiters:
         waiters = self._by_loop.get(loop)
         if waiters is None:
             waiters = self._by_loop[loop] = LoopWaiters(self._queue)
-        return await waiters.wait(ids, within)
+        return await waiters.wait(ids, within, until)
 
     def cancelled(self, ids: Iterable[str]) -> None:
         """These jobs were cancelled here; their records may be gone already."""
@@ -141,19 +145,22 @@ class LoopWaiters:
         self._polls: PollLoop[tuple[str, JobEnding | None]] | None = None
         self._began = 0.0
 
-    async def wait(self, ids: Sequence[str], within: float | None) -> dict[str, JobEnding | None]:
+    async def wait(
+        self, ids: Sequence[str], within: float | None, until: Until | None
+    ) -> dict[str, JobEnding | None]:
         loop = asyncio.get_running_loop()
         futures: dict[str, Ended] = {job_id: loop.create_future() for job_id in ids}
         for job_id, future in futures.items():
             self._waiting.setdefault(job_id, set()).add(future)
         self._new.update(futures)
         self._begin()
-        until = None if within is None else loop.time() + within
+        enough = _enough(futures.values(), until)
+        ends = None if within is None else loop.time() + within
         try:
             if within is not None and self._looking is not None:  # at least one look
                 await asyncio.wait([self._looking], timeout=max(within, LOOK_FOR))
-            left = None if until is None else max(until - loop.time(), 0.0)
-            await asyncio.wait(futures.values(), timeout=left)
+            left = None if ends is None else max(ends - loop.time(), 0.0)
+            await asyncio.wait([enough], timeout=left)
             return {job_id: each.result() for job_id, each in futures.items() if each.done()}
         finally:
             for job_id, future in futures.items():
@@ -250,6 +257,29 @@ class LoopWaiters:
         for future in (each for futures in waiting.values() for each in futures):
             if not future.done():
                 future.set_exception(error)
+
+
+def _enough(futures: Collection[Ended], until: Until | None) -> asyncio.Future[None]:
+    """Done when all of these are, or one that ends the wait."""
+    enough: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left = len(futures)
+
+    def ended(future: Ended) -> None:
+        nonlocal left
+        left -= 1
+        if enough.done():
+            return
+        ends = left == 0 or future.cancelled() or future.exception() is not None
+        if ends or (until is not None and until(future.result())):
+            enough.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(ended)
+    return enough
+
+
+def _failed(ending: JobEnding | None) -> bool:
+    return ending is None or ending.state != "done"
 
 
 class _Broadcasts(Hints):

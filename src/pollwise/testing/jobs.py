@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pollwise.errors import ConfigError, Signal
+from pollwise.queues.limits.calls import GROUPS_SHOWN_MAX
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.executor.handlers import Proceed
 from pollwise.runtime.jobs import Job, NewJob
@@ -96,6 +97,15 @@ class RecordingQueue(MemoryQueue):
         delayed = (each for each in self._records.values() if each.state == "delayed")
         return min((each.since for each in delayed if each.kind in kinds), default=None)
 
+    async def next_start(self, kinds: tuple[str, ...]) -> float | None:
+        """When a rate lets the next job of these kinds start that waits for one."""
+        starts = []
+        for use in await self.limits.use(groups=GROUPS_SHOWN_MAX):
+            waiting = [each.next_at or 0.0 for each in use.groups if each.waiting]
+            if use.waiting and use.limits.kind in kinds:
+                starts.append(max(use.next_at or 0.0, min(waiting, default=0.0)))
+        return min((each for each in starts if each), default=None)
+
     def _all_puts(self) -> str:
         shown = [f"{put.job.kind} {put.job.payload!r}" for put in self.puts[-SHOWN_MAX:]]
         if not shown:
@@ -115,7 +125,8 @@ class WorkerTester:
     async def run_all(self, *, delayed: bool = False, raises: bool = True) -> RunSummary:
         """Run all jobs that are ready now, and those that become ready by them.
 
-        delayed: also run those that are due later, retries too: time moves to each of them.
+        delayed: also run those that are due later, retries too, and those that wait for the rate of
+            a limit: time moves to each of them.
         raises: raise the first error of a handler, when all have run. `Reject` and `Snooze` are no
             errors.
 
@@ -130,10 +141,12 @@ class WorkerTester:
                 total.add(await self.worker.run_once(self._options(total)))
                 if self.worker.recycled:
                     raise AssertionError(f"jobs are still ready after {RUNS_MAX} runs: {total}")
-                due = self.queue.next_due(self.worker.kinds) if delayed else None
-                if due is None:
+                kinds = self.worker.kinds
+                due = (self.queue.next_due(kinds), await self.queue.next_start(kinds))
+                times = [each for each in due if each is not None]
+                if not times or not delayed:
                     break
-                await self.clock.advance(max(due - self.clock.epoch(), 0.0))
+                await self.clock.advance(max(min(times) - self.clock.epoch(), 0.0))
         finally:
             layers.remove(self._noting_errors)
         if raises and self._raised:

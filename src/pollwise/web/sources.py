@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from pollwise.errors import PollwiseError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
+from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
 from pollwise.queues.schedules.record import Schedule
@@ -56,6 +57,9 @@ RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 3600.0), "7d": (7 * 86400.0, 72
 #: How long a page waits for a store, and how long it believes that the store does not answer.
 ANSWER_WITHIN = 5.0
 ERROR_REMEMBERED = 5.0
+#: How many kinds with limits a page shows, and how many groups of each.
+LIMITS_SHOWN = 50
+GROUPS_SHOWN = 5
 #: How many jobs that run are examined for those whose worker is gone.
 LEASES_EXAMINED = 50
 
@@ -137,6 +141,7 @@ class ShownQueue:
     unchanged: bool = False
     error: str | None = None
     schedules: tuple[Schedule, ...] = ()
+    limits: tuple[LimitUse, ...] = ()
 
     def abandoned(self, now: float) -> list[JobInfo]:
         """Jobs that are held by a worker that has no record any more, so they wait for their lease
@@ -177,6 +182,7 @@ class QueueSource:
         self._kinds = Remembered(queue.stats_by_kind if can.views else _nothing, clock, rest)
         self._leased = Remembered(self._read_leased, clock, rest)
         self._schedules = Remembered(self._read_schedules, clock, rest)
+        self._limits = Remembered(self._read_limits, clock, rest)
         self._dead = Remembered(self._read_dead, clock, IDLE_REMEMBERED)
         self._lately = Remembered(lambda: self._read_history(LATELY), clock, REST_REMEMBERED * 2)
         self._ranges = {
@@ -185,6 +191,7 @@ class QueueSource:
         }
         self._parts: tuple[Remembered[Any], ...] = (
             self._paused, self._workers, self._kinds, self._leased, self._schedules, self._lately,
+            self._limits,
         )  # fmt: skip
         self._counts_before: Stats | None = None
         self._counts_next = False
@@ -220,15 +227,23 @@ class QueueSource:
             if _counts(stats) != self._counts_before:
                 self._counts_before, live = _counts(stats), False
             ttl = NEVER if live else None
-            paused, workers, kinds, schedules = await asyncio.gather(
+            paused, workers, kinds, schedules, limits = await asyncio.gather(
                 self._paused.get(ttl), self._workers.get(ttl), self._kinds.get(ttl),
-                self._schedules.get(ttl),
+                self._schedules.get(ttl), self._limits.get(ttl),
             )  # fmt: skip
             leased = await self._leased.get(ttl) if stats.leased else ()
         except (PollwiseError, OSError) as error:
             return ShownQueue(error=str(error) or type(error).__name__)
         return ShownQueue(
-            stats, paused, tuple(workers), kinds, tuple(leased), live, None, tuple(schedules)
+            stats,
+            paused,
+            tuple(workers),
+            kinds,
+            tuple(leased),
+            live,
+            None,
+            tuple(schedules),
+            tuple(limits),
         )
 
     async def dead(self) -> JobPage:
@@ -271,6 +286,19 @@ class QueueSource:
             return ()
         try:
             return await self.queue.schedules.list()
+        except StoreUnavailable:
+            raise
+        except (StoreError, Unsupported):  # an older controller, or one whose store cannot
+            return ()
+
+    async def _read_limits(self) -> Sequence[LimitUse]:
+        """How the limits of the first kinds are used."""
+        queue = self.queue
+        if not queue.capabilities.limits:
+            return ()
+        try:
+            found = await queue.limits.list()
+            return [await queue._limit_use(each, GROUPS_SHOWN) for each in found[:LIMITS_SHOWN]]
         except StoreUnavailable:
             raise
         except (StoreError, Unsupported):  # an older controller, or one whose store cannot

@@ -2,7 +2,8 @@
 
 A job's payload holds the arguments by name, and only those that were given: a default that changes
 later applies to jobs that wait. What the worker itself fills in is not in the payload: a parameter
-annotated with `Job`, and one whose default is `from_context`.
+annotated with `Job`, one whose default is `from_context` or `results_before`, and the argument that
+a task takes from the jobs before it in a flow.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from pollwise.durations import shown
 from pollwise.errors import HandlerError, PayloadError
 from pollwise.runtime.jobs import Job
 from pollwise.runtime.payloads.typed import explained, hints_of, problems_of
 from pollwise.worker.context import from_context
+from pollwise.worker.flows.taking import results_before, results_of, taken_by, takes
 
 #: The options of `Task.options`.
-JOB_OPTIONS = ("key", "priority", "delay", "run_at", "unique", "replace", "debounce", "headers")
+JOB_OPTIONS = (
+    "key", "priority", "delay", "run_at", "unique", "replace", "debounce", "headers", "limit_group",
+)  # fmt: skip
 
 
 class Signature:
@@ -28,11 +33,13 @@ class Signature:
 
     def __init__(self, kind: str, function: Callable[..., Any]) -> None:
         self.kind = kind
+        self._function_name = getattr(function, "__name__", kind)
         self._signature = inspect.signature(function)
         hints = hints_of(f"the task {kind!r}", function)
-        #: The names of the parameters that get the job, and of those that get the context.
+        #: The names of the parameters that get the job, the context, and the results before it.
         self.job_names: list[str] = []
         self.context_names: list[str] = []
+        self.results_names: list[str] = []
         self._fields: dict[str, str] = {}  # of the model, and the parameters that they are for
         fields: dict[str, Any] = {}
         for name, parameter in self._signature.parameters.items():
@@ -45,6 +52,8 @@ class Signature:
                 self.job_names.append(name)
             elif parameter.default is from_context:
                 self.context_names.append(name)
+            elif parameter.default is results_before:
+                self.results_names.append(name)
             else:
                 default = ... if parameter.default is parameter.empty else None
                 own = f"argument_{len(fields)}"  # pydantic does not allow every name of a parameter
@@ -73,19 +82,48 @@ class Signature:
                 f"the arguments of the task {self.kind!r} do not fit: {problems_of(error)}"
             ) from None
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the arguments."""
+        return list(self._fields.values())
+
+    def limit_group(self, by: str, payload: Mapping[str, Any]) -> str | None:
+        """The limit group of a call, from its payload: the value of the argument `by`."""
+        default = self._signature.parameters[by].default
+        return limit_group_of(self.kind, by, payload.get(by, default))
+
     def arguments(self, payload: Any, job: Job, context: Any) -> dict[str, Any]:
         """The arguments of a run, from its payload; a PayloadError if it no longer fits."""
+        what = "the payload does"
+        if takes(job) and isinstance(payload, dict):
+            what = "what it takes from the jobs before it, or the payload, does"
+            payload = {**payload, self.first_argument(): taken_by(job)}
         try:
             checked = self._arguments.model_validate(payload)
         except ValidationError as error:
             problems = problems_of(error, secret=job.sealed is not None)
-            raise PayloadError(
-                f"the payload does not fit the task {self.kind!r}: {problems}"
-            ) from None
+            raise PayloadError(f"{what} not fit the task {self.kind!r}: {problems}") from None
         arguments = {self._fields[own]: getattr(checked, own) for own in checked.model_fields_set}
         arguments.update(dict.fromkeys(self.job_names, job))
         arguments.update(dict.fromkeys(self.context_names, context))
+        arguments.update({name: results_of(job) for name in self.results_names})
         return arguments
+
+    def first_argument(self) -> str:
+        """The argument that a task takes from the jobs before it; a PayloadError if there is none,
+        or if it needs others too."""
+        why = "it has no argument that could take it"
+        if self._own.parameters:
+            first, *others = self._own.parameters.values()
+            needed = [each.name for each in others if each.default is each.empty]
+            if not needed:
+                return first.name
+            why = f"it also needs {', '.join(needed)}"
+        raise PayloadError(
+            f"the task {self.kind!r} cannot take a result as its first argument: {why}. Give the "
+            f"arguments of its call, as in .then({self._function_name}.s(…)). A parameter whose "
+            "default is pollwise.results_before gets the results of the jobs before"
+        )
 
     def result_out(self, value: Any, *, secret: bool = False) -> Any:
         """What a run returned, as JSON; a PayloadError if it is not what the function promises."""
@@ -118,6 +156,27 @@ class Signature:
     @property
     def _own(self) -> inspect.Signature:
         """The signature without what the worker fills in."""
-        filled = {*self.job_names, *self.context_names}
+        filled = {*self.job_names, *self.context_names, *self.results_names}
         kept = [each for name, each in self._signature.parameters.items() if name not in filled]
         return self._signature.replace(parameters=kept)
+
+
+def limit_group_of(kind: str, by: str, value: Any) -> str | None:
+    """The value of an argument as the name of a limit group; None and "" are none.
+
+    A number, a UUID, a date and a member of an Enum are as they are in JSON.
+    """
+    try:
+        plain = to_jsonable_python(value)
+    except PydanticSerializationError:
+        plain = value
+    if plain is None or plain == "":
+        return None
+    if isinstance(plain, str):
+        return plain
+    if isinstance(plain, int):
+        return str(plain).lower()  # true and false, as in JSON
+    raise PayloadError(
+        f"the argument {by!r} of the task {kind!r} is its limit group, but its value is "
+        f"{shown(value)}; it must be text, a whole number, a UUID, a date, an Enum of such, or None"
+    )

@@ -7,6 +7,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from pollwise.runtime.jobs import Job
+from pollwise.worker.flows.taking import names_of_results, results_of
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -31,19 +34,23 @@ def context_names(function: Callable[..., Any]) -> list[str]:
 
 
 def filling_in(function: F, context: Callable[[], Any]) -> F:
-    """The function, called with the context for each parameter whose default is from_context."""
-    names = context_names(function)
-    if not names:
+    """The function, called with what the worker fills in: the context for each parameter whose
+    default is from_context, and results for each whose default is results_before."""
+    names, results = context_names(function), names_of_results(function)
+    if not names and not results:
         return function
+
+    def filled_in(job: Job) -> dict[str, Any]:
+        return dict.fromkeys(names, context()) | {name: results_of(job) for name in results}
 
     if inspect.iscoroutinefunction(function):
 
         async def filled(job: Any) -> Any:
-            return await function(job, **dict.fromkeys(names, context()))
+            return await function(job, **filled_in(job))
 
         return cast(F, functools.update_wrapper(filled, function))
 
     def filled_plain(job: Any) -> Any:
-        return function(job, **dict.fromkeys(names, context()))
+        return function(job, **filled_in(job))
 
     return cast(F, functools.update_wrapper(filled_plain, function))

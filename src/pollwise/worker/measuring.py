@@ -23,6 +23,7 @@ from pollwise.runtime.events import (
     ChoreFailed,
     Events,
     KindTally,
+    LimitTally,
     QueueGone,
     QueueMeasured,
     QueuesLeftOut,
@@ -38,6 +39,8 @@ EXAMINED_BY_KIND = 100_000
 KINDS_SHOWN = 100
 #: How many schedules of a queue are measured.
 SCHEDULES_SHOWN = 100
+#: How many kinds with limits are measured.
+LIMITS_SHOWN = 100
 #: How many queues of a store are measured.
 QUEUES_SHOWN = 100
 #: The kind of all jobs that are not counted by their own kind.
@@ -73,7 +76,10 @@ class QueueMeasurer:
         workers = len(await queue.workers()) if can.presence else None
         names = [kind or "" for kind in paused[: KINDS_SHOWN + 1]]
         late = await self._late(queue) if can.schedules else ()
-        return QueueMeasured(self._name, tuple(tallies), tuple(names), can.pause, workers, late)
+        limits = await self._limits(queue) if can.limits else ()
+        return QueueMeasured(
+            self._name, tuple(tallies), tuple(names), can.pause, workers, late, limits
+        )
 
     async def _late(self, queue: Queue) -> tuple[tuple[str, float], ...]:
         """The schedules and how late they are, those that are most overdue first."""
@@ -86,6 +92,17 @@ class QueueMeasurer:
             return ()
         late = sorted(((each.late(now), each.name) for each in found), key=_most_late)
         return tuple((name, seconds) for seconds, name in late[:SCHEDULES_SHOWN])
+
+    async def _limits(self, queue: Queue) -> tuple[LimitTally, ...]:
+        """How the limits of some kinds are used, the first by name."""
+        try:
+            found = await queue.limits.list()
+            used = [await queue._limit_use(each, 0) for each in found[:LIMITS_SHOWN]]
+        except StoreUnavailable:
+            raise
+        except (StoreError, Unsupported):  # an older controller, or one whose store cannot
+            return ()
+        return tuple(LimitTally(u.limits.kind, u.running, u.waiting, u.limits.most) for u in used)
 
     def _tallies(self, kinds: Mapping[str, Stats]) -> list[KindTally]:
         known = [kind for kind in self._shown if kind in kinds]

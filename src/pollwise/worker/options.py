@@ -9,6 +9,8 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import Duration
+from pollwise.errors import ConfigError
+from pollwise.queues.base import Queue
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES
 from pollwise.runtime.executor.starting import (
     MAX_CONCURRENCY,
@@ -83,3 +85,11 @@ class WorkerRunOptions(RunOptions):
             check_whole(self.max_jobs, "max_jobs", 1, MAX_JOBS)
         if self.cpu_processes is not None:
             check_whole(self.cpu_processes, "cpu_processes", 1, MAX_CONCURRENCY)
+
+
+def check_hold(strategy: Strategy, queue: Queue) -> None:
+    """Refuse a strategy that holds its polls where the store cannot."""
+    if strategy.longest_hold and not queue.capabilities.long_poll:
+        raise ConfigError(
+            f"{strategy!r} holds its polls, but {queue.url} cannot; use a strategy without a hold"
+        )

@@ -7,9 +7,11 @@ from typing import Any
 
 from pollwise.errors import PayloadError, Reject
 from pollwise.queues.base import Queue
+from pollwise.queues.flows.view import FLOW_SHOWN
 from pollwise.runtime.executor.control.pruning import Pruning
 from pollwise.runtime.executor.handlers import Handler
 from pollwise.runtime.jobs import Claim, Settlement
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.runtime.redact import without_secrets
 
 
@@ -31,6 +33,9 @@ class ResultRetention:
 
     def settlement(self, claim: Claim, value: Any) -> Settlement | None:
         """The settlement that keeps a result; None if results of this kind are not kept."""
+        if FLOW_HEADER in claim.job.headers:  # the queue keeps it for a while in any case
+            self._pruning.results = True
+            self._pruning.stored(FLOW_SHOWN)
         ttl = self._ttls.get(claim.job.kind)
         if ttl is None:
             return None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pollwise.durations import seconds
 from pollwise.errors import Cancelled, LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
+from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.schedules.record import Schedule
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -49,13 +50,16 @@ from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.runtime.tracing import spans
+from pollwise.worker.declared.limits import WorkerLimits
+from pollwise.worker.declared.schedules import WorkerSchedules
+from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, ResultsUnread
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
 from pollwise.worker.options import WorkerRunOptions
+from pollwise.worker.places import ClaimCall, LimitPlaces
 from pollwise.worker.presence import Presence
 from pollwise.worker.progress import ProgressReports
 from pollwise.worker.results import ResultRetention, safe_traceback
-from pollwise.worker.schedules import WorkerSchedules
 from pollwise.worker.unhandled import UnhandledKinds
 
 if TYPE_CHECKING:
@@ -101,6 +105,7 @@ class WorkerRun:
         *,
         once: bool = False,
         schedules: Mapping[str, Schedule] | None = None,
+        limits: Mapping[str, KindLimits] | None = None,
     ) -> None:
         polling = options.polling.for_source(queue.capabilities.long_poll)
         options = replace(options, polling=polling)
@@ -146,6 +151,7 @@ class WorkerRun:
         self._processes = processes
         if processes is not None:
             processes.on_free = self._executor.polls.hint
+        self._before = BeforeReader(queue, handlers)
         self._results = ResultRetention(queue, handlers, self._executor.pruning)
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
@@ -159,6 +165,8 @@ class WorkerRun:
         self._schedules = WorkerSchedules(
             queue, name, handlers, declared, self._executor, clock, events, hints=options.hints
         )
+        self._limits = WorkerLimits(queue, name, handlers, limits or {}, events)
+        self._places = LimitPlaces(queue, self._executor, clock, ahead=options.prefetch is None)
         self._tally = self._presence.tally
         self._measurer = QueueMeasurer(queue.name)
         self._executor.chores.add(MEASURE, MEASURE_EVERY, self._measure)
@@ -225,25 +233,31 @@ class WorkerRun:
         if self._once is not None:
             hold = hold_of(self._queue.capabilities)
         hold = await self._schedules.before_claim(hold)
+        await self._limits.before_claim()
+        self._places.begin()
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
             self._executor.polls.poll_by(next_trial)
         self._trials = set(trials)
-        calls: list[tuple[list[str] | None, int, float]] = [([kind], 1, 0.0) for kind in trials]
-        calls += self._divided(kinds, limit, hold)
+        calls: list[ClaimCall] = [([kind], 1, 0.0) for kind in trials]
+        calls += self._places.divided(kinds, limit, hold, self._processes)
         if calls and not self._queue.capabilities.kinds:
             calls = [(None, limit, hold)]
         claims: list[Claim] = []
         empty: set[str] = set()  # the kinds of which no more are ready
+        full = False  # a claim of limited kinds found all that it asked for
         try:
             for wanted, most, held in calls:
-                most = min(most, limit - len(claims))
-                suspect = any(claim.suspect for claim in claims)
+                limited = self._places.among(wanted or ())
+                most = min(most, self._places.room(wanted or (), limit) - len(claims))
+                ahead = len(claims) + most > self._executor.free()
+                alone = any(claim.suspect for claim in claims)
                 if wanted is not None and empty.issuperset(wanted):
                     continue
-                if most > 0 and not suspect and not self._executor.stopping:
+                if ahead and not limited and self._places.among(c.job.kind for c in claims):
+                    continue  # the next free handler is for those that are first in the store
+                if most > 0 and not alone and not self._executor.stopping:
                     held = 0.0 if claims else held
-                    ahead = len(claims) + most > self._executor.free()
                     call = self._queue.claim(
                         self._name, most, self._executor.lease, held, wanted, ahead=ahead
                     )
@@ -251,6 +265,7 @@ class WorkerRun:
                     claims += found
                     if len(found) < most:
                         empty.update(wanted or ())
+                    full = full or (bool(limited) and len(found) == most)
         except BaseException:  # what was claimed before the failure must not get lost
             self._executor.take([self._held(claim) for claim in claims])
             raise
@@ -258,27 +273,10 @@ class WorkerRun:
         waits = tuple([max(c.until - self._executor.lease - c.job.run_at, 0.0) for c in claims])
         if claims:
             self._tally.found(self._clock.now(), [c.job.kind for c in claims], waits)
+        self._places.end(self._handlers)
         # After one that runs alone there may be more, however many fitted.
-        alone = any(claim.suspect for claim in claims)
-        return Batch(claims, len(claims) if alone else self._executor.ahead.full_at(limit), waits)
-
-    def _divided(
-        self, kinds: list[str], limit: int, hold: float
-    ) -> list[tuple[list[str] | None, int, float]]:
-        """The calls that claim these kinds.
-
-        Where some handlers run in processes and others do not, no more jobs are claimed for the
-        processes than there are free ones: they would wait here and occupy places of the others.
-        """
-        pool = self._processes
-        others = kinds if pool is None else [kind for kind in kinds if kind not in pool.kinds]
-        if pool is None or not others or len(others) == len(kinds):
-            return [(kinds, limit, hold)] if kinds else []
-        held = self._executor.count_by(lambda held: held.claim.job.kind)
-        free = pool.limit - sum(held[kind] for kind in pool.kinds)
-        if free <= 0:
-            return [(others, limit, 0.0)]  # a free process ends a pause, but not a hold
-        return [(kinds, min(free, limit), hold), (others, limit, 0.0)]
+        full = full or any(claim.suspect for claim in claims)
+        return Batch(claims, len(claims) if full else self._executor.ahead.full_at(limit), waits)
 
     def _held(self, claim: Claim) -> HeldJob:
         """A claim to hold; with its settlement, if it is not to be run."""
@@ -325,12 +323,16 @@ class WorkerRun:
         held.control = control = self._reports.control()
         begin_run(job, control)
         try:
+            if self._before.wanted(job):
+                await self._before.read(job, control)
             if (tracer := spans.tracer()) is None:
                 value = await self._calls[job.kind](job)
             else:
                 about = (self.source, job, job.attempt, self._waited(held))
                 with spans.process_span(tracer, *about, self._options.trace_context):
                     value = await self._calls[job.kind](job)
+        except ResultsUnread as error:
+            return self._give_back_unread(held, error)
         finally:
             control.over = True
             if control.has_written:
@@ -367,6 +369,7 @@ class WorkerRun:
         now = self._clock.now()
         took = now - (held.began or 0.0)
         self._tally.failed(now, job.kind, took)
+        self._places.ran(job.kind, took)
         if isinstance(error, Reject):
             self._breakers.inconclusive(job.kind, held.trial)
             return self._dead(held.claim, text_of(error, bare=True))
@@ -412,6 +415,13 @@ class WorkerRun:
         self._emit(JobGivenBack, claim.job, reason)
         return Settlement.give_back(claim, LOCKED_FOR)
 
+    def _give_back_unread(self, held: HeldJob, error: ResultsUnread) -> Settlement:
+        """Settle a job that was not run, because the results before it could not be read."""
+        if error.locked:
+            self._breakers.inconclusive(held.claim.job.kind, held.trial)
+            return self._give_back_locked(held.claim, error.reason)
+        return replace(self.give_back(held, error.reason), delay=READ_AGAIN)
+
     def _turn_away(self, claim: Claim) -> Settlement:
         """Settle a job without a handler: give it back, or bury what is not a Pollwise job.
 
@@ -431,6 +441,7 @@ class WorkerRun:
 
     def _ran(self, held: HeldJob, now: float, took: float) -> None:
         """Count a run that returned; unless it was cancelled, it was done."""
+        self._places.ran(held.claim.job.kind, took)
         if held.settlement is not None and held.settlement.action == "done":
             self._tally.done(now, held.claim.job.kind, took)
 

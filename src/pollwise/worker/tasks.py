@@ -6,6 +6,7 @@ async def resize(image: int, width: int = 800) -> Size: ...
 job = await resize.put(image=7)
 size = await job.result(timeout="30s")
 await resize.options(delay="10m", key="img-7").put(7)
+flow = await resize.s(7).then(store).put()  # store(size), when its size is known
 job = resize.put_sync(7)  # from code without an event loop
 await resize(7)  # calls the function itself
 """
@@ -17,46 +18,68 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, JobError, PayloadError, Reject
 from pollwise.queues.base import Queue
 from pollwise.queues.handle import JobHandle, SyncJobHandle
+from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
-from pollwise.worker.arguments import Signature
+from pollwise.worker.arguments import Signature, limit_group_of
+from pollwise.worker.flows.building import Flow, FlowPart, FlowStep, PutTarget, flow_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", covariant=True)
 
 
-class PutTarget(Protocol):
-    """Where the jobs of tasks are put: a worker."""
-
-    def queue_for_puts(self) -> Queue: ...
-    def sync_queue(self) -> SyncQueue: ...
-
-
-class TaskPut(Generic[P, R]):
+class TaskPut(FlowPart[R], Generic[P, R]):
     """A task with options for the jobs that are put: `resize.options(delay="10m").put(7)`.
 
     options: everything of a `NewJob` except its kind and payload.
+    limited_by: the argument whose value is the limit group of a job.
     """
 
-    def __init__(self, signature: Signature, target: PutTarget, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        target: PutTarget,
+        options: Mapping[str, Any],
+        limited_by: str | None = None,
+    ) -> None:
         self._signature = signature
         self._target = target
         self._options = options
+        self._limited_by = limited_by
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """The job of a call, to put several at once: `queue.put([resize.job(n) for n in …])`."""
-        payload = self._signature.payload(args, kwargs)
-        return NewJob(self._signature.kind, payload, **self._options)
+        payload, options = self._signature.payload(args, kwargs), self._options
+        if self._limited_by is not None and options.get("limit_group") is None:
+            group = self._signature.limit_group(self._limited_by, payload)
+            options = {**options, "limit_group": group}
+        return NewJob(self._signature.kind, payload, **options)
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
+        """A call of the task as a flow of one job, to link with others: `resize.s(7).then(store)`.
+
+        Wrong arguments raise PayloadError.
+        """
+        return self._step(self.job(*args, **kwargs), bare=False)
+
+    def _as_flow(self) -> Flow[R]:
+        self._signature.first_argument()  # refuses a task that cannot take a result
+        if self._limited_by is not None and self._options.get("limit_group") is None:
+            raise _group_unknown(self._signature.kind, self._limited_by)
+        return self._step(NewJob(self._signature.kind, {}, **self._options), bare=True)
+
+    def _step(self, job: NewJob, *, bare: bool) -> Flow[R]:
+        return flow_of(FlowStep(job, self._target, self._signature.result_in, bare=bare))
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a call of the task as a job. Wrong arguments raise PayloadError; nothing is put."""
@@ -102,11 +125,22 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
         replace: bool = False,
         debounce: Duration | None = None,
         headers: Mapping[str, str] | None = None,
+        limit_group: str | None = None,
     ) -> TaskPut[P, R]:
         """The task with options for the jobs that are put; see `NewJob`."""
         given: dict[str, Any] = {"key": key, "priority": priority, "delay": delay, "run_at": run_at}
         given |= {"unique": unique, "replace": replace, "debounce": debounce, "headers": headers}
-        return TaskPut(self._signature, self._target, given)
+        given |= {"limit_group": limit_group}
+        return TaskPut(self._signature, self._target, given, self._limited_by)
+
+    @property
+    def argument_names(self) -> list[str]:
+        """The names of its arguments, without what the worker fills in."""
+        return self._signature.names
+
+    def limited(self, limits: KindLimits | None) -> None:
+        """Put jobs with the limit group that these limits name. For the worker."""
+        self._limited_by = None if limits is None else limits.by
 
     def __repr__(self) -> str:
         return f"<task {self.kind!r}>"
@@ -148,16 +182,21 @@ def handler_of_task(
     return Task(kind, function, cast(PutTarget, None), context).handler
 
 
-class TaskRef:
+class TaskRef(FlowPart[Any]):
     """A task by its name, for a program that does not import the task's code.
 
     Arguments are given by name, as JSON values; the worker checks them.
     """
 
     def __init__(
-        self, kind: str, queue: Queue | str, codec: Codecs | CodecChain | None = None
+        self,
+        kind: str,
+        queue: Queue | str,
+        codec: Codecs | CodecChain | None = None,
+        limit_by: str | None = None,
     ) -> None:
         self.kind = checked_name(kind, "kind")
+        self._limit_by = None if limit_by is None else checked_name(limit_by, "limit_by")
         self._queue = queue
         self._codec = chain_of(codec)
         if codec is not None and not isinstance(queue, str):
@@ -173,7 +212,38 @@ class TaskRef:
 
     def job(self, **arguments: Any) -> NewJob:
         """The job of a call."""
-        return NewJob(self.kind, arguments, **self._options)
+        by, options = self._limit_by, self._options
+        if by is not None and options.get("limit_group") is None:
+            if by not in arguments:
+                raise PayloadError(
+                    f"the task {self.kind!r} is limited by its argument {by!r}: give it, or "
+                    f".options(limit_group=…). Its default is known only where the code is"
+                )
+            group = limit_group_of(self.kind, by, arguments[by])
+            options = {**options, "limit_group": group}
+        return NewJob(self.kind, arguments, **options)
+
+    def s(self, *args: Any, **arguments: Any) -> Flow[Any]:
+        """A call of the task as a flow of one job, to link with others."""
+        self._refuse_unnamed(args)
+        return self._step(self.job(**arguments), bare=False)
+
+    def _as_flow(self) -> Flow[Any]:
+        if self._limit_by is not None and self._options.get("limit_group") is None:
+            raise _group_unknown(self.kind, self._limit_by)
+        return self._step(NewJob(self.kind, {}, **self._options), bare=True)
+
+    def _step(self, job: NewJob, *, bare: bool) -> Flow[Any]:
+        return flow_of(FlowStep(job, self, lambda value: value, bare=bare))
+
+    @property
+    def queue(self) -> Queue | str:
+        """The queue, or its URL, as it was given."""
+        return self._queue
+
+    def queue_for_puts(self) -> Queue:
+        """The queue."""
+        return self._opened
 
     async def put(self, *args: Any, **arguments: Any) -> JobHandle[Any]:
         """Put a call of the task as a job."""
@@ -216,10 +286,25 @@ class TaskRef:
         return f"<task {self.kind!r} of {self._opened.url}>"
 
 
-def task_ref(kind: str, queue: Queue | str, *, codec: Codecs | CodecChain | None = None) -> TaskRef:
+def task_ref(
+    kind: str,
+    queue: Queue | str,
+    *,
+    codec: Codecs | CodecChain | None = None,
+    limit_by: str | None = None,
+) -> TaskRef:
     """A task by its name, to put it where its code is not imported.
 
     queue: the queue, or the URL of one.
     codec: encodes payloads and results, if the queue is given as a URL.
+    limit_by: the argument that the limits of the task name with `by`, if they do: its value is the
+        limit group of a job.
     """
-    return TaskRef(kind, queue, codec)
+    return TaskRef(kind, queue, codec, limit_by)
+
+
+def _group_unknown(kind: str, by: str) -> PayloadError:
+    return PayloadError(
+        f"the task {kind!r} is limited by its argument {by!r}, which is not known where the task "
+        f"stands by itself in a flow: give {kind}.options(limit_group=…), or {kind}.s(…)"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -14,14 +14,14 @@ from contextlib import (
 )
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
-from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.queues.base import Queue
+from pollwise.queues.limits.record import KindLimits, Limit
 from pollwise.queues.schedules.record import CatchUp, Overlap, Schedule
 from pollwise.queues.schedules.when import When
 from pollwise.queues.sync import SyncQueue, sync_queue_for
@@ -36,11 +36,13 @@ from pollwise.runtime.jobs import RESULT_TTL, Job, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.context import filling_in
+from pollwise.worker.declared.decorator import Async, TaskDecorator
+from pollwise.worker.declared.limits import declared_limits
+from pollwise.worker.declared.schedules import declared_above
 from pollwise.worker.once import COUNTED, RunSummary
-from pollwise.worker.options import WorkerRunOptions
+from pollwise.worker.options import WorkerRunOptions, check_hold
 from pollwise.worker.processes.places import ProcessCall, process_call
 from pollwise.worker.run import WorkerRun
-from pollwise.worker.schedules import declared_above
 
 if TYPE_CHECKING:
     from pollwise.worker.processes.pool import ProcessPool
@@ -50,25 +52,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-Async = Coroutine[Any, Any, R]
-
-
-class TaskDecorator(Protocol):
-    """What `worker.task` returns: turns a function, async or plain, into a `Task`.
-
-    A first parameter of the type `Job` is filled in by the worker, so callers do not give it.
-    """
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Job, P], Async[R]], /
-    ) -> Task[P, R, Async[R]]: ...
-    @overload
-    def __call__(self, function: Callable[P, Async[R]], /) -> Task[P, R, Async[R]]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> Task[P, R, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R, R]: ...
 
 
 class Worker:
@@ -113,6 +96,7 @@ class Worker:
         self._middleware: list[Middleware] = []
         self._in_processes: dict[str, ProcessCall] = {}
         self._schedules: dict[str, Schedule] = {}
+        self._limits: dict[str, KindLimits] = {}
         self._opened: Queue | None = None
         self._opening = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None  # while it runs
@@ -133,6 +117,9 @@ class Worker:
         breaker: Breaker | None = None,
         process: bool = False,
         result_ttl: Duration | None = None,
+        limit: Limit | Iterable[Limit] | None = None,
+        fair_by: str | None = None,
+        weights: Mapping[str, int] | None = None,
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, as the handler of `kind`.
 
@@ -145,19 +132,24 @@ class Worker:
             a cancel the process is killed. `WorkerRunOptions(cpu_processes=...)` has how many.
         result_ttl: how long to keep what a run returns, which must be a JSON value. None or 0 keeps
             nothing.
+        limit: a `Rate`, a `Concurrency`, or several, for this kind over all workers of the queue.
+        fair_by: what the jobs take turns by, such as a tenant: `NewJob(limit_group=…)` has it.
+        weights: how many jobs a group has in its turn, where that is not 1.
 
         A parameter whose default is `pollwise.from_context` gets what `context` yielded.
         """
         if callable(kind):  # `@worker.handle` without parentheses would register nothing
             raise HandlerError("give a kind: @worker.handle('resize')")
         checked_name(kind, "kind")
+        limits = declared_limits(kind, limit, fair_by, weights)
 
         def register(function: F) -> F:
             if process:
                 self._in_processes[kind] = process_call(kind, function, task=False)
             self._register(
-                kind, function, retry, timeout, breaker, result_ttl=result_ttl, process=process
-            )
+                kind, function, retry, timeout, breaker, limits, result_ttl=result_ttl,
+                process=process,
+            )  # fmt: skip
             return function
 
         return register
@@ -169,6 +161,7 @@ class Worker:
         retry: Retry | None,
         timeout: Duration | None,
         breaker: Breaker | None,
+        limits: KindLimits | None = None,
         *,
         result_ttl: Duration | None = None,
         process: bool = False,
@@ -176,6 +169,8 @@ class Worker:
         if kind in self._handlers:
             taken = getattr(self._handlers[kind].function, "__name__", "another function")
             raise HandlerError(f"kind {kind!r} already has a handler: {taken}")
+        if limits is not None:
+            self._limits[kind] = limits
         filled = filling_in(function, lambda: self._in_context)
         self._handlers[kind] = handler_for(
             kind, filled, retry, timeout, breaker, result_ttl=result_ttl, process=process
@@ -201,6 +196,9 @@ class Worker:
         breaker: Breaker | None = None,
         process: bool = False,
         result_ttl: Duration | None = RESULT_TTL,
+        limit: Limit | Iterable[Limit] | None = None,
+        fair_by: str | None = None,
+        weights: Mapping[str, int] | None = None,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -211,6 +209,9 @@ class Worker:
         breaker: Breaker | None = None,
         process: bool = False,
         result_ttl: Duration | None = RESULT_TTL,
+        limit: Limit | Iterable[Limit] | None = None,
+        fair_by: str | None = None,
+        weights: Mapping[str, int] | None = None,
     ) -> Any:
         """Make the decorated function a task, whose calls can be put as jobs.
 
@@ -219,6 +220,7 @@ class Worker:
 
         kind: the kind of its jobs; by default the function's name. The rest is as in `handle`.
         result_ttl: how long the result is kept; one hour unless given. None or 0 keeps none.
+        limit, fair_by: the argument that `by` or `fair_by` names is the limit group of a job.
         """
         from pollwise.worker.tasks import Task  # it needs pydantic, which handlers do not
 
@@ -227,11 +229,14 @@ class Worker:
             if name == "<lambda>":
                 raise HandlerError("a lambda has no name; name the task: worker.task('kind')(…)")
             task: Task[..., Any, Any] = Task(name, function, self, lambda: self._in_context)
+            limits = declared_limits(name, limit, fair_by, weights, task.argument_names)
+            task.limited(limits)
             if process:
                 self._in_processes[name] = process_call(name, function, task=True)
             self._register(
-                name, task.handler, retry, timeout, breaker, result_ttl=result_ttl, process=process
-            )
+                name, task.handler, retry, timeout, breaker, limits, result_ttl=result_ttl,
+                process=process,
+            )  # fmt: skip
             return task
 
         return register(kind) if callable(kind) else register
@@ -416,7 +421,7 @@ class Worker:
         entered = AsyncExitStack()
         self._loop = asyncio.get_running_loop()
         try:
-            self._check_hold(chosen.polling, queue)
+            check_hold(chosen.polling, queue)
             processes = self._pool(chosen)
             if processes is not None and processes.kinds == set(self._handlers):
                 limit = min(chosen.concurrency, processes.limit)
@@ -434,6 +439,7 @@ class Worker:
                 processes,
                 once=once,
                 schedules=self._schedules,
+                limits=self._limits,
             )
             if self._stop_asked:
                 self._run.stop()
@@ -487,12 +493,4 @@ class Worker:
         if not self._handlers:
             raise HandlerError(
                 "the worker has no handler; register one with @worker.handle('kind')"
-            )
-
-    @staticmethod
-    def _check_hold(strategy: Strategy, queue: Queue) -> None:
-        if strategy.longest_hold and not queue.capabilities.long_poll:
-            raise ConfigError(
-                f"{strategy!r} holds its polls, but {queue.url} cannot; "
-                "use a strategy without a hold"
             )

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import pollwise
+from pollwise import Concurrency
 from pollwise.controller.http.queues.routes import QueueApi
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import (
@@ -29,11 +30,13 @@ from pollwise.errors import (
 )
 from pollwise.queues.http.client import RequestRefused, TokenSource
 from pollwise.queues.http.queue import HttpQueue
+from pollwise.queues.limits.record import kind_limits
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.sqs.queue import SqsQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import (
+    ChoreFailed,
     ConcurrencyChanged,
     HintsLost,
     HintsProven,
@@ -41,6 +44,7 @@ from pollwise.runtime.events import (
     PollFinished,
 )
 from pollwise.runtime.jobs import Claim, Job, NewJob, Settlement
+from pollwise.runtime.jobs.new_job import LIMIT_GROUP_HEADER
 from pollwise.testing.conformance.steering import INFO
 from pollwise.worker import Worker, unhandled
 from tests.queues.benches import migrated
@@ -178,8 +182,9 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
     [
         (
             "put",
-            ("put", "stats", "kinds", "jobs", "paused", "workers", "history"),
+            ("put", "stats", "kinds", "jobs", "paused", "workers", "history", "limits"),
             (
+                "set_limits",
                 "claim",
                 "retry",
                 "cancel",
@@ -204,8 +209,11 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
                 "schedules",
                 "tick",
                 "paces",
+                "limits",
             ),
             (
+                "limit_use",
+                "set_limits",
                 "put",
                 "jobs",
                 "drop",
@@ -232,6 +240,10 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
                 "workers",
                 "schedule",
                 "run_schedule",
+                "limits",
+                "limit_use",
+                "set_limits",
+                "remove_limits",
             ),
             ("put", "claim", "renew", "record_worker", "forget_worker", "tick"),
         ),
@@ -279,6 +291,10 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "forget_worker": lambda: queue.forget_worker(INFO),
                 "history": queue.history,
                 "fold_history": queue.fold_history,
+                "limits": queue.limits.list,
+                "limit_use": lambda: queue._limit_use(kind_limits("a", Concurrency(1)), 5),
+                "set_limits": lambda: queue.limits.set("a", Concurrency(1)),
+                "remove_limits": lambda: queue.limits.remove("a"),
                 "schedules": queue.schedules.list,
                 "schedule": lambda: queue.schedules.set("s", NewJob("a"), every="1h"),
                 "run_schedule": lambda: queue.schedules.run_given("s", '{"kind":"a","every":60}'),
@@ -333,6 +349,82 @@ def test_a_worker_with_its_own_token_is_seen_and_steered(tmp_path: Path) -> None
                 await clock.advance(130)
                 assert [each.after for each in seen.of(ConcurrencyChanged)] == [5]
             assert await operator.workers() == []
+        await api.close()
+
+    clock.run(main())
+
+
+def test_limits_pass_through(token: Path, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    (tmp_path / "worker").write_text("worker")
+
+    async def main() -> None:
+        api, seen = make_api(None, clock), Seen()
+        most, running = 0, 0
+        async with (
+            inside(api, token, clock) as queue,
+            inside(api, tmp_path / "worker", clock) as far,
+        ):
+            worker = Worker(far, options(concurrency=10, prefetch=10), events=seen.events)
+
+            @worker.task(limit=Concurrency(2, by="tenant"))
+            async def send(tenant: str) -> None:
+                nonlocal most, running
+                running += 1
+                most = max(most, running)
+                await asyncio.sleep(1)
+                running -= 1
+
+            made = await queue.limits.set(
+                "send", [Concurrency(3), Concurrency(2, by="tenant")], weights={"a": 2}
+            )
+            assert await queue.limits.list() == [made]
+            await queue.put([send.job(tenant) for tenant in "ab" for _ in range(6)])
+            claims = await queue.claim("w", 10, 30)
+            assert sorted(each.job.headers[LIMIT_GROUP_HEADER] for each in claims) == [
+                "a",
+                "a",
+                "b",
+            ]
+            assert far._limited == frozenset()
+            [use] = await queue.limits.use("send", groups=5)
+            assert (use.limits, use.running, use.waiting) == (made, 3, 9)
+            assert {each.group: (each.running, each.waiting) for each in use.groups} == {
+                "a": (2, 4), "b": (1, 5),
+            }  # fmt: skip
+            assert await queue.limits.use("other") == []
+            await queue.settle([Settlement.done(claim) for claim in claims])
+            async with working(worker, options(concurrency=10, prefetch=10)):
+                await clock.advance(30)
+            assert most == 3
+            assert far._limited == {"send"}  # as the claims said
+            [failed] = seen.of(ChoreFailed)  # its token may not set its own limits
+            assert (failed.chore, "403" in failed.error) == ("limits", True)
+            assert (await queue.stats()).ready == 0
+            assert await queue.limits.remove("send")
+            assert not await queue.limits.remove("send")
+        await api.close()
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "", "[]", "{}", '{"most":0}', '{"most":1.5}', '{"fair":true,"by":7}', '{"rate":[1,2]}',
+        '{"rate":[1,1e400,1]}', '{"rate":[10000000,60,1]}', '{"most":1,"weights":{"a":2}}',
+        "[" * 5000, 7, "x" * 40_000,
+    ],
+)  # fmt: skip
+def test_limits_from_the_network_are_checked(token: Path, value: object) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        async with inside(api, token, clock) as queue:
+            with pytest.raises(ConfigError, match=r"send|Rate|Concurrency|by = "):
+                await queue._post("set-limits", {"kind": "send", "value": value})
+            assert await queue.limits.list() == []
         await api.close()
 
     clock.run(main())

@@ -257,10 +257,10 @@ def test_keys_of_another_program(redis: Redis, name: str) -> None:
 
 
 def test_a_layout_that_is_newer(redis: Redis, name: str) -> None:
-    redis.execute("HSET", f"{{pollwise:{name}}}:meta", "layout", "2")
+    redis.execute("HSET", f"{{pollwise:{name}}}:meta", "layout", "3")
     error = refusal(redis.url(), name=name)
     assert type(error) is SchemaError
-    assert "layout 2; this code knows up to 1" in str(error)
+    assert "layout 3; this code knows up to 2" in str(error)
 
 
 def test_a_payload_too_large(redis: Redis, name: str) -> None:

@@ -124,17 +124,17 @@ def _made(folder: Path) -> tuple[Shop, str, tuple[str, ...]]:
     async def fill() -> tuple[str, tuple[str, ...]]:
         url = f"sqlite:///{folder}/shop.db?queue=hostile&keep=7d"
         async with open_queue(url, clock=shop.clock) as queue:
-            job = await _fill_queue(queue)
+            job, flow = await _fill_queue(queue)
         record = await _fill_outbox(shop.outbox, shop.clock)
         target = await _fill_fleet(shop.fleet, shop.clock)
         good, bad = await _fill_controller(f"sqlite:///{folder}/jobs.db", shop.clock)
-        return good, (job, record, target, bad)
+        return good, (job, record, target, bad, flow)
 
     return shop, *asyncio.run(fill())
 
 
-async def _fill_queue(queue: Queue) -> str:
-    """Jobs in every state whose fields are all hostile; returns the page of one of them."""
+async def _fill_queue(queue: Queue) -> tuple[str, str]:
+    """Jobs in every state whose fields are all hostile; the pages of one of them and of a flow."""
     jobs = []
     for n in range(HOSTILE_JOBS):
         text = f"{ATTACKS[n % len(ATTACKS)]}{n}"
@@ -143,6 +143,7 @@ async def _fill_queue(queue: Queue) -> str:
         key = f"{NAMES[n % 5]}{n % 9}" if n % 7 == 0 else None
         jobs.append(NewJob(kind, payload, key=key, headers={"attack": printable(text)}))
     await queue.put(jobs)
+    flow = await _fill_flow(queue)
     name = ATTACKS[3]
     claims = await queue.claim(name, 200, "1h")
     died, told = claims[:80], claims[80:]
@@ -169,7 +170,21 @@ async def _fill_queue(queue: Queue) -> str:
         await queue.schedules.set(each, NewJob(each, each), every="1h", by=ATTACKS[n])
     await queue.schedules.run(NAMES[0])
     await queue.schedules.pause(NAMES[1])
-    return f"/queues/hostile/jobs/{died[0].job.id}"
+    return f"/queues/hostile/jobs/{died[0].job.id}", f"/queues/hostile/jobs/{flow}/flow"
+
+
+async def _fill_flow(queue: Queue) -> str:
+    """A flow with a job of each hostile name: one is dead, one runs. Returns its first job."""
+    first = NewJob(NAMES[0], priority=9)
+    parts = [NewJob(name, after=[first], priority=9) for name in NAMES]
+    further = [NewJob(name, after=[part]) for name, part in zip(NAMES, parts, strict=True)]
+    ids = await queue.put([first, *parts, *further, NewJob(NAMES[0], after=further)])
+    [claim] = await queue.claim("flow", 1, "1h")
+    await queue.settle([Settlement.done(claim)])
+    one, two = await queue.claim("flow", 2, "1h")
+    await queue.settle([Settlement.dead(one, ATTACKS[1])])
+    await queue.renew([two], "1h", {two.job.id: Progress(0.5, ATTACKS[2])})
+    return ids[0]
 
 
 async def _fill_outbox(url: str, clock: Clock) -> str:

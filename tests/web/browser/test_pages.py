@@ -20,6 +20,7 @@ PAGES = {
     "schedules": "/queues/hostile/schedules",
     "dead job": "{dead}",
     "running job": "{running}",
+    "flow": "{flow}",
     "workers": "/workers",
     "worker": "/queues/orders/workers/orders-1",
     "outbox": "/outboxes/default",
@@ -65,6 +66,7 @@ def paths(site: Site) -> dict[str, str]:
         "running": site.first("/queues/reports?state=leased", "/queues/reports/jobs/"),
         "record": site.first("/outboxes/default?tab=dead", "/outboxes/default/records/"),
         "agent": site.agent,
+        "flow": site.hostile[-1],
     }
     return {name: path.format(**known) for name, path in PAGES.items()}
 

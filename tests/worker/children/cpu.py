@@ -14,7 +14,17 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollwise import Cancelled, Job, Reject, Retry, Snooze, Worker, WorkerRunOptions, from_context
+from pollwise import (
+    Cancelled,
+    Job,
+    Reject,
+    Retry,
+    Snooze,
+    Worker,
+    WorkerRunOptions,
+    from_context,
+    results_before,
+)
 
 #: Ends a handler that waits for what never comes.
 PATIENCE = 240.0
@@ -49,6 +59,11 @@ def wait_for(path: Path) -> None:
 @worker.task(process=True)
 def add(first: Point, second: Point) -> Point:
     return Point(first.x + second.x, first.y + second.y)
+
+
+@worker.task(process=True)
+def grow(numbers: list[int], before: list[list[int]] = results_before) -> list[int]:
+    return [*numbers, len(before)]
 
 
 @worker.task(process=True)

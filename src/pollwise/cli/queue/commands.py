@@ -12,12 +12,12 @@ import typer
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
-from pollwise.cli.queue import jobs, results, steering
+from pollwise.cli.queue import jobs, limits, results, steering
 from pollwise.cli.queue import top as live
 from pollwise.cli.queue.export import export
 from pollwise.cli.queue.history import history
 from pollwise.cli.queue.opening import Url, with_queue
-from pollwise.cli.queue.show import show
+from pollwise.cli.queue.show import flow, show
 from pollwise.cli.queue.text import counted, shortened
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
@@ -62,6 +62,9 @@ def put(
     debounce: Annotated[
         str | None, typer.Option(help="Replace it, and run after this long without another put.")
     ] = None,
+    limit_group: Annotated[
+        str | None, typer.Option(help="The group in which limits of the kind count it.")
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="A header of the job, as name=value; may be repeated."),
@@ -76,7 +79,7 @@ def put(
     headers = headers_from(header or [])
     job = NewJob(
         kind, value, key=key, priority=priority, delay=delay, unique=unique, replace=replace,
-        debounce=debounce, headers=headers,
+        debounce=debounce, headers=headers, limit_group=limit_group,
     )  # fmt: skip
     codec = codec_of(load())
     (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True, codec=codec)
@@ -119,6 +122,7 @@ async def _kinds_of(queue: Queue) -> tuple[dict[str, Stats], Pauses, list[Worker
 app.command("list")(jobs.list_jobs)
 app.command("history")(history)
 app.command("show")(show)
+app.command("flow")(flow)
 app.command("result")(results.result)
 
 
@@ -148,6 +152,9 @@ app.command("resume")(steering.resume)
 app.command("workers")(steering.workers)
 app.command("running")(steering.running)
 app.command("set-concurrency")(steering.set_concurrency)
+app.command("limits")(limits.limits)
+app.command("set-limits")(limits.set_limits)
+app.command("remove-limits")(limits.remove_limits)
 app.command("top")(live.top)
 app.command("export")(export)
 

@@ -90,6 +90,9 @@ def add(
         str | None, typer.Option(help="Jobs with the same key run one at a time, in order.")
     ] = None,
     priority: Annotated[int, typer.Option(help="Higher runs first.")] = 0,
+    limit_group: Annotated[
+        str | None, typer.Option(help="The group in which limits of the kind count them.")
+    ] = None,
     header: Annotated[
         list[str] | None,
         typer.Option(help="A header of the jobs, as name=value; may be repeated."),
@@ -102,7 +105,7 @@ def add(
     """
     job = NewJob(
         kind, decoded_payload(payload), key=key, priority=priority,
-        headers=headers_from(header or []),
+        headers=headers_from(header or []), limit_group=limit_group,
     )  # fmt: skip
 
     async def work(queue: Queue) -> tuple[Schedule, float]:

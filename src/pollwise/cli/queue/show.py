@@ -1,7 +1,10 @@
-"""`pollwise queue show`: one job, and with --follow how far it is until it ends."""
+"""`pollwise queue show`: one job, and with --follow how far it is until it ends; and
+`pollwise queue flow`: the jobs of a flow.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
@@ -16,7 +19,9 @@ from pollwise.cli.queue.opening import Id, Url, with_queue
 from pollwise.cli.queue.text import encoded, progress_text
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.queues.base import Queue
-from pollwise.runtime.jobs import ENDED, JobInfo, State
+from pollwise.queues.flows.tree import rows_of
+from pollwise.queues.flows.view import FlowView
+from pollwise.runtime.jobs import ENDED, STATES, JobInfo, State
 from pollwise.runtime.loop import poll
 from pollwise.runtime.payloads.envelope import shown
 from pollwise.runtime.redact import without_secrets
@@ -28,6 +33,9 @@ Follow = Annotated[
 TIMES = ("created_at", "run_at", "since", "claimed_at")
 #: How often a job is looked at that is followed: its worker writes progress once a second.
 FOLLOW = Adaptive("250ms", "1s")
+
+#: How states look on a terminal.
+STYLES = {"dead": "bold red", "done": "green", "leased": "cyan"}
 
 #: Shows a job that has changed.
 Shower = Callable[[JobInfo], None]
@@ -53,6 +61,61 @@ def show(url: Url, job_id: Id, follow: Follow = False, as_json: Json = False) ->
         why = "it may be done (finished jobs are deleted unless kept, as with ?keep=1h)"
         fail(f"no job {job_id} in {without_secrets(url)}; {why}")
         raise typer.Exit(1)
+
+
+def flow(url: Url, job_id: Id, as_json: Json = False) -> None:
+    """Show the flow of a job: which jobs wait for which, and how far each is.
+
+    A job is shown below the one that it waits for. Jobs that begin at the same time are branches.
+    Exits with 1 if the job belongs to no flow, or does not exist any more: the jobs of a flow are
+    kept for an hour after its end, or for as long as the queue keeps finished jobs (?keep=1d).
+
+    Example: pollwise queue flow sqlite:///jobs.db 17
+    """
+    view = with_queue(url, lambda queue: queue.flow(job_id))
+    if view is None:
+        fail(f"job {job_id} in {without_secrets(url)} does not exist (any more), or is in no flow")
+        raise typer.Exit(1)
+    if as_json:
+        print_json(flow_facts(view))
+        return
+    states = Counter(each.info.state for each in view.jobs)
+    counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+    first = f"the first {len(view.jobs)} jobs" if view.more else f"{len(view.jobs)} jobs"
+    say((f"flow {visible(view.name)}", "bold"), f"  {first}: {counts}")
+    for row in rows_of(view):
+        info = row.job.info
+        detail = info.error if info.state == "dead" else progress_text_of(info)
+        note = "  ".join(filter(None, (row.note, visible(detail or ""))))
+        style = STYLES.get(info.state, "")
+        head = f"{row.lines}{visible(info.job.kind)} {info.job.id}  "
+        say(head, (_state(info), style), (f"  {note}" if note else "", "dim"))
+
+
+def progress_text_of(info: JobInfo) -> str | None:
+    """How far a job that runs is, if that is known."""
+    if info.state != "leased" or info.progress is None:
+        return None
+    return progress_text(info.progress)
+
+
+def flow_facts(view: FlowView) -> dict[str, Any]:
+    """A flow as plain values."""
+    jobs = [
+        {
+            "id": each.info.job.id,
+            "kind": each.info.job.kind,
+            "state": each.info.state,
+            "since": each.info.since,
+            "attempt": each.info.job.attempt,
+            "after": each.after,
+            "on_failure": each.on_failure,
+            "progress": None if each.info.progress is None else asdict(each.info.progress),
+            "error": each.info.error,
+        }
+        for each in view.jobs
+    ]
+    return {"flow": view.name, "more": view.more, "jobs": jobs}
 
 
 # Following
@@ -137,7 +200,7 @@ def _as_bar(job_id: str) -> Iterator[Shower]:
 
 def _line(info: JobInfo) -> str:
     if info.state == "leased":
-        detail = None if info.progress is None else progress_text(info.progress)
+        detail = progress_text_of(info)
     elif info.state == "done":
         detail = None if info.result is None else encoded(info.result)
     else:

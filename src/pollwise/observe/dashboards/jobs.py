@@ -210,6 +210,15 @@ QUEUE = Dashboard(
                     note=_EXPORTED,
                 ),
                 Panel(
+                    "Jobs of kinds with limits",
+                    (
+                        _Q.max("limit_running", "queue", "kind", legend="running"),
+                        _Q.max("limit_most", "queue", "kind", legend="at most"),
+                        _Q.max("limit_waiting", "queue", "kind", legend="waiting"),
+                    ),
+                    note=_EXPORTED,
+                ),
+                Panel(
                     "Workers by queue",
                     (_Q.max("workers", "queue"),),
                     note=_EXPORTED,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 
 from pollwise.errors import JobError
+from pollwise.runtime.jobs.fields import encoded_headers
 from pollwise.runtime.jobs.new_job import FLOW_HEADER, FlowPlace, NewJob
 
 #: The maximum number of links between the jobs of a batch.
@@ -50,9 +51,19 @@ def linked(jobs: Sequence[NewJob]) -> list[NewJob]:
     return [
         _placed(job, FlowPlace(name, after[place], job.on_failure))
         if (name := names.get(root(place))) is not None
-        else job
+        else _alone(job)
         for place, job in enumerate(jobs)
     ]
+
+
+def _alone(job: NewJob) -> NewJob:
+    """A job of no flow. It may have the headers of another job, which are passed on for traces."""
+    if FLOW_HEADER not in job.headers:
+        return job
+    made = copy(job)
+    made.headers = {name: text for name, text in job.headers.items() if name != FLOW_HEADER}
+    made.encoded_headers = encoded_headers(made.headers) if made.headers else None
+    return made
 
 
 def _placed(job: NewJob, place: FlowPlace) -> NewJob:
@@ -65,3 +76,15 @@ def _placed(job: NewJob, place: FlowPlace) -> NewJob:
     made = copy(job).with_headers({FLOW_HEADER: place.flow})
     made.place = place
     return made
+
+
+def places_from(given: object, count: int) -> list[int]:
+    """The places of the predecessors of a job, as received; it has this many jobs before it."""
+    places = [] if given is None else given
+    if not isinstance(places, list) or not all(
+        type(each) is int and 0 <= each < count for each in places
+    ):
+        raise JobError(
+            f"after must be a list of places in the batch, from 0 and before {count}, the job's own"
+        )
+    return places

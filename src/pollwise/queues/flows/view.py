@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pollwise.runtime.jobs import JobInfo
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 
 #: Jobs of a flow are kept this long after they ended, in seconds, so that their results are there
 #: for those that come after them ...
@@ -34,3 +36,9 @@ class FlowView:
     name: str
     jobs: tuple[FlowJob, ...]
     more: bool = False
+
+    @classmethod
+    def of(cls, jobs: Sequence[FlowJob]) -> FlowView:
+        """From the first jobs of a flow, at least one, and one more than are shown if there are."""
+        name = jobs[0].info.job.headers.get(FLOW_HEADER, "")
+        return cls(name, tuple(jobs[:FLOW_SHOWN_MAX]), len(jobs) > FLOW_SHOWN_MAX)

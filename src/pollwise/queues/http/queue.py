@@ -30,7 +30,7 @@ from pollwise.errors import (
     UniqueConflict,
     Unsupported,
 )
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, claim_of
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.http import wire
 from pollwise.queues.http.channel import HttpChannel, HttpTransport
@@ -42,15 +42,8 @@ from pollwise.queues.http.client import (
     TokenSource,
     decoded,
 )
-from pollwise.queues.notes import (
-    KeptSchedules,
-    PauseInfo,
-    ScheduleSwap,
-    ScheduleSwapped,
-    pause_from,
-)
-from pollwise.queues.presence import WorkerInfo
-from pollwise.queues.schedules.calls import TickResult
+from pollwise.queues.http.flows import FlowCalls
+from pollwise.queues.http.notes import HttpNotes
 from pollwise.queues.viewed import DEAD, BulkAction
 from pollwise.queues.views import COUNTED_MAX, BulkDone, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
@@ -65,9 +58,6 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
-from pollwise.runtime.rollups.keeping import HistoryChoice, PaceKept, pace_of
-from pollwise.runtime.rollups.points import HistoryPoint
-from pollwise.runtime.rollups.rows import HistoryRow
 from pollwise.storage.in_doubt import InDoubt
 
 if TYPE_CHECKING:  # else `client` imports it, and says which extra is missing
@@ -85,7 +75,7 @@ ID_LENGTH_MAX = 1000
 INSTANCE = "X-Pollwise-Instance"
 
 
-class HttpQueue(Queue):
+class HttpQueue(FlowCalls, HttpNotes):
     """Jobs in a queue of a controller's store.
 
     controller: the address of the controller.
@@ -95,7 +85,7 @@ class HttpQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        shows_claims=False, long_poll=True, hints="network", limits=False
+        shows_claims=False, long_poll=True, hints="network"
     )
     _hints_of_puts: ClassVar[bool] = True
 
@@ -192,6 +182,7 @@ class HttpQueue(Queue):
                     await self._post("abandon", {"nonce": nonce})
             raise
         claims = [wire.claim_from(each, self.name, asked.worker) for each in answer["claims"]]
+        self._limited = frozenset(answer.get("limited", ()))
         due_in = answer.get("due_in")
         if due_in is not None:
             self._hints.send_at(self.clock.now() + float(due_in))
@@ -286,76 +277,6 @@ class HttpQueue(Queue):
         said = {"ids": [*ids]}
         answer = await self._again(lambda: self._post("endings", said))
         return wire.endings_from(answer["endings"])
-
-    # Pauses and workers
-
-    async def _pause(self, name: str, pause: PauseInfo) -> None:
-        said = {"kind": name or None, "by": pause.by, "why": pause.why}
-        await self._again(lambda: self._post("pause", said))
-
-    async def _resume(self, name: str) -> bool:
-        return bool((await self._post("resume", {"kind": name or None}))["resumed"])
-
-    async def _paused(self) -> dict[str | None, PauseInfo]:
-        found = (await self._get("/pauses"))["pauses"]
-        return {each["kind"]: pause_from(each) for each in found}
-
-    async def _workers(self) -> list[WorkerInfo]:
-        found = (await self._get("/workers"))["workers"]
-        return [info for each in found if (info := WorkerInfo.from_value(each)) is not None]
-
-    async def _order(self, worker: str, concurrency: int) -> int:
-        said = {"worker": worker, "concurrency": concurrency}
-        return int((await self._again(lambda: self._post("concurrency", said)))["workers"])
-
-    async def _record_worker(
-        self, info: WorkerInfo, ttl: float, history: tuple[HistoryRow, ...]
-    ) -> int | None:
-        said = {"worker": info.to_value(), "ttl": ttl, **wire.rows_to(history)}
-        answer = await self._again(lambda: self._post("record-worker", said))
-        order: int | None = answer["concurrency"]
-        self.schedules.stamp = answer.get("schedules")  # an older controller does not say
-        return order
-
-    async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:
-        said = {"worker": info.to_value(), **wire.rows_to(history)}
-        await self._again(lambda: self._post("forget-worker", said))
-
-    async def _read_schedules(self) -> KeptSchedules:
-        answer = await self._get("/schedules")
-        notes = {each["name"]: each["value"] for each in answer["schedules"]}
-        return KeptSchedules(notes, answer["stamp"])
-
-    async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
-        said: dict[str, Any] = {"name": swap.name, "expected": swap.expected}
-        if swap.job is not None:  # the controller makes it from the schedule
-            answer = await self._post("run-schedule", said)
-        else:
-            answer = await self._post("set-schedule", {**said, "value": swap.value})
-        return ScheduleSwapped(bool(answer["done"]), answer["value"], answer.get("job"))
-
-    async def _put_tick(self, name: str, value: str, undeclared: bool) -> TickResult:
-        answer = await self._post("tick", {"name": name, "value": value, "undeclared": undeclared})
-        missed = answer["missed"]
-        return TickResult(**{**answer, "missed": None if missed is None else tuple(missed)})
-
-    async def _history_of(self, asked: HistoryChoice) -> list[HistoryPoint]:
-        if asked.kinds == ():  # without a kind, the controller would send all
-            return []
-        said: dict[str, Any] = {
-            "since": repr(asked.span),
-            "by": "hour" if asked.hourly else "minute",
-        }
-        said |= {"kind": asked.kinds, "worker": asked.worker}
-        answer = await self._get("/history", {k: v for k, v in said.items() if v is not None})
-        return wire.points_from(answer["points"])
-
-    async def paces(self) -> list[PaceKept]:
-        rows = wire.paces_from((await self._get("/paces"))["paces"])
-        return [pace for row in rows if (pace := pace_of(row)) is not None]
-
-    async def fold_history(self) -> bool:
-        return bool((await self._post("fold-history", {}))["more"])
 
     async def close(self) -> None:
         if self._http.closed:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, JobError
+from pollwise.queues.flows.linking import places_from
 from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
@@ -46,7 +47,10 @@ RECEIPT_LENGTH_MAX = 4000
 #: a character has at most 4 bytes.
 PART_LENGTH_MAX = 3 * 1024 * 1024
 _HISTOGRAMS = ("waits", "durations")
-_NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique", "replace", "headers")
+_NEW_JOB = (
+    "kind", "payload", "key", "priority", "delay", "run_at", "unique", "replace", "headers",
+    "limit_group", "after", "on_failure",
+)  # fmt: skip
 _JOB = (
     "id", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at", "unique",
 )  # fmt: skip
@@ -73,16 +77,24 @@ def _encoded_job(job: NewJob) -> str:
         said["replace"] = True
     if job.headers:
         said["headers"] = job.headers
+    if job.limit_group is not None:
+        said["limit_group"] = job.limit_group
+    if job.place is not None and job.place.after:
+        said |= {"after": job.place.after, "on_failure": job.place.on_failure}
     return f'{json.dumps(said, ensure_ascii=False)[:-1]},"payload":{job.encoded}}}'
 
 
 def jobs_from(given: object) -> list[NewJob]:
     if not isinstance(given, list):
         raise JobError('jobs must be a list, such as [{"kind": "mail", "payload": {"to": "x"}}]')
-    return [_job_from(each) for each in given]
+    jobs: list[NewJob] = []
+    for each in given:
+        jobs.append(_job_from(each, jobs))
+    return jobs
 
 
-def _job_from(given: object) -> NewJob:
+def _job_from(given: object, before: Sequence[NewJob]) -> NewJob:
+    """A job to put; `before` are those before it in the batch."""
     if not isinstance(given, dict) or "kind" not in given:
         raise JobError("a job must be an object with a `kind`")
     unknown = [name for name in given if name not in _NEW_JOB]
@@ -98,6 +110,9 @@ def _job_from(given: object) -> NewJob:
         unique=given.get("unique"),
         replace=given.get("replace") is True,
         headers=given.get("headers"),
+        limit_group=given.get("limit_group"),
+        after=[before[place] for place in places_from(given.get("after"), len(before))],
+        on_failure=given.get("on_failure") is True,
     )
 
 
@@ -304,10 +319,10 @@ def endings_to(endings: Mapping[str, JobEnding | None]) -> Wire:
 
 
 def endings_from(said: Mapping[str, Any]) -> dict[str, JobEnding | None]:
-    return {job_id: each and _ending_from(each) for job_id, each in said.items()}
+    return {job_id: each and ending_from(each) for job_id, each in said.items()}
 
 
-def _ending_from(said: Wire) -> JobEnding:
+def ending_from(said: Wire) -> JobEnding:
     failure = said["failure"]
     return JobEnding(
         said["kind"],

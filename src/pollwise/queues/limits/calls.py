@@ -59,7 +59,9 @@ class Limits:
     async def keep(self, limits: KindLimits) -> KindLimits:
         """Store checked limits, for `set` and for workers with limits in their code."""
         self.check()
-        made = replace(limits, set_at=self._queue.clock.epoch())
+        made = limits
+        if not limits.set_at:
+            made = replace(limits, set_at=self._queue.clock.epoch())
         written = await self._queue._write_note(NewNote("limits", limits.kind, made.to_note()))
         if not written.done:
             raise ConfigError(

@@ -317,10 +317,9 @@ def suspect_charge(use: KindUse, line: Line, now: float) -> Charge | None:
 
 
 def counted(limits: Mapping[str, KindLimits]) -> frozenset[str]:
-    """The kinds of which a settlement lets others run: those that limit how many run."""
-    return frozenset(
-        kind for kind, each in limits.items() if each.most is not None or each.most_each is not None
-    )
+    """The kinds whose jobs are claimed for free handlers: of which a settlement lets others run, or
+    whose groups take turns, so that no group waits behind what is claimed already."""
+    return frozenset(kind for kind, each in limits.items() if each.most is not None or each.grouped)
 
 
 def _room(

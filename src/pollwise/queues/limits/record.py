@@ -15,12 +15,14 @@ A note of the topic "limits", with the kind as its name, has this JSON, without 
 A rate is kept by one number for the kind, and one for each group: `full_at`, when all of its
 allowance will have come back. With `step = seconds / amount`:
 
-    full_at         above now + burst * step + SKEW, it counts as now + burst * step: it was set
-                    under a slower rate, or the clock was put back. The claim that finds this stores
-                    it, even if it gets nothing.
+    full_at         min(full_at, now + burst * step): it was set under a slower rate, or the clock
+                    was put back. A claim that finds it higher stores this, even if it gets nothing.
     room(now)       floor((now + burst * step - max(full_at, now) + SLACK) / step), from 0 to burst
     after n starts  full_at = max(full_at, now) + n * step
     next start      when room is 1 again: full_at - (burst - 1) * step
+
+`now` is read when the claim has the lock of the kind: if a claim came with an earlier time than the
+one before it, it would lower full_at, and give the rate more room.
 """
 
 from __future__ import annotations
@@ -46,9 +48,6 @@ BURST_SHARE = 0.05
 #: Seconds by which a start may be early, because times are rounded: at the time of the next start
 #: there must be room for it. It does not add up.
 SLACK = 1e-6
-#: Seconds by which the times of two claims may be in another order than the claims, as one of them
-#: waited for a lock, or the clocks of two machines differ. Less does not give a rate more room.
-SKEW = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class KindRate:
 
     def too_high(self, full_at: float, now: float) -> bool:
         """True if a claim has to store it again, after no start."""
-        return full_at > now + self.free + SKEW
+        return full_at > now + self.free + SLACK
 
     def next_start(self, full_at: float, now: float) -> float | None:
         """When the next one may start; None: now."""
@@ -215,7 +214,7 @@ def kind_limits(
     fair_by: an argument of the task: jobs of its values take turns.
     weights: how many jobs a group has in its turn, where that is not 1.
     """
-    listed = [limits] if isinstance(limits, Concurrency | Rate) else list(limits)
+    listed = list(limits) if isinstance(limits, Iterable) else [limits]
     names = {limit.by for limit in listed if isinstance(limit, Concurrency | Rate) and limit.by}
     if fair_by is not None:
         _check_by(fair_by, "fair_by")

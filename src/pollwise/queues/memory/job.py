@@ -39,6 +39,13 @@ class MemoryJob:
     result: str | None = None
     expires_at: float | None = None  # it is kept until then for its result
     version: int = field(default=0)  # distinguishes stale heap entries from the current one
+    flow: str | None = None
+    on_failure: bool = False
+    after: tuple[int, ...] = ()
+    successors: list[int] = field(default_factory=list)
+    waits: int = 0  # how many of `after` it still waits for
+    passed: bool = False  # its successors wait for it no more, because it was done
+    held_delay: float | None = None  # its delay, from when it stops to wait
 
     @property
     def suspect(self) -> bool:

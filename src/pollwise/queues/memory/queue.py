@@ -8,56 +8,43 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
-from urllib.parse import quote
 
-from pollwise.queues.base import ClaimRequest, Queue
+from pollwise.queues.base import ClaimRequest
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.memory.job import Entry, MemoryJob
 from pollwise.queues.memory.limits import MemoryLimits
-from pollwise.queues.notes import MemoryNotes
+from pollwise.queues.memory.views import MemoryViews
 from pollwise.queues.unique import WAITING, check_replaced, check_twin, replaced_run_at
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import COUNTED_MAX, JobFilter, Stats
-from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
-from pollwise.runtime.home import Home
 from pollwise.runtime.jobs import (
     ENDED,
     ERRORS_KEPT,
-    STATES,
     Claim,
-    Job,
     JobFailure,
-    JobInfo,
     NewJob,
     Progress,
     Renewal,
     Settlement,
     State,
 )
-from pollwise.storage.ids import number_of, place_after
+from pollwise.storage.ids import number_of
 
 
-class MemoryQueue(MemoryNotes, Queue):
+class MemoryQueue(MemoryViews):
     """Jobs in memory: everything a queue can do, but nothing survives the process."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True)
     one_loop = False
 
-    @property
-    def url(self) -> str:
-        return f"memory://?queue={quote(self.name, safe='')}"
-
     def __init__(self, name: str = "default", **options: object) -> None:
         super().__init__(name, **options)
-        self._home = Home()
-        self._records: dict[int, MemoryJob] = {}
         self._last = 0
         self._ready: dict[str, list[Entry]] = {}
         self._due: list[tuple[float, int, int]] = []  # delayed and leased, by the time that ends
@@ -86,6 +73,7 @@ class MemoryQueue(MemoryNotes, Queue):
             seq += 1
             made = seq, job.kind, job.encoded, job.key, job.priority, job.unique, now
             fresh.append(MemoryJob(*made, job.due_at(now), job.headers, job.limit_group))
+            self._flows.link(fresh[-1], job, ids)
             ids.append(str(seq))
             if job.unique is not None:
                 in_batch[job.unique] = fresh[-1]
@@ -94,6 +82,7 @@ class MemoryQueue(MemoryNotes, Queue):
         self._unique.update(in_batch)
         for record in fresh:
             self._records[record.seq] = record
+            self._flows.enter(record)
             self._enter(record, now)
         self._last = seq
         return ids, len(fresh) + sum(twin.state in WAITING for _, twin in replaced)
@@ -236,7 +225,11 @@ class MemoryQueue(MemoryNotes, Queue):
         heapq.heappush(self._ready.setdefault(record.kind, []), record.entry)
 
     def _enter(self, record: MemoryJob, now: float) -> None:
-        """Enter a job: blocked behind its key, delayed until it is due, or ready."""
+        """Enter a job: blocked behind its flow or its key, delayed until it is due, or ready."""
+        self._flows.count(record, "ready", now)
+        if record.waits:
+            self._move(record, "blocked", record.run_at)
+            return
         if record.key is not None:
             line = self._keys.setdefault(record.key, deque())
             if line:
@@ -269,6 +262,7 @@ class MemoryQueue(MemoryNotes, Queue):
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         now = self._now()
         lost = []
+        ended: list[tuple[MemoryJob, State]] = []
         for settlement in settlements:
             record = self._held(settlement.claim)
             if record is None:
@@ -289,7 +283,12 @@ class MemoryQueue(MemoryNotes, Queue):
                 if (more := settlement.outlasting(self.keep)) is not None:
                     record.expires_at = now + more
                 ways: dict[str, State] = {"done": "done", "dead": "dead"}
-                self._end(record, ways.get(settlement.action, "cancelled"), now)
+                ended.append((record, ways.get(settlement.action, "cancelled")))
+        # As in the other stores: what waits behind their keys comes before what waits in flows.
+        for record, _ in ended:
+            self._unblock_behind(record)
+        for record, state in ended:
+            self._finish(record, state, now)
         return lost
 
     @staticmethod
@@ -303,13 +302,33 @@ class MemoryQueue(MemoryNotes, Queue):
         self._finish(record, state, now)
 
     def _finish(self, record: MemoryJob, state: State, now: float) -> None:
+        """End a job that no other is blocked behind, and all that its end cancels."""
+        ended = [(record, state)]
+        while ended:
+            record, state = ended.pop()
+            self._finish_one(record, state, now)
+            ended += self._follow(record, state, now)
+
+    def _finish_one(self, record: MemoryJob, state: State, now: float) -> None:
         record.cancel = False
         self._move(record, state, now)
+        if state != "dead":
+            record.expires_at = self._flows.kept(record, now)
+        self._flows.count(record, state, now)
         if state != "dead" and self.keep is None:
             if record.expires_at is None:
-                self._delete(record)
+                self._delete(record, now)
             else:
                 self._free_unique(record)
+
+    def _follow(self, record: MemoryJob, state: State, now: float) -> list[tuple[MemoryJob, State]]:
+        """Release the jobs that waited for one that ended; return those to cancel."""
+        released, cancelled = self._flows.follow(record, state)
+        for each in released:
+            delay = each.held_delay
+            each.run_at = max(each.run_at, now) if delay is None else now + delay
+            self._enter(each, now)
+        return [(each, "cancelled") for each in cancelled]
 
     async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
         now = self._now()
@@ -321,8 +340,10 @@ class MemoryQueue(MemoryNotes, Queue):
             state = self._state_at(record, now)
             if state == "leased":
                 record.cancel = True
-            elif state == "blocked" and record.key is not None:
-                self._keys[record.key].remove(record.seq)
+            elif state == "blocked":
+                if record.key is not None and not record.waits:
+                    self._keys[record.key].remove(record.seq)
+                record.waits = 0
                 self._finish(record, "cancelled", now)
                 state = "cancelled"
             elif state not in ENDED:
@@ -332,7 +353,8 @@ class MemoryQueue(MemoryNotes, Queue):
             states[job_id] = state
         return states
 
-    def _delete(self, record: MemoryJob) -> None:
+    def _delete(self, record: MemoryJob, now: float) -> None:
+        self._flows.delete(record, now)
         del self._records[record.seq]
         self._free_unique(record)
 
@@ -368,62 +390,6 @@ class MemoryQueue(MemoryNotes, Queue):
             self._move(record, "leased", now + lease)
         return Renewal(tuple(lost), tuple(cancel))
 
-    async def stats(self, most: int = COUNTED_MAX) -> Stats:
-        return self._stats_of(self._records.values())
-
-    async def stats_by_kind(
-        self, most: int = COUNTED_MAX, ready_most: int | None = None
-    ) -> dict[str, Stats]:
-        kinds: dict[str, list[MemoryJob]] = {}
-        for record in self._records.values():
-            kinds.setdefault(record.kind, []).append(record)
-        return {kind: self._stats_of(records) for kind, records in kinds.items()}
-
-    def _stats_of(self, records: Iterable[MemoryJob]) -> Stats:
-        now = self._now()
-        counts = dict.fromkeys(STATES, 0)
-        oldest = None
-        for record in records:
-            state = self._state_at(record, now)
-            counts[state] += 1
-            if state == "ready":
-                oldest = record.run_at if oldest is None else min(oldest, record.run_at)
-        return Stats.of(counts, None if oldest is None else max(now - oldest, 0.0))
-
-    @staticmethod
-    def _state_at(record: MemoryJob, now: float) -> State:
-        over = record.state in ("delayed", "leased") and record.since <= now
-        return "ready" if over else record.state
-
-    async def _find(self, job_id: str) -> JobInfo | None:
-        record = self._records.get(number_of(job_id))
-        return None if record is None or self._expired(record) else self._info(record)
-
-    def _expired(self, record: MemoryJob) -> bool:
-        """True if it was kept for a result whose time is over."""
-        return record.expires_at is not None and record.expires_at <= self._now()
-
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
-        page: list[JobInfo] = []
-        after = None if chosen.after is None else place_after(chosen.after)
-        for record in reversed(self._records.values()) if newest else self._by_seq(0):
-            if after is not None and (record.seq >= after if newest else record.seq <= after):
-                continue
-            info = self._info(record)
-            if (
-                not self._expired(record)
-                and chosen.state in (None, info.state)
-                and (chosen.kinds is None or record.kind in chosen.kinds)
-                and chosen.worker in (None, info.worker)
-            ):
-                page.append(info)
-                if len(page) == chosen.limit:
-                    break
-        return page
-
-    def _by_seq(self, after: int) -> Iterator[MemoryJob]:
-        return (record for seq, record in self._records.items() if seq > after)
-
     async def _retry(self, ids: Sequence[str] | None) -> int:
         now = self._now()
         ended = self._ended(ids, ("dead",) if ids is None else ENDED)
@@ -438,9 +404,12 @@ class MemoryQueue(MemoryNotes, Queue):
         return len(ended)
 
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+        now = self._now()
         ended = self._ended(ids, states)
         for record in ended:
-            self._delete(record)
+            for each, state in self._follow(record, "cancelled", now):
+                self._finish(each, state, now)
+            self._delete(record, now)
         return len(ended)
 
     def _ended(self, ids: Sequence[str] | None, states: Sequence[State]) -> list[MemoryJob]:
@@ -455,44 +424,13 @@ class MemoryQueue(MemoryNotes, Queue):
         return self._limits.use(limits, groups, self._now())
 
     async def _prune(self, keep: float | None) -> int:
-        before = -math.inf if keep is None else self._now() - keep
+        now = self._now()
+        before = -math.inf if keep is None else now - keep
         count = 0
         for record in self._ended(None, ("done", "cancelled")):
             if self._expired(record) or (record.expires_at is None and record.since <= before):
-                self._delete(record)
+                self._delete(record, now)
                 count += 1
             elif record.since <= before:
                 self._free_unique(record)
         return count
-
-    def _now(self) -> float:
-        """The time; refuses calls from a second thread, because nothing here is locked."""
-        self._home.enter(self.url)
-        return self.clock.epoch()
-
-    def _job(self, record: MemoryJob) -> Job:
-        decoded = decode_job(record.encoded)
-        return Job(
-            str(record.seq), self.name, record.kind, decoded.payload, record.key, record.priority,
-            record.attempt, record.created_at, record.run_at, record.unique, record.headers,
-            decoded.unreadable,
-        )  # fmt: skip
-
-    def _info(self, record: MemoryJob) -> JobInfo:
-        state, since = self._state_at(record, self._now()), record.since
-        job, claim = self._job(record), None
-        if state == "leased" and record.worker is not None:
-            claim = Claim(job, record.token, record.worker, record.since)
-            since = record.claimed_at or since
-        return JobInfo(
-            job,
-            state,
-            since,
-            record.worker,
-            record.errors,
-            record.claimed_at,
-            record.progress,
-            record.cancel,
-            decode_result(record.result),
-            claim,
-        )

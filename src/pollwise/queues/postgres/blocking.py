@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pollwise.queues.postgres.puts import is_plain, more_params, statement_of
 from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import NewJob
 from pollwise.storage.channel import RIDE_EVERY, SEND_EVERY, HintChannel
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
 
 #: The maximum bytes of payloads that are put in the calling thread.
 HERE_BYTES = 1024 * 1024
-
-
-def is_plain(jobs: Sequence[NewJob]) -> bool:
-    """True for one job that is ready at once and has no key, no `unique` and no limit group."""
-    if len(jobs) != 1:
-        return False
-    job = jobs[0]
-    if job.key is not None or job.unique is not None or job.limit_group is not None:
-        return False
-    return not job.delay and job.run_at is None
 
 
 class BlockingPuts:
@@ -63,10 +54,12 @@ class BlockingPuts:
         kinds = {job.kind for job in jobs}
         message = self._ride(len(jobs), kinds)
         if message is None and is_plain(jobs):
-            rows = self._rows("put_one", self._queue._put_one_params(jobs[0]))
+            rows = self._rows("put_one", self._queue._one_params(jobs[0]))
         else:
             encoded = [job.encoded for job in jobs]
-            rows = self._rows("put", self._queue._put_params(jobs, encoded, message, alone=True))
+            name = statement_of(jobs)
+            params = self._queue._put_params(jobs, encoded, message, alone=True)
+            rows = self._rows(name, params + more_params(name, jobs, self._queue.keep))
         if rows is None:
             return None
         ids = str(rows[0][0]).split(",")

@@ -175,7 +175,7 @@ def _place(source: str, row: tuple[Any, ...]) -> list[Any]:
     if source == "ready":
         return [row[1], row[4], since, seq]
     if source in ("blocked", "key"):
-        return [row[3], seq]
+        return [row[3] or "", seq]
     return [since, state, seq] if source in ("leased", "overdue", "delayed") else [since, seq]
 
 

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pollwise.durations import Duration
-from pollwise.errors import ConfigError, MissingExtra, PayloadError
+from pollwise.errors import ConfigError, MissingExtra, PayloadError, SchemaError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.flows.view import FlowJob
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import (
@@ -55,18 +56,25 @@ try:
 except ImportError as error:  # also raised if psycopg is installed without libpq
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
-from pollwise.queues.postgres.blocking import BlockingPuts, is_plain
+from pollwise.queues.postgres.blocking import BlockingPuts
+from pollwise.queues.postgres.flows import PostgresFlows, keeps_of
 from pollwise.queues.postgres.limits import PostgresLimits
 from pollwise.queues.postgres.notes import PostgresNotes
 from pollwise.queues.postgres.pages import PostgresPages, list_name, with_lists
+from pollwise.queues.postgres.puts import (
+    TYPES,
+    is_plain,
+    more_params,
+    one_params,
+    put_params,
+    statement_of,
+)
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
 from pollwise.storage.postgres.history import PostgresHistory
 from pollwise.storage.postgres.params import (
-    PUT_TYPES,
     Param,
     flag,
-    flags,
     number,
     numbers,
     on_connection,
@@ -78,13 +86,14 @@ from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
 from pollwise.storage.sql import statements
 
-#: Workers run without versions 6 to 10: history, views, schedules, puts that replace, and limits.
+#: Workers run without versions 6 to 11: history, views, schedules, puts that replace, limits and
+#: flows.
 TABLES = TableSet(
     f"{__package__}.tables",
     "migrations",
     "pollwise queue migrate URL",
     "queue",
-    optional=(6, 7, 8, 9, 10),
+    optional=(6, 7, 8, 9, 10, 11),
 )
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
@@ -131,6 +140,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             sql=with_lists(statements(TABLES.package)),
         )
         self._pages = PostgresPages(self.database, name)
+        self._flows = PostgresFlows(self.database, name)
         self._listen = self.database.listening(listen)
         self._history = PostgresHistory(self.database, name)
         self._notes = PostgresNotes(self.database, name)
@@ -175,7 +185,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         kinds = {job.kind for job in jobs}
         message = self._channel.ride(len(jobs), kinds)
         if message is None and is_plain(jobs):
-            [(seq,)] = await self.database.rows("put_one", self._put_one_params(jobs[0]))
+            [(seq,)] = await self.database.rows("put_one", self._one_params(jobs[0]))
             ids, fresh = [str(seq)], 1
         else:
             ids, fresh = await self._put_all(jobs, message, None)
@@ -193,18 +203,16 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 f"{BATCH_BYTES_MAX} at once, so split it"
             )
         encoded = [job.encoded for job in jobs]
-        replaces = [job.replace for job in jobs]
-        name = "put_replacing" if any(replaces) else "put"
+        name = statement_of(jobs)
+        more = more_params(name, jobs, self.keep)
         while True:
-            params = self._put_params(jobs, encoded, message, alone=connection is None)
-            if any(replaces):
-                params.append(flags(replaces))
+            params = self._put_params(jobs, encoded, message, alone=connection is None) + more
             if connection is None:
                 [row] = await self.database.rows(name, params)
             else:
+                statement = self.database.sql[name]
                 with self.clock.outside(), refused_here(self.url, TABLES.advice):
-                    types = (*PUT_TYPES, "boolean[]")[: len(params)]
-                    row = await on_connection(connection, self.database.sql[name], types, params)
+                    row = await on_connection(connection, statement, TYPES[name], params)
             ids, fresh, place, seq, kind, payload, *key = row
             if place is None:
                 return ids.split(","), fresh
@@ -228,36 +236,14 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             self._blocking.close()
         await super().close()
 
-    def _put_one_params(self, job: NewJob) -> list[Param]:
-        """The parameters of `put_one`."""
-        return [
-            text(self.name),
-            text(job.kind),
-            text(job.encoded),
-            number(job.priority),
-            text(job.encoded_headers),
-            self.database.now(),
-        ]
+    def _one_params(self, job: NewJob) -> list[Param]:
+        return one_params(self.name, job, self.database.now())
 
     def _put_params(
         self, jobs: Sequence[NewJob], encoded: Sequence[str], message: str | None, *, alone: bool
     ) -> list[Param]:
-        headers = [job.headers for job in jobs]
-        return [
-            text(self.name),
-            texts([job.kind for job in jobs]),
-            texts(encoded),
-            unless_all(0, [job.priority for job in jobs], numbers),
-            unless_all(0.0, [job.delay for job in jobs], numbers),
-            unless_all(None, [job.run_at for job in jobs], numbers),
-            unless_all(None, [job.key for job in jobs], texts),
-            unless_all(None, [job.unique for job in jobs], texts),
-            texts([job.encoded_headers for job in jobs]) if any(headers) else None,
-            flag(alone),
-            text(self._transport.channel),
-            text(message),
-            self.database.now(),
-        ]
+        hint = self._transport.channel, message
+        return put_params(self.name, jobs, encoded, hint, self.database.now(), alone=alone)
 
     async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         rows, last = await self._claimed(
@@ -288,7 +274,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         batch = sorted(settlements, key=lambda s: _row(s.claim))
         plain = all(s.action == "done" for s in batch)
         keep = self.keep is not None
-        keeps = unless_all(None, [s.outlasting(self.keep) for s in batch], numbers)
+        keeps = unless_all(None, keeps_of(batch, self.keep), numbers)
         params = [
             text(self.name),
             numbers([number_of(s.claim.job.id) for s in batch]),
@@ -397,6 +383,12 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         params = [text(self.name), _seqs(ids), self.database.now()]
         return endings_from(await self.database.rows("endings", params, safe=True), ids)
 
+    async def _predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        return await self._flows.predecessors(job_id)
+
+    async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
+        return await self._flows.flow(job_id, most)
+
     async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         place = place_after(chosen.after)
         if newest:
@@ -443,16 +435,21 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         return await self._count("retry", _seqs(ids), self.database.now())
 
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
-        if ids is None or states == DEAD:
-            return await self._count("drop", _seqs(ids))
-        return await self._count("drop_ended", _seqs(ids), _codes(states))
+        which = _seqs(ids), _codes(states)
+        try:
+            keep = flag(self.keep is not None)
+            return await self._count("drop_linked", *which, keep, self.database.now())
+        except SchemaError:  # tables before version 11
+            return await self._count("drop", *which)
 
     async def _prune(self, keep: float | None) -> int:
         params = [text(self.name), None if keep is None else number(keep), self.database.now()]
-        [(kept, expired, now)] = await self.database.rows(
+        [(kept, expired, now, linked)] = await self.database.rows(
             "prune", [*params, number(self._pruned_to)]
         )
         await self._limits.prune()
+        if linked:
+            await self.database.rows("unlink", [numbers(linked)])
         if keep is not None and kept < PRUNE_MAX:
             self._pruned_to = now - keep - PRUNE_LOOK_BACK
         return int(kept) + int(expired)

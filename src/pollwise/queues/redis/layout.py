@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import (
@@ -49,14 +52,18 @@ _TIME = struct.Struct(">d")
 _SETTLEMENT = struct.Struct(">QIBBBdH")
 _RENEWAL = struct.Struct(">QIHH")
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
-_SEPARATE, _WITH_HEADERS = 1, 2
+_SEPARATE, _WITH_HEADERS, _WITH_GROUP, _FLOW = 1, 2, 4, 8
 _REPLACES = 4
 _WITH_RESULT, _WITH_KEEP = 1, 2
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
 
 
-def packed_job(job: NewJob, encoded: str) -> list[bytes]:
-    """A job as put.lua takes it, and its body if that is stored separately."""
+def packed_job(job: NewJob, encoded: str, places: Mapping[int, int] | None = None) -> list[bytes]:
+    """A job as put.lua takes it; its body if that is stored separately; its limit group; its place
+    in a flow.
+
+    places: of jobs in the batch, as put.lua counts them.
+    """
     how, due = (1 if job.delay else 0, job.delay) if job.run_at is None else (2, job.run_at)
     kind = job.kind.encode()
     key = job.key.encode() if job.key is not None else b""
@@ -65,14 +72,25 @@ def packed_job(job: NewJob, encoded: str) -> list[bytes]:
     if job.headers:
         headers = (job.encoded_headers or "").encode()
         body, form = _SIZE_OF_HEADERS.pack(len(headers)) + headers + body, _WITH_HEADERS
+    if job.place is not None:  # such a job has no unique
+        unique, form = job.place.flow.encode(), form + _FLOW
     separate = len(body) > INLINE_MAX
     if separate:
         form += _SEPARATE
+    group = [] if job.limit_group is None else [job.limit_group.encode()]
+    if group:
+        form += _WITH_GROUP
     how += job.replace * _REPLACES
     head = _PUT.pack(how, due, form, job.priority, len(kind), len(key), len(unique))
+    parts = [head, kind, key, unique] if separate else [head, kind, key, unique, body]
+    packed = [b"".join(parts)]
     if separate:
-        return [b"".join((head, kind, key, unique)), body]
-    return [b"".join((head, kind, key, unique, body))]
+        packed.append(body)
+    packed += group
+    if job.place is not None:
+        after = [(places or {})[place] for place in job.place.after]
+        packed.append(struct.pack(f">B{len(after)}I", job.place.on_failure, *after))
+    return packed
 
 
 def packed_settlement(settlement: Settlement, with_result: bool, keep: float | None) -> bytes:
@@ -172,6 +190,28 @@ def ending_in(
     return JobEnding(kind.decode(), STATES[code], decode_result(result), newest)
 
 
+def use_in(answer: list[Any], limits: KindLimits, most: int) -> LimitUse:
+    """The answer of limits/use.lua, with at most this many groups."""
+    running, waiting = answer[1:3]
+    now, full_at = float(answer[0]), float(answer[3])
+    groups = []
+    for name, runs, waits, full in zip(*[iter(answer[4:])] * 4, strict=True):
+        at = limits.rate_each.next_start(float(full), now) if limits.rate_each else None
+        groups.append(GroupUse(name.decode(), runs, min(waits, WAITING_MAX), at))
+    next_at = limits.rate.next_start(full_at, now) if limits.rate else None
+    total = min(waiting, WAITING_MAX)
+    return LimitUse(limits, running, total, next_at, fullest(groups, most))
+
+
+def links_in(parts: Sequence[bytes]) -> dict[str, tuple[tuple[str, ...], bool]]:
+    """The predecessors of each job of a flow, and whether it runs on failure; see page.lua."""
+    found = {}
+    for job_id, links in zip(*[iter(parts)] * 2, strict=True):
+        on_failure, *numbers = struct.unpack(f">B{len(links) // 8}Q", links)
+        found[job_id.decode()] = tuple(map(str, numbers)), bool(on_failure)
+    return found
+
+
 def ids_in(answer: bytes, count: int) -> tuple[list[str], int]:
     """The ids of a put, in order, and how many of them are new; see put.lua."""
     first, _, already = answer.decode().partition(";")
@@ -205,7 +245,9 @@ def _job(
     place += kind_size
     key = blob[place : place + key_size].decode() if key_size else None
     place += key_size
-    unique = blob[place : place + unique_size].decode() if unique_size else None
+    unique = None
+    if unique_size and not form & _FLOW:
+        unique = blob[place : place + unique_size].decode()
     place += unique_size
     headers = b""
     if form & _WITH_HEADERS:

@@ -15,6 +15,9 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.flows.view import FlowJob
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import (
     NewNote,
     Note,
@@ -42,7 +45,8 @@ from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.channel import HintChannel
 
 try:
-    from pollwise.queues.redis.store import LAYOUT, RedisStore, check_server, tag_of
+    from pollwise.queues.redis.server import check_server
+    from pollwise.queues.redis.store import LAYOUT, RedisStore, tag_of
     from pollwise.storage.redis.connections import Connections, RedisAddress
     from pollwise.storage.redis.pubsub import RedisTransport
 except ModuleNotFoundError as error:
@@ -64,7 +68,7 @@ class RedisQueue(Queue):
     timeout: how long a call may take before it fails.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(hints="network", limits=False)
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
     _hints_of_puts: ClassVar[bool] = True
 
     def __init__(
@@ -123,7 +127,9 @@ class RedisQueue(Queue):
 
     async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         check = self._channel.check()
-        claims, due = await self._store.claim(asked, self.clock.imposed(), check)
+        claims, due, counted = await self._store.claim(asked, self.clock.imposed(), check)
+        others = () if asked.kinds is None else self._limited.difference(asked.kinds)
+        self._limited = frozenset((*others, *(kind.decode() for kind in counted)))
         if due is not None:  # relative, so our clock may be wrong
             self._hints.send_at(self.clock.now() + due)
         return claims
@@ -180,8 +186,17 @@ class RedisQueue(Queue):
     async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
         return await self._store.notes.replace_history(old, new, self.clock.imposed())
 
+    async def _limit_use(self, limits: KindLimits, groups: int) -> LimitUse:
+        return await self._store.limit_use(limits, groups, self.clock.imposed())
+
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         return await self._store.endings(ids, self.clock.imposed())
+
+    async def _predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        return await self._store.flows.predecessors(job_id, self.clock.imposed())
+
+    async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
+        return await self._store.flows.flow(job_id, most, self.clock.imposed())
 
     async def close(self) -> None:
         if self._connections.closed:

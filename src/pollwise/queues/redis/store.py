@@ -6,6 +6,7 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
 
     …:meta       hash    last: the number of the newest job; layout: the version of this layout
     …:jobs       hash    number -> the job as bytes (see layout.py)
+    …:linked     hash    the same of live and dead jobs of flows; for them, jobs has an empty string
     …:payloads   hash    number -> its headers and payload, if they are larger than INLINE_MAX
     …:parts      hash    number:flag -> the errors of its last attempts (2), its progress (4) or its
                          result (16)
@@ -16,6 +17,18 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:leased     zset    number by the end of its lease
     …:heads      hash    key -> the one job of the key that is ready, delayed or leased
     …:blocked    zset    key, NUL, number as bytes; all scores 0, so that a key's jobs are a range
+    …:limited    hash    kind -> its limits as claims read them; see `limits_of` in common.lua
+    …:lines:KIND zset    jobs that may run, if limit groups of the kind take turns: group, NUL,
+                         priority, run_at and number as bytes; all scores 0
+    …:groups     hash    number -> the limit group of the job, if it has one
+    …:running:KIND       zset of those jobs of the kind that count as running: number by the end of
+                         the lease; and …:running:KIND, NUL, group the same for each limit group
+    …:turns      hash    kind -> full_at of its rate, and the last turn: how many jobs are left in
+                         it, and its group
+    …:full:KIND  zset    group by full_at of its rate
+    …:waiting    zset    number by number, of jobs that are blocked by others of their flow
+    …:flow:NAME  hash    the links of a flow; see flows/links.lua
+    …:cuts       list    cancelled jobs whose successors are still to be cancelled
     …:unique     hash    unique -> number
     …:dead       zset    number by number
     …:done       zset    number by the time it was done, for jobs that are kept
@@ -30,6 +43,11 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
                          repeated and answered from here
     …:hints:DB   channel hints for workers
 
+Workers of a version without limits can share the queue. They lose no job and run none twice. They
+claim from `ready` without limits, and their leases do not count; they find no job in `lines`, until
+a claim of a newer worker moves it back after its limits were removed. An entry in `lines` may be
+out of date because of them, so a claim compares it with its job.
+
 One claim is one script, which is one transaction, in memory and in the append-only file: at any
 moment a job is ready or leased, never both and never neither.
 """
@@ -40,8 +58,11 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pollwise.errors import ConfigError, SchemaError, StoreError
+from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import ClaimRequest, claim_of
+from pollwise.queues.limits.record import KindLimits
+from pollwise.queues.limits.use import LimitUse
+from pollwise.queues.redis.flows import RedisFlows
 from pollwise.queues.redis.layout import (
     claims_in,
     ending_in,
@@ -49,6 +70,7 @@ from pollwise.queues.redis.layout import (
     packed_job,
     packed_renewal,
     packed_settlement,
+    use_in,
     views_in,
 )
 from pollwise.queues.redis.notes import RedisNotes, time_text
@@ -67,6 +89,7 @@ from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
     Claim,
+    Job,
     JobInfo,
     NewJob,
     Progress,
@@ -81,10 +104,8 @@ from pollwise.storage.redis.scripts import script
 
 #: The package of the scripts.
 SCRIPTS = f"{__package__}.lua"
-#: The oldest Redis that has all commands of the scripts.
-OLDEST_REDIS = (6, 2)
-#: The version of the layout.
-LAYOUT = 1
+#: The version of the layout, and of one with flows. Older code reads a queue until it has flows.
+LAYOUT, LAYOUT_WITH_FLOWS = 1, 2
 #: The maximum number of jobs that one script claims, cancels, retries, drops or prunes; the server
 #: is blocked meanwhile.
 MOST_AT_ONCE = 1000
@@ -134,8 +155,9 @@ class RedisStore:
         self._connections = connections
         self._queue = queue
         self._keep_for = keep
-        self._keep = keep is not None
+        self._keep = "0" if keep is None else repr(keep)
         self.notes = RedisNotes(self._run)
+        self.flows = RedisFlows(queue, self._run, self.endings)
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)
@@ -156,7 +178,9 @@ class RedisStore:
             if job is not (other := jobs[first]):
                 check_twin(job, "of this batch", other.kind, other.encoded)
         batch = [n for n, first in enumerate(firsts) if first == n]
-        packed = {n: packed_job(jobs[n], jobs[n].encoded) for n in batch}
+        places = {n: place for place, n in enumerate(batch, 1)}
+        packed = {n: packed_job(jobs[n], jobs[n].encoded, places) for n in batch}
+        layout = LAYOUT_WITH_FLOWS if any(job.place for job in jobs) else LAYOUT
         size = sum(len(part) for parts in packed.values() for part in parts)
         if size > MOST_PUT_BYTES and len(jobs) > 1:
             raise ConfigError(
@@ -166,7 +190,7 @@ class RedisStore:
         for _ in range(TWIN_LOOKS_MAX):
             args = [part for n in batch for part in packed[n]]
             answer = await self._kept(
-                "put", [time_text(now)], [self.channel, message or "", LAYOUT, *args]
+                "put", [time_text(now)], [self.channel, message or "", layout, *args]
             )
             if isinstance(answer, bytes):
                 ids, fresh = ids_in(answer, len(batch))
@@ -187,28 +211,32 @@ class RedisStore:
 
     async def claim(
         self, asked: ClaimRequest, now: float | None, message: str | None
-    ) -> tuple[list[Claim], float | None]:
-        """The claims; and, if no more are ready, in how many seconds the next job is due."""
+    ) -> tuple[list[Claim], float | None, list[bytes]]:
+        """The claims; if no more are ready, in how many seconds the next job is due; and the
+        kinds that limit how many of their jobs run."""
         worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
-            blob, until, due, alone = await self._run(
+            blob, until, due, alone, *more = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
-                int(self._keep), int(asked.ahead), int(bool(claims)), self.channel, message or "",
+                self._keep, int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()),
             )  # fmt: skip
             message = None
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
+            if more:  # limit groups took turns, so they are not in order
+                found.sort(key=lambda each: _place_of(each.job))
             claims += found
             left = float(due) if due else None
+            counted: list[bytes] = more[0] if more else []
             if len(claims) == limit:
-                return claims, None
+                return claims, None, counted
             if alone:  # if it was left alone, because of what was claimed before, claim again soon
-                return claims, None if found else 0.0
+                return claims, None if found else 0.0, counted
             # More jobs may be due than one script makes ready: claim again.
             if len(found) < most and (left or left is None or claims):
-                return claims, left
+                return claims, left, counted
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others.
@@ -222,13 +250,13 @@ class RedisStore:
             for part in _in_parts(settlements):
                 stored = {n: s.result for n, s in enumerate(part) if s.result is not None}
                 more = [s.outlasting(self._keep_for) for s in part]
-                if not self._keep:
+                if self._keep_for is None:
                     dead = [s.action == "dead" for s in part]
                     stored = {n: r for n, r in stored.items() if more[n] or dead[n]}
                 heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
                 answer = await self._kept(
-                    "settle", [time_text(now), int(self._keep)], [b"".join(heads), *results]
+                    "settle", [time_text(now), self._keep], [b"".join(heads), *results]
                 )
                 refused += [part[n] for n in _places(answer)]
             refused = [s for s in refused if not await self._settled_before(s, now)]
@@ -266,7 +294,7 @@ class RedisStore:
         for n in range(0, len(ids), MOST_AT_ONCE):
             part = ids[n : n + MOST_AT_ONCE]
             numbers = [number_of(job_id) for job_id in part]
-            codes = await self._run("cancel", time_text(now), int(self._keep), *numbers)
+            codes = await self._run("cancel", time_text(now), self._keep, *numbers)
             states |= {i: STATES[code] for i, code in zip(part, codes, strict=True) if code >= 0}
         return states
 
@@ -293,10 +321,14 @@ class RedisStore:
         found: dict[str, JobEnding | None] = {}
         for n in range(0, len(ids), MOST_AT_ONCE):
             by_number = {number_of(job_id): job_id for job_id in ids[n : n + MOST_AT_ONCE]}
-            answer = await self._run("ended", time_text(now), "read", "0", 0, *by_number)
+            answer = await self._run("ended", time_text(now), "read", "0", "0", 0, *by_number)
             for number, code, *rest in answer:
                 found[by_number[int(number)]] = ending_in(int(code), *rest)
         return found
+
+    async def limit_use(self, limits: KindLimits, groups: int, now: float | None) -> LimitUse:
+        answer = await self._run("limits/use", time_text(now), limits.kind, MOST_AT_ONCE)
+        return use_in(answer, limits, groups)
 
     async def list_jobs(self, chosen: JobFilter, newest: bool, now: float | None) -> list[JobInfo]:
         if chosen.worker == "" or chosen.kinds == ():
@@ -347,7 +379,7 @@ class RedisStore:
     ) -> tuple[Any, float, _Numbers | None]:
         """The answer of page.lua, the time, and the numbers that it has not read, if any."""
         state = "" if chosen.state is None else STATES.index(chosen.state)
-        answer, time, last = await self._run(
+        answer, time, last, _ = await self._run(
             "page", time_text(now), *numbers, int(newest), limit, MOST_PAGES, MOST_BYTES,
             state, chosen.worker or "", *(chosen.kinds or ()),
         )  # fmt: skip
@@ -365,23 +397,25 @@ class RedisStore:
     async def _change_ended(self, what: str, ids: Sequence[str] | None, now: float | None) -> int:
         """Retry or drop ended jobs, a bounded number at a time."""
         count = 0
+        asked = (time_text(now), what, self._keep)
         if ids is not None:
             numbers = sorted({number_of(job_id) for job_id in ids} - {0})
             for n in range(0, len(numbers), MOST_AT_ONCE):
                 part = numbers[n : n + MOST_AT_ONCE]
-                found, _ = await self._run("ended", time_text(now), what, "0", len(part), *part)
+                found, _ = await self._run("ended", *asked, "0", len(part), *part)
                 count += int(found)
             return count
         go_on = "0"
         while go_on:
-            found, cursor = await self._run("ended", time_text(now), what, go_on, MOST_AT_ONCE)
+            found, cursor = await self._run("ended", *asked, go_on, MOST_AT_ONCE)
             count += int(found)
             go_on = cursor.decode()
         return count
 
     async def prune(self, keep: float | None, now: float | None) -> int:
         kept = "" if keep is None else repr(keep)
-        found, _ = await self._run("ended", time_text(now), "prune", kept, MOST_AT_ONCE)
+        asked = (time_text(now), "prune", self._keep)
+        found, _ = await self._run("ended", *asked, kept, MOST_AT_ONCE)
         return int(found)
 
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
@@ -409,52 +443,9 @@ class RedisStore:
             self._slots.append(slot)
 
 
-async def check_server(connections: Connections, tag: str, *, allow_eviction: bool) -> None:
-    """Refuse a server that is too old, that may evict jobs, or whose keys belong to others."""
-    facts = await _facts(connections)
-    version = facts.get("redis_version", "")
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    oldest = ".".join(map(str, OLDEST_REDIS))
-    if numbers and numbers < OLDEST_REDIS:
-        raise StoreError(
-            f"{connections.address} is Redis {version}; Pollwise needs Redis {oldest} or newer, "
-            "or Valkey"
-        )
-    policy = facts.get("maxmemory_policy", "")
-    # volatile-* evicts only keys with a time to live, which jobs do not have.
-    if policy.startswith("allkeys") and facts.get("maxmemory") != "0" and not allow_eviction:
-        raise StoreError(
-            f"{connections.address} evicts keys when its memory is full (maxmemory-policy "
-            f"{policy}), and jobs with them. Set maxmemory-policy to noeviction, use another "
-            "server, or accept the loss with allow_eviction=true."
-        )
-    found = await connections.run_script(script(SCRIPTS, "check"), tag)
-    if isinstance(found, list):
-        key, kind = (part.decode() for part in found)
-        raise SchemaError(
-            f"{connections.address}: the key {key!r} is a {kind} of another program; choose "
-            "another `prefix` or queue name"
-        )
-    if found and int(found) > LAYOUT:
-        raise SchemaError(
-            f"{connections.address}: the queue has layout {found.decode()}; this code knows up to "
-            f"{LAYOUT}. Upgrade pollwise, or use another queue."
-        )
-
-
-async def _facts(connections: Connections) -> dict[str, str]:
-    """The server's INFO; empty if this user may not read it."""
-    facts = {}
-    for section in ("server", "memory"):
-        try:
-            text = await connections.command("INFO", section)
-        except StoreError as error:
-            if error.permanent and "permission" in str(error):
-                continue
-            raise
-        lines = (line.partition(":") for line in text.decode().splitlines())
-        facts.update({name: value for name, _, value in lines})
-    return facts
+def _place_of(job: Job) -> tuple[int, float, int]:
+    """The place of a job in the order of claims."""
+    return -job.priority, job.run_at, number_of(job.id)
 
 
 def _only(job_id: str) -> _Numbers:

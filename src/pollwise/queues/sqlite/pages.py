@@ -35,7 +35,7 @@ _PRIORITY_MAX = 2**31
 _CONDITIONS = {
     "kinds": "job.kind IN (SELECT value FROM json_each(:kinds))",
     "worker": "job.worker = :worker",
-    "key": 'job."key" = :key',
+    "key": 'coalesce(job."key", job.held_key) = :key',
     "error": "instr(lower({error}), :error)",
     "older_than": "job.created_at <= :now - :older_than",
     "newer_than": "job.created_at > :now - :newer_than",
@@ -50,6 +50,7 @@ _OF_SOURCE = {
     "leased": "entry.state = 3",
     "delayed": "entry.state = 1",
     "blocked": "entry.state = 2",
+    "waiting": "entry.state = 2",
     "key": f"(:state IS NULL OR :state = {_SHOWN})",
     "done": "(job.expires_at IS NULL OR job.expires_at > :now)",
     "cancelled": "(job.expires_at IS NULL OR job.expires_at > :now)",
@@ -60,6 +61,7 @@ _WALKS = {
     "overdue": "walk_due",
     "delayed": "walk_due",
     "blocked": "walk_keys",
+    "waiting": "walk_waiting",
     "key": "walk_key",
 }
 
@@ -112,12 +114,13 @@ class SqlitePages:
         self, now: float, whole: list[tuple[Any, ...]], most: int, capped: set[State]
     ) -> Iterator[list[tuple[str, int, int, float | None]]]:
         """Counts by kind of what is not ready; adds the states that are not counted to the end."""
-        overdue, delayed, leased, blocked, *ended = [row[1] or 0 for row in whole[1:]]
+        overdue, delayed, leased, blocked, waiting, *ended = [row[1] or 0 for row in whole[1:]]
         scanned = whole[2][2] or whole[4][2]  # not read to the end
         parts: list[tuple[str, dict[str, Any], int, tuple[State, ...]]] = [
             ("count_due", {"low": -1.0, "high": now}, overdue, ("ready",)),
             ("count_due", {"low": now, "high": _FAR}, delayed + leased, ("delayed", "leased")),
             ("count_blocked", {}, blocked, ("blocked",)),
+            ("count_waiting", {}, waiting, ("blocked",)),
         ]
         for code, size in enumerate(ended, STATES.index("dead")):
             parts.append(("count_ended", {"state": code}, size, (STATES[code],)))
@@ -158,7 +161,7 @@ class SqlitePages:
         last: list[Any] | None = None  # the place of the last job of the page
         give_up = time.monotonic() + PAGE_TIME
         values = _values(now, chosen)
-        for source, place in sources_of(chosen):
+        for source, place in sources_of(chosen, waiting=True):
             statement, conditional = self._statement(source, chosen)
             for begin in _begins(source, place, now, chosen):
                 at = begin
@@ -236,6 +239,8 @@ def _begins(
         yield max(place or [now, 9, 0], [now, 9, 0])
     elif source in ("blocked", "key"):
         yield place or ["", 0]
+    elif source == "waiting":
+        yield place or [0]
     else:
         yield place or [_FAR, _SEQ_MAX]
 
@@ -248,5 +253,7 @@ def _place(source: str, entry: list[Any]) -> list[Any]:
     if source == "ready":
         kind, priority, since, seq, _ = entry
         return [kind, priority, float(since), seq]
+    if source == "waiting":
+        return entry[:1]
     first, seq, _ = entry
     return [first if source in ("blocked", "key") else float(first), seq]

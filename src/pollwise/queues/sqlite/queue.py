@@ -79,8 +79,9 @@ class SqliteQueue(Queue):
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(
-            self.path, name, synchronous=synchronous, create=create, keep=self.keep
-        )
+            self.path, name, synchronous=synchronous, create=create, keep=self.keep,
+            clock=self.clock.epoch,
+        )  # fmt: skip
         self._puts_here = 0
         self._in_thread_until = 0.0
         self._thread = SqliteThread(self._store, store=self.url, opened=self._hints.opened)
@@ -144,13 +145,15 @@ class SqliteQueue(Queue):
     _page_ids = in_thread_now(SqliteStore.page_ids)
     _names = in_thread(SqliteStore.names)
     _retry = in_thread_now(SqliteStore.retry)
-    _drop = in_thread(SqliteStore.drop)
+    _drop = in_thread_now(SqliteStore.drop)
     _prune = in_thread_now(SqliteStore.prune)
     _write_note = in_thread_now(SqliteStore.write_note)
     _read_notes = in_thread_now(SqliteStore.read_notes)
     _swap_schedule = in_thread_now(SqliteStore.swap_schedule)
     _endings = in_thread_now(SqliteStore.endings)
     _limit_use = in_thread_now(SqliteStore.limit_use)
+    _predecessors = in_thread_now(SqliteStore.predecessors)
+    _flow = in_thread_now(SqliteStore.flow)
 
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._thread.call(self._store.history.read, ranges)

@@ -144,20 +144,26 @@ RETURNING seq, kind, payload, "key", priority, attempt, created_at, run_at, "uni
 )
 
 -- name: settle_done
--- Done, and not kept. :batch is a JSON list of [seq, token].
+-- Done, and not kept, nor needed by others of its flow. :batch is a JSON list of [seq, token].
 DELETE FROM pollwise_jobs
-WHERE state IN (0, 3) AND (seq, token) IN (
+WHERE flow IS NULL AND state IN (0, 3) AND (seq, token) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:batch)
 )
 RETURNING seq, token;
 
 -- name: settle_end
 -- :batch is a JSON list of [seq, token, state, error, result, keep]. A job that is kept only for its
--- result frees its `unique`.
+-- result frees its `unique`. One of a flow is kept for the others at least :flow_kept, even if its worker
+-- does not know of flows.
 UPDATE pollwise_jobs SET
     state = json_extract(b.value, '$[2]'), since = :now, errors = {with_error},
     result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0,
-    expires_at = :now + json_extract(b.value, '$[5]'),
+    expires_at = :now + CASE
+        WHEN flow IS NOT NULL AND json_extract(b.value, '$[2]') > 4
+            AND coalesce(json_extract(b.value, '$[5]'), 0) < :flow_kept
+        THEN coalesce(json_extract(b.value, '$[5]'), 0) + :flow_kept
+        ELSE json_extract(b.value, '$[5]')
+    END,
     "unique" = CASE
         WHEN :keep OR json_extract(b.value, '$[5]') IS NULL THEN "unique"
     END
@@ -165,7 +171,7 @@ FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
   AND pollwise_jobs.state IN (0, 3)
-RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1;
+RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1, pollwise_jobs.flow;
 
 -- name: settle_again
 -- Retried or given back; cancelled if that was asked for. :batch is a JSON list of
@@ -198,7 +204,9 @@ WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
 RETURNING pollwise_jobs.seq, pollwise_jobs.token, pollwise_jobs.cancel;
 
 -- name: cancel_waiting
-UPDATE pollwise_jobs SET state = 6, since = :now, worker = NULL, cancel = 0, token = token + 1
+UPDATE pollwise_jobs SET
+    state = 6, since = :now, worker = NULL, cancel = 0, token = token + 1, waits = 0,
+    "key" = coalesce("key", held_key)
 WHERE queue = :queue AND seq IN (SELECT value FROM json_each(:batch))
   AND (state < 3 OR state = 3 AND since <= :now)
 RETURNING seq;
@@ -213,7 +221,8 @@ WHERE queue = :queue AND seq IN (SELECT value FROM json_each(:batch));
 
 -- name: forget
 -- Ended jobs that are not kept.
-DELETE FROM pollwise_jobs WHERE seq IN (SELECT value FROM json_each(:batch));
+DELETE FROM pollwise_jobs
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND flow IS NULL;
 
 -- name: stats
 -- Rows of a state, a number of jobs, and 1 if there may be more: each index is read for a bounded
@@ -242,6 +251,11 @@ UNION ALL
 SELECT 2, sum(state = 2), count(*) = :most FROM (
     SELECT state FROM pollwise_jobs INDEXED BY pollwise_jobs_key
     WHERE queue = :queue AND "key" IS NOT NULL AND state < 4 LIMIT :most
+)
+UNION ALL
+SELECT 2, count(*), 0 FROM (
+    SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_waiting
+    WHERE queue = :queue AND waits <> 0 AND state = 2 LIMIT :most
 )
 UNION ALL
 SELECT ended.value, (
@@ -309,6 +323,10 @@ ORDER BY since LIMIT :most
 -- name: count_blocked
 SELECT seq FROM pollwise_jobs INDEXED BY pollwise_jobs_key
 WHERE queue = :queue AND "key" IS NOT NULL AND state < 4 AND state = 2 LIMIT :most
+
+-- name: count_waiting
+SELECT seq FROM pollwise_jobs INDEXED BY pollwise_jobs_waiting
+WHERE queue = :queue AND waits <> 0 AND state = 2 LIMIT :most
 
 -- name: count_ended
 SELECT seq FROM pollwise_jobs INDEXED BY pollwise_jobs_ended
@@ -385,6 +403,11 @@ SELECT * FROM (
 )
 LIMIT :most
 
+-- name: walk_waiting
+-- Jobs that wait for others of their flow, in put order.
+SELECT seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_waiting
+WHERE queue = :queue AND waits <> 0 AND seq > :p0 ORDER BY seq LIMIT :most
+
 -- name: walk_key
 -- Live jobs of one key, in put order.
 SELECT "key", seq, state FROM pollwise_jobs INDEXED BY pollwise_jobs_key
@@ -457,7 +480,7 @@ SELECT name FROM (
 
 -- name: columns
 -- What a page shows of a job.
-seq, kind, payload, pollwise_jobs."key", priority, attempt, created_at, run_at, "unique", headers,
+seq, kind, payload, coalesce(pollwise_jobs."key", held_key) AS "key", priority, attempt, created_at, run_at, "unique", headers,
        token, CASE WHEN state IN (1, 3) AND since <= :now THEN 0 ELSE state END AS shown,
        since, worker, errors, claimed_at, progress, cancel, result
 
@@ -502,14 +525,15 @@ UPDATE pollwise_jobs SET
 WHERE seq = :seq;
 
 -- name: drop_dead
-DELETE FROM pollwise_jobs WHERE queue = :queue AND state >= 4 AND state = 4 RETURNING seq;
+DELETE FROM pollwise_jobs WHERE queue = :queue AND state >= 4 AND state = 4
+RETURNING seq, flow;
 
 -- name: drop
 -- By number: the + keeps the planner from the index of all ended jobs.
 DELETE FROM pollwise_jobs
 WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue
   AND +state IN (SELECT value FROM json_each(:states))
-RETURNING seq;
+RETURNING seq, flow;
 
 -- name: prune
 -- What has a longer time for its result stays, see `free_unique`. Jobs that ended before :from were
@@ -568,3 +592,62 @@ WHERE seq IN (
     ORDER BY expires_at LIMIT :most
 )
 RETURNING seq;
+
+-- name: join_flow
+-- A job that was put is in a flow. One that waits was put without its key.
+UPDATE pollwise_jobs SET
+    flow = :flow, waits = :waits, held_key = :key, held_delay = :delay,
+    state = CASE WHEN :waits > 0 THEN 2 ELSE state END
+WHERE seq = :seq;
+
+-- name: link
+INSERT INTO pollwise_links ("before", "after", place, on_failure)
+VALUES (:before, :after, :place, :failure);
+
+-- name: cancel_doomed
+-- What triggers marked; this marks what waits for these.
+UPDATE pollwise_jobs INDEXED BY pollwise_jobs_doomed SET
+    state = 6, since = :now, token = token + 1, waits = 0, "key" = held_key,
+    expires_at = :expires_at
+WHERE queue = :queue AND waits < 0
+RETURNING flow;
+
+-- name: keep_cancelled
+-- Jobs of flows are kept for the others.
+UPDATE pollwise_jobs SET expires_at = coalesce(expires_at, :expires_at)
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND flow IS NOT NULL
+RETURNING flow;
+
+-- name: flows_over
+-- The flows of which no job is live or dead.
+SELECT wanted.value FROM json_each(:flows) AS wanted
+WHERE NOT EXISTS (
+    SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_flow
+    WHERE queue = :queue AND flow = wanted.value AND flow IS NOT NULL AND state <= 4
+);
+
+-- name: let_go
+UPDATE pollwise_jobs SET expires_at = max(expires_at - :flow_kept, since + :own, :shown)
+WHERE seq IN (
+    SELECT seq FROM json_each(:flows) AS wanted
+    CROSS JOIN pollwise_jobs INDEXED BY pollwise_jobs_flow
+        ON queue = :queue AND flow = wanted.value AND flow IS NOT NULL
+) AND expires_at >= since + :flow_kept;
+
+-- name: predecessors
+SELECT "before" FROM pollwise_links WHERE "after" = :seq ORDER BY place;
+
+-- name: members
+-- The first jobs of the flow of a job.
+SELECT seq FROM pollwise_jobs INDEXED BY pollwise_jobs_flow
+WHERE queue = :queue AND flow IS NOT NULL AND flow = (
+    SELECT flow FROM pollwise_jobs WHERE seq = :seq AND queue = :queue
+      AND NOT (state >= 5 AND expires_at IS NOT NULL AND expires_at <= :now)
+) AND NOT (state >= 5 AND expires_at IS NOT NULL AND expires_at <= :now)
+ORDER BY seq LIMIT :most;
+
+-- name: links
+-- What these jobs come after.
+SELECT "after", "before", on_failure
+FROM json_each(:batch) AS wanted CROSS JOIN pollwise_links ON "after" = wanted.value
+ORDER BY "after", place;

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import ClaimRequest
+from pollwise.queues.flows.view import FlowJob
 from pollwise.queues.limits.plan import counted
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.notes import without_paused
@@ -22,6 +24,7 @@ from pollwise.queues.record import (
     info_from,
     job_from,
 )
+from pollwise.queues.sqlite.flows import SqliteFlows
 from pollwise.queues.sqlite.limits.claims import Chosen
 from pollwise.queues.sqlite.notes import SqliteNotes
 from pollwise.queues.sqlite.pages import SqlitePages
@@ -41,7 +44,7 @@ from pollwise.runtime.jobs import (
     State,
 )
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.sqlite.file import transaction
+from pollwise.storage.sqlite.file import snapshot, transaction
 
 #: The maximum number of jobs that one claim makes ready or one prune deletes; it limits how long
 #: the lock is held.
@@ -52,7 +55,7 @@ MOST_KINDS = 400
 
 _SEQ_MAX = 2**63 - 1
 _CODES: dict[str, int] = {state: code for code, state in enumerate(STATES)}
-_CANCELLED = _CODES["cancelled"]
+_DONE, _CANCELLED = _CODES["done"], _CODES["cancelled"]
 #: For a page of one state, the condition of the index that holds such jobs.
 _NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
     ("dead", "done", "cancelled"), "AND state >= 4"
@@ -76,9 +79,11 @@ class SqliteStore(SqliteNotes):
         synchronous: str,
         create: bool,
         keep: float | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(path, queue, synchronous=synchronous, create=create)
         self._keep = keep
+        self._clock = clock
         self._pruned_to = 0.0  # jobs that ended before were all examined
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
@@ -92,9 +97,10 @@ class SqliteStore(SqliteNotes):
             self._sql[name] = put.replace("{column}", column).replace("{value}", value)
         for name in ("list", "show"):
             self._sql[name] = self._sql[name].replace("{columns}", self._sql["columns"])
-        #: The kinds that limit how many of their jobs run, as the last claim saw them.
+        #: The limited kinds that are claimed for free handlers, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
         self._pages = SqlitePages(self.connect, self._sql, queue)
+        self.flows = SqliteFlows(self._rows, self._many, queue, keep)
 
     # Jobs
 
@@ -103,6 +109,7 @@ class SqliteStore(SqliteNotes):
         if len(jobs) == 1 and jobs[0].unique is None:  # one statement is a transaction by itself
             return [str(self._put_one(jobs[0], now).lastrowid)], 1
         ids, fresh = [], 0
+        linked = any(job.place is not None for job in jobs)
         with transaction(connection):
             for job in jobs:
                 if job.replace and (replaced := self._replaced(job, now)) is not None:
@@ -115,6 +122,8 @@ class SqliteStore(SqliteNotes):
                     fresh += 1
                 else:
                     ids.append(self._twin(job))
+            if linked:
+                self.flows.link(jobs, ids)
         return ids, fresh
 
     def _put_one(self, job: NewJob, now: float) -> sqlite3.Cursor:
@@ -129,7 +138,7 @@ class SqliteStore(SqliteNotes):
             "priority": job.priority,
             "run_at": job.due_at(now),
             "now": now,
-            "key": job.key,
+            "key": job.key if job.place is None or not job.place.after else None,
             "unique": job.unique,
             "headers": job.encoded_headers,
             "limit_group": job.limit_group,
@@ -171,6 +180,9 @@ class SqliteStore(SqliteNotes):
                 limits = self._limits_of(wanted) if limited else {}
                 again = None
                 if limits:
+                    now = max(self._clock(), now)  # it may have waited for the lock
+                    until = now + asked.lease
+                    values |= {"now": now, "until": until}
                     chosen = self._choose(limits, wanted, asked.limit, suspects, now)
                     suspect, again = chosen.suspect, chosen.again
                     rows = self._claim_chosen(chosen.seqs, [*limits], suspect, values)
@@ -197,13 +209,22 @@ class SqliteStore(SqliteNotes):
 
     def _promote(self, now: float) -> bool:
         """Make due jobs ready; True if there were any."""
-        moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
-        self._forget_unless_kept(seq for seq, state in moved if state == _CANCELLED)
-        return bool(moved)
+        any_moved = False
+        while True:
+            moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
+            any_moved |= bool(moved)
+            cancelled = [seq for seq, state in moved if state == _CANCELLED]
+            if not cancelled:
+                return any_moved
+            self._after_cancel(now, cancelled)  # what their keys held up may be due as well
 
-    def _forget_unless_kept(self, cancelled: Iterable[int]) -> None:
-        if self._keep is None and (ended := list(cancelled)):
-            self._rows("forget", batch=json.dumps(ended))
+    def _after_cancel(self, now: float, cancelled: list[int]) -> None:
+        """Cancel what waited for these jobs, and forget them if they are not kept."""
+        if cancelled:
+            batch = json.dumps(cancelled)
+            self.flows.cancelled(now, batch)
+            if self._keep is None:
+                self._rows("forget", batch=batch)
 
     def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int, int]:
         """True if a job is ready, when the next is due, true if some may be suspects, true if
@@ -316,18 +337,28 @@ class SqliteStore(SqliteNotes):
                 name = "settle_done"
             by_statement.setdefault(name, []).append(row)
         settled: set[tuple[int, int]] = set()
+        flows: set[str | None] = set()
         with transaction(self.connect()):
-            for name, batch in by_statement.items():
+            while by_statement:
+                name, batch = by_statement.popitem()
                 rows = self._rows(
                     name,
                     batch=json.dumps(batch),
                     now=now,
                     errors_kept=ERRORS_KEPT,
                     keep=self._keep is not None,
+                    flow_kept=self.flows.kept,
                 )
                 settled |= {row[:2] for row in rows}
                 if name == "settle_again":
-                    self._forget_unless_kept(row[0] for row in rows if row[2] == _CANCELLED)
+                    again = [row[0] for row in rows if row[2] == _CANCELLED]
+                    self._after_cancel(now, again)
+                elif name == "settle_end":
+                    flows |= {row[2] for row in rows}
+                elif len(rows) < len(batch):  # lost, or kept for others of a flow
+                    left = [[*at, _DONE, None, None, None] for at in batch if (*at,) not in settled]
+                    by_statement["settle_end"] = [*by_statement.get("settle_end", ()), *left]
+            self.flows.ended(now, {flow for flow in flows if flow is not None})
         if len(settled) == len(settlements):
             return []
         return [s.claim.job.id for s in settlements if _place(s.claim) not in settled]
@@ -352,7 +383,7 @@ class SqliteStore(SqliteNotes):
             ended = [seq for (seq,) in self._rows("cancel_waiting", batch=batch, now=now)]
             self._rows("cancel_leased", batch=batch)
             states = dict(self._rows("states", batch=batch))
-            self._forget_unless_kept(ended)
+            self._after_cancel(now, ended)
         numbers = {job_id: number_of(job_id) for job_id in ids}
         return {job_id: STATES[states[n]] for job_id, n in numbers.items() if n in states}
 
@@ -414,15 +445,19 @@ class SqliteStore(SqliteNotes):
                 connection.execute(self._sql["retry"], {"seq": seq, "now": now})
         return len(ended)
 
-    def drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
+    def drop(self, now: float, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         codes = json.dumps([_CODES[state] for state in states])
         with transaction(self.connect()):
             if ids is None:
-                return len(self._rows("drop_dead"))
-            return len(self._rows("drop", batch=_id_batch(ids), states=codes))
+                dropped = self._rows("drop_dead")
+            else:
+                dropped = self._rows("drop", batch=_id_batch(ids), states=codes)
+            self.flows.ended(now, {flow for _, flow in dropped if flow is not None})
+        return len(dropped)
 
     def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):
+            self.flows.sweep(now)
             count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
             if keep is None:
                 return count
@@ -432,6 +467,17 @@ class SqliteStore(SqliteNotes):
                 self._rows("free_unique", **span)
                 self._pruned_to = now - keep - PRUNE_LOOK_BACK
             return count + pruned
+
+    def predecessors(self, now: float, job_id: str) -> list[tuple[str, JobEnding | None]]:
+        with snapshot(self.connect()):
+            return self.flows.predecessors(now, job_id)
+
+    def flow(self, now: float, job_id: str, most: int) -> list[FlowJob]:
+        with snapshot(self.connect()):
+            return self.flows.flow(now, job_id, most)
+
+    def _many(self, name: str, values: list[dict[str, Any]]) -> None:
+        self.connect().executemany(self._sql[name], values)
 
 
 def _place(claim: Claim) -> tuple[int, int]:

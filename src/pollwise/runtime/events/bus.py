@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from pollwise.runtime.events import controller, fleet, jobs, outbox, polling
+from pollwise.runtime.events import controller, fleet, jobs, outbox, polling, schedules
 from pollwise.runtime.events.base import Event
 from pollwise.runtime.redact import without_secrets_inside
 
@@ -15,7 +15,7 @@ logger = logging.getLogger("pollwise")
 
 Sink = Callable[[Any], None]
 #: The files of events, in the order of the reference.
-_FILES = (polling, jobs, outbox, controller, fleet)
+_FILES = (polling, jobs, schedules, outbox, controller, fleet)
 #: Fields with the texts of exceptions, in which URLs may hold passwords.
 _TEXTS = {"error", "reason", "traceback"}
 

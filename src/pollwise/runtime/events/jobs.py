@@ -187,6 +187,15 @@ class KindTally(NamedTuple):
     oldest_age: float
 
 
+class LimitTally(NamedTuple):
+    """How the limits of a kind are used. most: how many may run at a time; None: any number."""
+
+    kind: str
+    running: int
+    waiting: int
+    most: int | None
+
+
 @event
 class QueueMeasured(Event):
     """The jobs of a queue by kind and state, its pauses and its workers, counted for metrics.
@@ -194,6 +203,7 @@ class QueueMeasured(Event):
     paused: the kinds that are paused; "" is the whole queue. pauses_known: False if the store
     cannot pause. workers: how many are running; None if the store keeps no records of them.
     schedules: their names, and for how many seconds the next tick of each is overdue.
+    limits: how those of some kinds are used.
     """
 
     kinds: tuple[KindTally, ...]
@@ -201,6 +211,7 @@ class QueueMeasured(Event):
     pauses_known: bool
     workers: int | None
     schedules: tuple[tuple[str, float], ...] = ()
+    limits: tuple[LimitTally, ...] = ()
 
 
 @event

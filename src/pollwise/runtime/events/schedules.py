@@ -1,4 +1,4 @@
-"""Events of schedules."""
+"""Events of what a queue keeps beside its jobs: schedules and limits."""
 
 from __future__ import annotations
 
@@ -52,3 +52,16 @@ class ScheduleChanged(Event):
     schedule: str
     kind: str
     change: Literal["set", "removed"]
+
+
+@event
+class LimitsChanged(Event):
+    """A worker set the limits of a kind that are in its code, or removed those that are not any
+    more. `limits` has them in words."""
+
+    level: ClassVar[int] = logging.INFO
+
+    worker: str
+    kind: str
+    change: Literal["set", "removed"]
+    limits: str

@@ -99,6 +99,8 @@ class Executor(Generic[H, C]):
         self._alone: H | None = None  # the newest that is to run alone
         self._asked = 0.0  # when the last claim was asked for
         self._room = asyncio.Event()
+        #: With a number, a claim is worth it only while fewer than this many wait for a handler.
+        self.spare: int | None = None
         self._settler: Settler[H] = Settler(
             self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
         )
@@ -138,14 +140,19 @@ class Executor(Generic[H, C]):
 
     async def room(self) -> int:
         """How much to claim now; waits until it is at least 1. Less only during a stop."""
-        await self.until(lambda: self._room_left() >= 1)
+        await self.until(lambda: self._can_claim(1))
         self._asked = self._clock.now()
         return self._room_left()
 
     async def room_for_a_claim(self) -> None:
         """Wait until a claim is worth it: half of what was claimed ahead is used up."""
         # Computed each time: as handlers take longer, less is claimed ahead.
-        await self.until(lambda: self._room_left() >= max(self._worth_claiming(), 1))
+        await self.until(lambda: self._can_claim(max(self._worth_claiming(), 1)))
+
+    def _can_claim(self, least: int) -> bool:
+        if self.spare is not None and self.free(self.spare) < max(self.spare // 2, 1):
+            return False
+        return self._room_left() >= least
 
     def _worth_claiming(self) -> int:
         return self.recycling.at_most(self.ahead.jobs() // 2, len(self._waiting))
@@ -169,10 +176,10 @@ class Executor(Generic[H, C]):
         room = min(limit - held, 2 * limit - held - len(self._settler))
         return self.recycling.at_most(room, len(self._waiting))
 
-    def free(self) -> int:
-        """How many claims would be started at once."""
+    def free(self, waiting: int = 0) -> int:
+        """How many claims would be started at once, or be among this many that wait."""
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
-        return max(self.ahead.concurrency - held, 0)
+        return max(self.ahead.concurrency + waiting - held, 0)
 
     def resize(self, concurrency: int) -> None:
         """Change how many handlers run at a time. If it is less, what runs goes on to its end."""

@@ -45,6 +45,7 @@ from pollwise.testing.conformance import (
     waking,
 )
 from pollwise.testing.conformance.bench import Bench, Check, NotCapable
+from pollwise.testing.conformance.flows import ending, freeing, keeping
 from pollwise.testing.conformance.limits import changes, rates, room, together, turns
 
 __all__ = [
@@ -60,7 +61,7 @@ __all__ = [
 
 _MODULES = (
     putting, ordering, leasing, settling, record, results, views, waking, cancelling,
-    steering, codecs, schedules, room, rates, turns, together, changes,
+    steering, codecs, schedules, freeing, ending, keeping, room, rates, turns, together, changes,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(

@@ -9,6 +9,7 @@ from pollwise.web.pages.fleet.maintenance import FleetMaintenancePage
 from pollwise.web.pages.fleet.page import FleetPage
 from pollwise.web.pages.fleet.target import FleetTargetPage
 from pollwise.web.pages.job.files import JobFile, JobLog, JobRaw
+from pollwise.web.pages.job.flow import FlowPage
 from pollwise.web.pages.job.page import OneJobPage
 from pollwise.web.pages.lab.page import LabPage, LabReport, LabRunPage
 from pollwise.web.pages.outbox.page import OutboxPage
@@ -27,6 +28,7 @@ VIEWS: tuple[type[Address], ...] = (
     QueuePage,
     SchedulesPage,
     OneJobPage,
+    FlowPage,
     JobRaw,
     JobLog,
     JobFile,

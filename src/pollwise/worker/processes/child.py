@@ -156,9 +156,11 @@ class LoadedHandlers:
         from pollwise.runtime.executor.control.run_control import RunControl, begin_run, now_runs
         from pollwise.runtime.jobs import Job
         from pollwise.runtime.tracing.w3c import attached
+        from pollwise.worker.flows.taking import EndedBefore
 
         job = Job(**message["job"])
         self._control = RunControl(lambda: self._socket.send({"reports": True}))
+        self._control.before = [EndedBefore(*each) for each in message["before"]]
         begin_run(job, self._control)
         try:
             with attached(message["trace"]):

@@ -24,6 +24,7 @@ from typing import Any
 from pollwise.errors import HandlerCrashed, HandlerTimeout, JobError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.background import to_its_end
+from pollwise.runtime.executor.control.run_control import control_of
 from pollwise.runtime.executor.handlers import Proceed
 from pollwise.runtime.jobs import Job
 from pollwise.runtime.tracing import w3c
@@ -147,6 +148,8 @@ class HandlerProcess:
         try:
             trace = w3c.current()  # the span of the run
             message = {"do": "run", "job": values, "returns": returns, "trace": trace}
+            control = control_of(job)
+            message["before"] = [] if control is None else control.before
             text = await self._ask(message)
         finally:
             self._job = None

@@ -10,13 +10,34 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from pollwise.controller.http.queues.view_models import (
+    RawEndings,
+    RawFlow,
+    RawId,
+    RawJob,
+    RawJobPage,
+    RawJobs,
+    RawOneJob,
+    RawPredecessors,
+    RawProgress,
+    RawStats,
+    RawStatsByKind,
+)
 from pollwise.controller.http.queues.worker_models import (
     Name,
     RawConcurrency,
+    RawDone,
     RawFolded,
     RawHistory,
+    RawKind,
+    RawLimits,
+    RawLimitSet,
+    RawLimitUses,
     RawOrder,
     RawPaces,
+    RawPause,
+    RawPauses,
+    RawResumed,
     RawScheduleRun,
     RawSchedules,
     RawScheduleSwap,
@@ -31,7 +52,6 @@ from pollwise.controller.http.queues.worker_models import (
 )
 from pollwise.controller.http.schema import Error, JobState, errors
 from pollwise.runtime.jobs import (
-    ERROR_LENGTH_MAX,
     PRIORITY_MAX,
     SettlementAction,
 )
@@ -60,6 +80,11 @@ class RawNewJob(BaseModel):
     unique: Name | None = None
     replace: bool = Field(False, description="Replace the job that has this `unique` and waits.")
     headers: dict[str, str] | None = None
+    limit_group: Name | None = Field(None, description="In which limits of its kind count it.")
+    after: list[int] | None = Field(
+        None, description="The places in the batch, from 0, of the jobs that come before."
+    )
+    on_failure: bool = Field(False, description="Run when one of these is dead.")
 
 
 class RawPut(BaseModel):
@@ -70,22 +95,6 @@ class RawPut(BaseModel):
 class RawPutAnswer(BaseModel):
     ids: list[str]
     fresh: int = Field(description="How many are new, and not repeats of a `unique`.")
-
-
-class RawJob(BaseModel):
-    """A job of a raw queue. Times are seconds since 1970."""
-
-    id: str
-    kind: str
-    payload: Any
-    key: str | None
-    priority: int
-    attempt: int
-    created_at: float
-    run_at: float
-    unique: str | None
-    headers: dict[str, str] = Field(default_factory=dict)
-    unreadable: str | None = Field(None, description="Why its payload cannot be decoded.")
 
 
 class RawClaim(BaseModel):
@@ -106,6 +115,7 @@ class RawClaimed(RawJob):
 class RawClaims(BaseModel):
     claims: list[RawClaimed]
     due_in: float | None = Field(description="Seconds until the next job is due, if known.")
+    limited: list[str] = Field(default_factory=list, description="The kinds that have limits.")
 
 
 class RawAbandon(BaseModel):
@@ -140,11 +150,6 @@ class RawSettle(BaseModel):
 
 class RawLost(BaseModel):
     lost: list[str] = Field(description="The jobs whose claim is not valid.")
-
-
-class RawProgress(BaseModel):
-    fraction: float | None = Field(None, ge=0, le=1)
-    note: str | None = None
 
 
 class RawRenewal(RawHeld):
@@ -207,98 +212,12 @@ class RawAbout(BaseModel):
     capabilities: dict[str, Any]
 
 
-class RawStats(BaseModel):
-    ready: int
-    delayed: int
-    blocked: int
-    leased: int
-    dead: int
-    done: int
-    cancelled: int
-    oldest_age: float | None
-    capped: list[JobState] = Field(description="The states that have at least this many jobs.")
-
-
-class RawStatsByKind(BaseModel):
-    kinds: dict[str, RawStats]
-
-
-class RawFailure(BaseModel):
-    at: float
-    attempt: int
-    error: str
-    traceback: str | None = None
-
-
 class RawIds(BaseModel):
     ids: list[str]
 
 
-class RawEnding(BaseModel):
-    kind: str
-    state: JobState
-    result: Any
-    failure: RawFailure | None
-
-
-class RawEndings(BaseModel):
-    endings: dict[str, RawEnding | None] = Field(
-        description="How jobs ended; null for one that does not exist. Others are left out."
-    )
-
-
-class RawProgressView(RawProgress):
-    at: float
-
-
-class RawJobInfo(BaseModel):
-    job: RawJob
-    state: JobState
-    since: float
-    worker: str | None
-    errors: list[RawFailure]
-    claimed_at: float | None
-    progress: RawProgressView | None
-    cancel: bool
-    result: Any
-
-
-class RawJobs(BaseModel):
-    jobs: list[RawJobInfo]
-
-
-class RawJobPage(RawJobs):
-    next: str | None = Field(description="Pass it as `after` to go on; null at the end.")
-    examined: int
-
-
 class RawNames(BaseModel):
     names: list[str]
-
-
-class RawOneJob(BaseModel):
-    job: RawJobInfo | None
-
-
-class RawKind(BaseModel):
-    kind: Name | None = Field(None, description="Null: the whole queue.")
-
-
-class RawPause(RawKind):
-    by: str = Field("", max_length=ERROR_LENGTH_MAX, description="Empty: the token that asks.")
-    why: str = Field("", max_length=ERROR_LENGTH_MAX)
-
-
-class RawResumed(BaseModel):
-    resumed: bool = Field(description="False if it was not paused.")
-
-
-class RawPaused(RawPause):
-    at: float = Field(description="Seconds since 1970.")
-
-
-class RawPauses(BaseModel):
-    pauses: list[RawPaused]
 
 
 class RawNothing(BaseModel):
@@ -345,6 +264,17 @@ def raw_prune(name: str, keep: Keep = None) -> None: ...
 
 @description.post("/endings", summary="How jobs ended", **_answers(RawEndings, _READ))
 def raw_endings(name: str, body: RawIds, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/predecessors", summary="How those ended that a job of a flow comes after",
+    **_answers(RawPredecessors, _ALL),
+)  # fmt: skip
+def raw_predecessors(name: str, body: RawId, keep: Keep = None) -> None: ...
+
+
+@description.post("/flow", summary="The jobs of a flow", **_answers(RawFlow, _READ))
+def raw_flow(name: str, body: RawId, keep: Keep = None) -> None: ...
 
 
 @description.post("/cancel", summary="Cancel jobs", **_answers(RawStates | RawBulkDone, _OPERATE))
@@ -423,6 +353,20 @@ def raw_run_schedule(name: str, body: RawScheduleRun, keep: Keep = None) -> None
     "/tick", summary="Put the tick of a schedule that is due", **_answers(RawTickResult, _WORK)
 )  # fmt: skip
 def raw_tick(name: str, body: RawTick, keep: Keep = None) -> None: ...
+
+
+@description.get("/limits", summary="The limits of kinds", **_answers(RawLimits, _ALL))
+def raw_limits(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/limit-use", summary="How limits are used", **_answers(RawLimitUses, _READ))
+def raw_limit_use(name: str, kind: str, groups: int = 0, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/set-limits", summary="Set or remove the limits of a kind", **_answers(RawDone, _OPERATE)
+)  # fmt: skip
+def raw_set_limits(name: str, body: RawLimitSet, keep: Keep = None) -> None: ...
 
 
 @description.get("/paces", summary="What workers learned", **_answers(RawPaces, _WORK))

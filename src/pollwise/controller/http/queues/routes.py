@@ -8,6 +8,8 @@ Under /api/queue/{name}:
     POST …/settle       {"settlements": [claim + {"action", "result"}]}        → {"lost"}
     POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
     POST …/endings      {"ids"}                                                → {"endings"}
+    POST …/predecessors  {"id"}: how those ended that it comes after     → {"predecessors"}
+    POST …/flow         {"id"} of any job of a flow                            → {"jobs"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
     POST …/retry, drop, cancel  {"filter": as in …/page}            → {"count", "next"}
@@ -35,9 +37,9 @@ Under /api/queue/{name}:
 
 The scope `put` may put; `worker` may claim, settle, renew, put the ticks of schedules and store a
 worker's record; `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
-of workers; all may read (a worker only counts, and reads schedules). They may do so only in the
-queues that the setting `controller.queues` names. An admin may use every queue except that of the
-controller's own jobs, which nobody may.
+of workers; all may read (a worker only counts, and reads schedules and predecessors). They may do
+so only in the queues that the setting `controller.queues` names. An admin may use every queue
+except that of the controller's own jobs, which nobody may.
 
 To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
 The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
@@ -65,7 +67,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded
-from pollwise.controller.http.queues import schedules, steering, views
+from pollwise.controller.http.queues import limits, schedules, steering, views
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.bodies import (
     body_of,
@@ -158,6 +160,8 @@ class QueueApi:
             "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
             "endings": (views.endings, READ_JOBS),
+            "predecessors": (views.predecessors, READ),
+            "flow": (views.flow, READ_JOBS),
             "cancel": (self._cancel, OPERATE),
             "retry": (views.retry, OPERATE),
             "drop": (views.drop, OPERATE),
@@ -168,6 +172,7 @@ class QueueApi:
             "record-worker": (steering.record_worker, WORK),
             "forget-worker": (steering.forget_worker, WORK),
             "fold-history": (steering.fold_history, WORK),
+            "set-limits": (limits.set_limits, OPERATE),
             "set-schedule": (schedules.set_schedule, OPERATE),
             "run-schedule": (schedules.run_schedule, OPERATE),
             "tick": (schedules.tick, WORK),
@@ -180,6 +185,8 @@ class QueueApi:
             "/jobs": (views.jobs, READ_JOBS, *views.LIST),
             "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
+            "/limits": (limits.limits, READ),
+            "/limit-use": (limits.limit_use, READ_JOBS, "kind", "groups"),
             "/schedules": (schedules.schedules, READ),
             "/workers": (steering.workers, READ_JOBS),
             "/paces": (steering.paces, WORK),
@@ -307,7 +314,9 @@ class QueueApi:
             sends_at = queue.hints().sends_at if len(claims) < limit else None
             due_in = None if sends_at is None else max(sends_at - self._clock.now(), 0.0)
             sealed = [wire.claim_to(self._seals.seal(each, who)) for each in claims]
-            answer = {"claims": sealed, "due_in": due_in}
+            answer: dict[str, Any] = {"claims": sealed, "due_in": due_in}
+            if queue._limited:
+                answer["limited"] = sorted(queue._limited)
             return encoded(answer), claims
 
         held = self._answers.hold((who, queue.name, nonce_from(body)), claim)

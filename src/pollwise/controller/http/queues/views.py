@@ -10,7 +10,9 @@ from starlette.requests import Request
 
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
+from pollwise.queues.flows.view import FLOW_SHOWN_MAX
 from pollwise.queues.http import wire
+from pollwise.queues.http.flows import flow_to, predecessors_to
 from pollwise.queues.views import COUNTED_MAX, MEASURED_MAX, BulkDone
 from pollwise.queues.waiting import ENDINGS
 
@@ -72,6 +74,21 @@ async def endings(queue: Queue, _: Request, body: dict[str, Any], who: str) -> A
         raise ConfigError("ids must be a list of job ids")
     queue.hints().announce(ENDINGS)  # for the client, who gets it through a WebSocket
     return {"endings": wire.endings_to(await queue.endings(ids))}
+
+
+async def predecessors(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    return {"predecessors": predecessors_to(await queue._predecessors(_id_in(body)))}
+
+
+async def flow(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    return {"jobs": flow_to(await queue._flow(_id_in(body), FLOW_SHOWN_MAX + 1))}
+
+
+def _id_in(body: Mapping[str, Any]) -> str:
+    job_id = body.get("id")
+    if not isinstance(job_id, str):
+        raise ConfigError("id must be text: the id of a job")
+    return job_id
 
 
 async def retry(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:

@@ -1,4 +1,7 @@
-"""Workers and their history in the OpenAPI schema of raw queues. Nothing here is called."""
+"""Queues as a whole in the OpenAPI schema: workers, history, pauses, schedules, limits.
+
+Nothing here is called.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY
-from pollwise.runtime.jobs import NAME_LENGTH_MAX
+from pollwise.runtime.jobs import ERROR_LENGTH_MAX, NAME_LENGTH_MAX
 from pollwise.runtime.rollups.keeping import PACES_MAX
 from pollwise.runtime.rollups.rows import ROWS_PER_WRITE_MAX
 
@@ -177,3 +180,65 @@ class RawConcurrency(BaseModel):
 
 class RawWorkerCount(BaseModel):
     workers: int = Field(description="How many workers have this name.")
+
+
+class RawKind(BaseModel):
+    kind: Name | None = Field(None, description="Null: the whole queue.")
+
+
+class RawPause(RawKind):
+    by: str = Field("", max_length=ERROR_LENGTH_MAX, description="Empty: the token that asks.")
+    why: str = Field("", max_length=ERROR_LENGTH_MAX)
+
+
+class RawResumed(BaseModel):
+    resumed: bool = Field(description="False if it was not paused.")
+
+
+class RawPaused(RawPause):
+    at: float = Field(description="Seconds since 1970.")
+
+
+class RawPauses(BaseModel):
+    pauses: list[RawPaused]
+
+
+class RawLimit(BaseModel):
+    """The limits of a kind. Their value is JSON, as the store has it."""
+
+    kind: str
+    value: str
+
+
+class RawLimits(BaseModel):
+    limits: list[RawLimit]
+
+
+class RawLimitSet(BaseModel):
+    kind: Name
+    value: str | None = Field(description="Null removes the limits.")
+
+
+class RawDone(BaseModel):
+    done: bool = Field(description="False if there was nothing to remove.")
+
+
+class RawGroupUse(BaseModel):
+    """The use of a limit by one group; the group of jobs that have none is empty."""
+
+    group: str
+    running: int
+    waiting: int = Field(description="Counted up to 1,000.")
+    next_at: float | None = Field(description="When its rate lets the next one start.")
+
+
+class RawLimitUse(BaseModel):
+    limits: RawLimit
+    running: int
+    waiting: int = Field(description="Counted up to 1,000.")
+    next_at: float | None = Field(description="When the rate lets the next one start.")
+    groups: list[RawGroupUse]
+
+
+class RawLimitUses(BaseModel):
+    use: list[RawLimitUse]

@@ -641,14 +641,16 @@ BEGIN
 END
 $$;
 
--- The kinds, as JSON, of which a settlement lets others run: those that limit how many run.
+-- The kinds, as JSON, whose jobs are claimed for free handlers: those that limit how many run, and
+-- those whose groups take turns.
 CREATE FUNCTION {schema}.counted_kinds(p_queue text, p_kinds text[]) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN coalesce((
         SELECT json_agg(n.name) FROM {schema}.notes AS n
         WHERE n.queue = p_queue AND n.topic = 'limits'
-          AND (p_kinds IS NULL OR n.name = ANY (p_kinds)) AND n.value LIKE '%"most%'
+          AND (p_kinds IS NULL OR n.name = ANY (p_kinds))
+          AND (n.value LIKE '%"most%' OR n.value LIKE '%"fair"%' OR n.value LIKE '%"rate_each"%')
     ), '[]');
 END
 $$;

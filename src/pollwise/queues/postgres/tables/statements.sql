@@ -20,6 +20,11 @@ VALUES (
 )
 RETURNING seq
 
+-- name: put_flow
+SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload, twin_key
+FROM {schema}.put_flow($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+                       $18, $19, $20)
+
 -- name: claim
 SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
@@ -35,18 +40,14 @@ SELECT seq, state FROM {schema}.cancel($1, $2, $3, $4)
 -- name: retry
 SELECT {schema}.retry($1, $2, $3)
 
--- name: drop
-WITH gone AS (
-    DELETE FROM {schema}.jobs WHERE queue = $1 AND state = 4
-      AND ($2::bigint[] IS NULL OR seq = ANY ($2::bigint[]))
-    RETURNING seq
-)
-SELECT count(*) FROM gone
+-- name: drop_linked
+SELECT {schema}.drop_ended($1, $2, $3, $4, $5)
 
--- name: drop_ended
+-- name: drop
+-- Without flows, as in tables before version 11.
 WITH gone AS (
-    DELETE FROM {schema}.jobs
-    WHERE queue = $1 AND seq = ANY ($2::bigint[]) AND state >= 4 AND state = ANY ($3::smallint[])
+    DELETE FROM {schema}.jobs WHERE queue = $1 AND state = ANY ($3::smallint[]) AND state >= 4
+      AND ($2::bigint[] IS NULL OR seq = ANY ($2::bigint[]))
     RETURNING seq
 )
 SELECT count(*) FROM gone
@@ -54,7 +55,8 @@ SELECT count(*) FROM gone
 -- name: prune
 -- Jobs done or cancelled this many seconds ago, and jobs that were kept for a result whose time is
 -- over, a bounded number. What has a longer time for its result stays, but frees its `unique`. Jobs
--- that ended before $4 were examined before. Returns how many were deleted, and the time.
+-- that ended before $4 were examined before. Returns how many were deleted, the time, and those whose
+-- links are to be deleted.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now),
 kept AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
@@ -64,14 +66,14 @@ kept AS (
           AND since > $4::double precision AND expires_at IS NULL
         ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
-    RETURNING seq
+    RETURNING seq, position('"pollwise-flow"' IN headers) > 0 AS linked
 ), expired AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
         WHERE queue = $1 AND expires_at <= (SELECT now FROM clock) AND state IN (5, 6)
         ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
-    RETURNING seq
+    RETURNING seq, position('"pollwise-flow"' IN headers) > 0 AS linked
 ), freed AS (
     UPDATE {schema}.jobs SET "unique" = NULL WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
@@ -83,7 +85,14 @@ kept AS (
     ))
     RETURNING seq
 )
-SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now FROM clock
+SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now, ARRAY(
+    SELECT seq FROM kept WHERE linked UNION ALL SELECT seq FROM expired WHERE linked
+)
+FROM clock
+
+-- name: unlink
+WITH gone AS (DELETE FROM {schema}.links WHERE after = ANY ($1::bigint[]) RETURNING after)
+SELECT count(*) FROM gone
 
 -- name: limit_use
 SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $4, $5)
@@ -142,11 +151,51 @@ SELECT * FROM {schema}.page(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18
 )
 
+-- name: predecessors
+-- In their order. Those that have not ended, or are gone, have no state.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now)
+SELECT l.before, j.kind, j.state, j.errors::text, j.result
+FROM {schema}.links AS l
+JOIN {schema}.jobs AS own ON own.seq = l.after AND own.queue = $1
+LEFT JOIN LATERAL (
+    SELECT * FROM {schema}.jobs AS t
+    WHERE t.seq = l.before AND t.state >= 4
+      AND NOT coalesce(t.expires_at <= (SELECT now FROM clock), false)
+    OFFSET 0
+) AS j ON true
+WHERE l.after = $2::bigint
+ORDER BY l.place
+
+-- name: flow
+-- The first jobs of the flow of a job, with the links to those before.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now)
+SELECT j.seq, j.kind, j.payload, coalesce(j.key, nullif(j.held_key, '')), j.priority, j.attempt,
+       j.created_at, j.run_at, j."unique", j.headers, j.token,
+       CASE WHEN j.state IN (1, 3) AND j.since <= (SELECT now FROM clock) THEN 0 ELSE j.state END,
+       j.since, j.worker, j.errors::text, j.claimed_at, j.progress::text, j.cancel, j.result,
+       l.before, l.on_failure
+FROM (
+    SELECT m.* FROM {schema}.jobs AS own
+    JOIN {schema}.jobs AS m ON m.queue = own.queue AND m.flow = own.flow AND m.flow IS NOT NULL
+    WHERE own.seq = $2::bigint AND own.queue = $1
+      AND NOT (own.state >= 5 AND coalesce(own.expires_at <= (SELECT now FROM clock), false))
+      AND NOT (m.state >= 5 AND coalesce(m.expires_at <= (SELECT now FROM clock), false))
+    ORDER BY m.seq LIMIT $3::integer
+) AS j
+CROSS JOIN LATERAL (
+    SELECT array_agg(k.before ORDER BY k.place) AS before, bool_or(k.on_failure) AS on_failure
+    FROM {schema}.links AS k WHERE k.after = j.seq
+) AS l
+ORDER BY j.seq
+
 -- name: list
 -- The time is read once: with a volatile function in each row, no index would give the order.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($8::double precision) AS now)
-SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique", headers, token,
-       shown, since, worker, errors::text, claimed_at, progress::text, cancel, result
+-- A held job has its key elsewhere; tables before version 11 have no such column.
+SELECT seq, kind, payload,
+       CASE WHEN state = 2 AND key IS NULL THEN nullif(to_jsonb(jobs) ->> 'held_key', '')
+            ELSE key END AS key,
+       priority, attempt, created_at, run_at, "unique", headers, token, shown, since, worker, errors::text, claimed_at, progress::text, cancel, result
 FROM (
     SELECT *,
         CASE WHEN state IN (1, 3) AND since <= (SELECT now FROM clock)

@@ -1,4 +1,5 @@
--- Cancel jobs: those that wait end, those that run are asked to. ARGV: now, whether ended jobs are
+-- Uses flows/links.lua.
+-- Cancel jobs: those that wait end, those that run are asked to. ARGV: now, how long ended jobs are
 -- kept; then the numbers.
 -- Returns the state of each job, or -1 if it does not exist.
 local now, keep, ids, states = clock(ARGV[1]), ARGV[2], {}, {}
@@ -9,6 +10,7 @@ for n, job in ipairs(load(ids)) do
   else
     if job.state == STATE.leased and job.since > now then
       take_out(job)  -- first, so that a full server allows it
+      if has(job, FLAG.counted) then limits().count(job, job.since) end
       job.flags = bit.bor(job.flags, FLAG.cancel)
       add(KEY.leased, job.since, job.id)
       save(job)

@@ -1,14 +1,18 @@
+-- Uses limits/claims.lua.
+-- Uses flows/links.lua.
 -- Take the best jobs that may run now, each under a lease; or one whose last leases ran out, alone.
--- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, whether ended jobs are
+-- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, how long ended jobs are
 -- kept, whether some will wait before they start, whether to leave alone what is to be claimed alone,
 -- the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
--- leased; in how many seconds the next delay or lease ends, or ''; whether the job is claimed alone.
+-- leased; in how many seconds to claim again, or ''; whether the job is claimed alone; the kinds that
+-- limit how many of their jobs run, if some kind has limits.
 local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_others, channel,
   message, named = unpack(ARGV, 1, 12)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
 local now = clock(imposed)
 local until_ = now + tonumber(lease)
+if call('EXISTS', base .. ':cuts') == 1 then links.use().go_on(now, keep) end
 
 -- Make due jobs ready: leased ones whose lease ran out, unless they were asked to cancel, and delayed
 -- ones, among them those that a cancelled one had blocked.
@@ -19,6 +23,7 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
       remove(key, due[n])
       if job then
         if job.state == STATE.leased then
+          if has(job, FLAG.counted) then limits().uncount(job) end
           note_error(job, job.since, 'the lease of ' .. job.worker .. ' ran out')
           job.flags = bit.bor(job.flags, FLAG.lapsed)
         end
@@ -36,16 +41,19 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
 end
 
 -- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
-local kinds = {}
+local kinds, open, charge = {}, nil, nil
 if named == '1' then
   for n = 13, #ARGV do kinds[#kinds + 1] = ARGV[n] end
 else
   kinds = call('SMEMBERS', KEY.kinds)
 end
-local pauses = call('HKEYS', KEY.notes .. 'pauses')
-if #pauses > 0 then
+if call('EXISTS', KEY.limited, KEY.notes .. 'pauses') > 0 then
+  open, charge = with_limits(kinds, named == '1', limit, now, imposed == '', {
+    KEY, STATE, ALONE, limits_known, fetch, load, names, remove, add, flush, add_ready, bulk, name_of,
+    limits,
+  })
   local paused, left = {}, {}
-  for _, kind in ipairs(pauses) do paused[kind] = true end
+  for _, kind in ipairs(call('HKEYS', KEY.notes .. 'pauses')) do paused[kind] = true end
   for _, kind in ipairs(kinds) do
     if not paused[''] and not paused[kind] then left[#left + 1] = kind end
   end
@@ -55,6 +63,10 @@ local piece = math.max(math.ceil(limit / math.max(#kinds, 1)), 8)
 if #kinds == 1 then piece = limit end
 
 local function read_on(stream)
+  if stream.limited then
+    stream.places = {}
+    return
+  end
   local last = stream.read + math.min(piece, 1000)
   stream.places = call('ZRANGE', stream.key, stream.read, last - 1, 'WITHSCORES')
   stream.at, stream.read = 1, last
@@ -93,10 +105,16 @@ end
 
 local streams, exhausted = {}, {}
 for _, kind in ipairs(kinds) do
-  local stream = {key = KEY.ready .. kind, read = 0, taken = 0}
-  read_on(stream)
-  if look(stream) then
-    heap[#heap + 1] = stream
+  local stream
+  if open and limits_known[kind] then
+    stream = open(kind, limits_known[kind])
+  else
+    stream = {key = KEY.ready .. kind, read = 0, taken = 0}
+  end
+  if not stream.limited then read_on(stream) end
+  local found = look(stream)
+  if found then heap[#heap + 1] = stream end
+  if found or stream.kind then
     streams[#streams + 1] = stream
   elseif named ~= '1' then
     exhausted[#exhausted + 1] = kind
@@ -109,7 +127,12 @@ local function next_ids(count)
   local ids, from = {}, {}
   while #ids < count and #heap > 0 do
     local stream = heap[1]
-    ids[#ids + 1], from[#from + 1] = name_of(stream.number), stream
+    local number = stream.number
+    if stream.order then
+      stream.picked = (stream.picked or 0) + 1
+      number = stream.order[stream.picked].number
+    end
+    ids[#ids + 1], from[#from + 1] = name_of(number), stream
     stream.at = stream.at + 2
     if not look(stream) then
       heap[1] = heap[#heap]
@@ -124,13 +147,30 @@ local alone = #heap > 0 and heap[1].score < ALONE / 2
 if alone then limit = only_others == '1' and 0 or 1 end
 
 -- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
-local answer, size, count, step, more = {}, 0, 0, 16, true
+local answer, size, count, step, more, again = {}, 0, 0, 16, true, false
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
-  for n, job in ipairs(load(ids)) do
+  local jobs = load(ids)
+  if open then limits().read_groups(jobs) end
+  for n, job in ipairs(jobs) do
     if more then
-      from[n].taken = from[n].taken + 1
+      local stream, group = from[n], nil
+      stream.taken = stream.taken + 1
+      if stream.order then
+        local item = stream.order[stream.taken]
+        group = item.group
+        remove(KEY.lines .. stream.kind, item.member)
+        if stream.mixed then remove(stream.key, sub(item.member, -16)) end
+        -- A version that knows no groups may have changed the job.
+        if not (job and job.state == STATE.ready and names(job).kind == stream.kind
+            and limits().place(job) == item.member) then
+          job, again = false, true
+        end
+      elseif stream.suspect then
+        group = stream.suspect
+        remove(stream.key, group.place)
+      end
       if job then  -- else the job is gone, and its entry is removed
         job.state, job.since, job.worker, job.claimed_at = STATE.leased, until_, worker, now
         clear_part(job, FLAG.progress)
@@ -142,11 +182,15 @@ while more and count < limit do
         if lapsed then flags = flags + FLAG.again end
         if ahead == '1' and not alone then flags = flags + FLAG.ahead end
         job.flags = flags
-        local bytes = written(job)
-        saved[#saved + 1] = job.id
-        saved[#saved + 1] = bytes
+        local form = string.byte(job.tail)
+        if stream.limited or form % 8 > 3 then
+          limits().count(job, until_)
+          if stream.limited then stream.leased = stream.leased + 1 end
+          if group then group.leased = group.leased + 1 end
+        end
+        local bytes = save(job)
         add(KEY.leased, until_, job.id)
-        if string.byte(job.tail) % 2 == 1 then
+        if form % 2 == 1 then
           bytes = bytes .. (call('HGET', KEY.payloads, job.id) or 'null')
         end
         answer[#answer + 1] = pack('>I8I4', tonumber(job.id), #bytes)
@@ -159,14 +203,27 @@ while more and count < limit do
   if size * 8 < most_bytes then step = math.min(step * 4, 1000) end
 end
 for _, stream in ipairs(streams) do
-  if stream.taken > 0 then call('ZREMRANGEBYRANK', stream.key, 0, stream.taken - 1) end
+  if stream.taken > 0 and not stream.order and not stream.suspect then
+    call('ZREMRANGEBYRANK', stream.key, 0, stream.taken - 1)
+  end
 end
 flush()
 
-local due = ''
+local due, counted = '', nil
+if open then
+  counted = {}
+  for _, stream in ipairs(streams) do
+    local wait = stream.limited and charge(stream)
+    if wait and (due == '' or wait < due) then due = wait end
+    again = again or stream.again
+    if stream.by_turn or stream.slots and stream.slots < math.huge then
+      counted[#counted + 1] = stream.kind
+    end
+  end
+end
 if alone then
   due = ''
-elseif not more then
+elseif not more or again and count < limit then
   due = '0'
 elseif count < limit then
   for _, key in ipairs({KEY.delayed, KEY.leased}) do
@@ -177,6 +234,8 @@ elseif count < limit then
     end
   end
   if due ~= '' then due = format('%.17g', due) end
+else
+  due = ''
 end
 publish(channel, message)
-return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0}
+return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0, counted}

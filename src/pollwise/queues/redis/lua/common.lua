@@ -14,17 +14,28 @@ local KEY = {
   blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
   done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
   results = base .. ':results', notes = base .. ':notes:', history = base .. ':history:',
+  linked = base .. ':linked', waiting = base .. ':waiting', limited = base .. ':limited',
 }
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
 -- By state, the key of its jobs' numbers, if there is one.
 local SETS = {'delayed', false, 'leased', 'dead', 'done', 'cancelled'}
 -- ran: the job has been claimed or has ended, so it has the fields of a run. cancel: it was asked to
 -- cancel. ahead: its newest claim was made ahead, so that it may not have started. lapsed: it waits
--- because its lease ran out. again: its lease before the newest ran out as well. The others: it has
--- that part, which is in `parts` under its number and the flag.
+-- because its lease ran out. again: its lease before the newest ran out as well. waits: it is blocked,
+-- not behind its key, but by other jobs of its flow. The others: it has that part, which is in `parts`
+-- under its number and the flag.
+-- counted: it is leased, and counts as running for its kind and limit group. Its number is that of
+-- lapsed, which no leased job has; so scripts of versions without limits leave it correct.
 local FLAG = {
   ran = 1, errors = 2, progress = 4, cancel = 8, result = 16, ahead = 32, lapsed = 64, again = 128,
+  counted = 64, waits = 32,
 }
+-- In the form of a job: it is part of a flow, whose name is in the place of `unique`.
+local FLOW = 8
+-- For how many seconds an ended job is kept for those that come after it in its flow.
+local FLOW_KEPT = 30 * 86400
+-- What flows/links.lua does when jobs of flows end, and the time and `keep` of the call.
+local links = {}
 -- Added to the score of a job that is to be claimed alone, because its last leases ran out. It is
 -- below all priorities, so such jobs come first.
 local ALONE = -10000
@@ -79,17 +90,20 @@ local function read(id, bytes)
 end
 
 -- Read the tail of a job: form, priority, the lengths of kind, key and unique, these, and the body.
--- The form is 1 if the body is separate, plus 2 if it has headers: their length and the headers,
--- then the payload.
+-- The form is 1 if the body is separate, plus 2 if it has headers (their length and the headers, then
+-- the payload), plus 4 if it has a limit group, which is in `groups` under its number, plus FLOW.
 local function names(job)
   if job.kind == nil then
     local tail, kind, key, unique, at = job.tail
     job.form, job.priority, kind, key, unique, at = unpack_bytes('>BhHHH', tail)
+    job.grouped = job.form % 8 > 3
     job.kind = sub(tail, at, at + kind - 1)
     at = at + kind
     if key > 0 then job.key = sub(tail, at, at + key - 1) end
     at = at + key
-    if unique > 0 then job.unique = sub(tail, at, at + unique - 1) end
+    if unique > 0 then
+      job[job.form < FLOW and 'unique' or 'flow'] = sub(tail, at, at + unique - 1)
+    end
     job.body_at = at + unique
   end
   return job
@@ -104,10 +118,20 @@ local function written(job)
     job.created_at) .. job.tail
 end
 
+-- A job of a flow is kept in `linked` until it is done or cancelled, and `jobs` has '' for it. So an
+-- older script, which does not know its links, cannot read it, and fails before it changes anything.
+-- The same holds for a job whose key blocks a job of a flow: an older script cannot free that one.
 local function load(ids)
   local found, jobs = fetch(KEY.jobs, ids), {}
   for n, id in ipairs(ids) do
-    if found[n] then jobs[n] = read(id, found[n]) else jobs[n] = false end
+    local bytes = found[n]
+    if bytes == '' then
+      bytes = redis.call('HGET', KEY.linked, id)
+      jobs[n] = bytes and read(id, bytes)
+      if bytes then jobs[n].linked = true end
+    else
+      jobs[n] = bytes and read(id, bytes)
+    end
   end
   return jobs
 end
@@ -121,8 +145,9 @@ local function place_in_line(key, id) return key .. '\0' .. pack('>I8', tonumber
 -- need no memory, and after its first write a script may continue on a full server, so that a full
 -- server can be emptied.
 local removed, added, saved = {}, {}, {}
--- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, jobs that are
--- gone, keys that are freed.
+-- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, linked_removed,
+-- linked_saved, jobs that are gone, keys that are freed, keys that are guarded because they block a job
+-- of a flow, jobs of flows that ended, flows that are over.
 local others = {}
 
 local function note(name, value)
@@ -144,15 +169,25 @@ local function add(key, score, member)
   set[#set + 1] = member
 end
 
+-- Save a job; returns its bytes.
 local function save(job)
+  local bytes, linked = written(job), job.linked or job.flow
   saved[#saved + 1] = job.id
-  saved[#saved + 1] = written(job)
+  if linked and job.state <= STATE.dead then
+    saved[#saved + 1] = ''
+    note('linked_saved', job.id)
+    note('linked_saved', bytes)
+  else
+    saved[#saved + 1] = bytes
+    if linked then note('linked_removed', job.id) end
+  end
   if job.parts then
-    for flag, bytes in pairs(job.parts) do
+    for flag, part in pairs(job.parts) do
       note('parts_saved', job.id .. ':' .. flag)
-      note('parts_saved', bytes)
+      note('parts_saved', part)
     end
   end
+  return bytes
 end
 
 local function has(job, flag) return bit.band(job.flags, flag) ~= 0 end
@@ -189,11 +224,92 @@ local function note_error(job, at, text)
   set_part(job, FLAG.errors, kept .. struct.pack('>dI4H', at, job.attempt, #text) .. text)
 end
 
+-- What `limited` says of each kind, or false: 'g' if its limit groups take turns, so that its ready jobs
+-- are in `lines`; 'k' if it has other limits; 'm' if jobs are to be moved back from `lines`; then its
+-- limits as JSON, or nothing if it has none any more.
+local limits_known = {}
+local limits_made
+-- What scripts do with limits. It is made when a script first needs it, because most calls need none.
+local function limits()
+  if limits_made then return limits_made end
+  local made, pack, call = {}, struct.pack, redis.call
+  limits_made = made
+  KEY.lines, KEY.running, KEY.groups = base .. ':lines:', base .. ':running:', base .. ':groups'
+  KEY.turns, KEY.full = base .. ':turns', base .. ':full:'
+
+  function made.of(kind)
+    if limits_known[kind] == nil then limits_known[kind] = call('HGET', KEY.limited, kind) end
+    return limits_known[kind]
+  end
+
+  function made.group_of(job)
+    if not job.group then
+      job.group = names(job).grouped and call('HGET', KEY.groups, job.id) or ''
+    end
+    return job.group
+  end
+
+  -- The groups of several jobs at once.
+  function made.read_groups(jobs)
+    local ids, grouped = {}, {}
+    for _, job in ipairs(jobs) do
+      if job and names(job).grouped then
+        ids[#ids + 1], grouped[#grouped + 1] = job.id, job
+      end
+    end
+    if ids[1] then
+      for n, group in ipairs(fetch(KEY.groups, ids)) do grouped[n].group = group or '' end
+    end
+  end
+
+  -- The place of a job among those of all limit groups of its kind: its group, then as in `ready`. All
+  -- scores are 0, so that the jobs of a group are a range, and the next group is found at once.
+  function made.place(job)
+    return made.group_of(job) .. '\0' .. pack('>H', 32768 - job.priority) .. place(job)
+  end
+
+  -- Let a leased job count as running, until the end of its lease. A job without a group counts in the
+  -- group '' if groups take turns.
+  function made.count(job, until_)
+    local key = KEY.running .. names(job).kind
+    job.flags = bit.bor(job.flags, FLAG.counted)
+    add(key, until_, job.id)
+    if job.grouped or string.sub(made.of(job.kind) or '', 1, 1) == 'g' then
+      add(key .. '\0' .. made.group_of(job), until_, job.id)
+    end
+  end
+
+  local ungrouped = {}  -- by kind, whether jobs count in the group ''
+
+  -- A lease ended.
+  function made.uncount(job)
+    local key = KEY.running .. names(job).kind
+    remove(key, job.id)
+    if not job.grouped and ungrouped[job.kind] == nil then
+      ungrouped[job.kind] = call('EXISTS', key .. '\0') == 1
+    end
+    if job.grouped or ungrouped[job.kind] then
+      remove(key .. '\0' .. made.group_of(job), job.id)
+    end
+  end
+
+  return made
+end
+
 local function add_ready(job)
   names(job)
-  local key = KEY.ready .. job.kind
-  if not added[key] then note('kinds', job.kind) end
+  local key, kind = KEY.ready .. job.kind, job.kind
   local alone = has(job, FLAG.lapsed) and has(job, FLAG.again)
+  if not added[key] and limits_known[kind] == nil then
+    limits_known[kind] = redis.call('HGET', KEY.limited, kind)
+  end
+  if limits_known[kind] and not alone and string.sub(limits_known[kind], 1, 1) == 'g' then
+    key = limits() and KEY.lines .. kind
+    if not added[key] then note('kinds', kind) end
+    add(key, 0, limits().place(job))
+    return
+  end
+  if not added[key] then note('kinds', kind) end
   add(key, (alone and ALONE or 0) - job.priority, place(job))
 end
 
@@ -217,6 +333,7 @@ local function enter(job, now)
     job.state, job.since = STATE.blocked, job.run_at
     add(KEY.blocked, 0, place_in_line(job.key, job.id))
     save(job)
+    if job.flow then note('guarded', job.key) end
   else
     await_due(job, now)
   end
@@ -225,7 +342,7 @@ end
 -- The head of a key ended: its successor waits only for its own time.
 local function free(key)
   local low, high = '[' .. key .. '\0', '(' .. key .. '\1'
-  local line = redis.call('ZRANGEBYLEX', KEY.blocked, low, high, 'LIMIT', 0, 1)
+  local line = redis.call('ZRANGEBYLEX', KEY.blocked, low, high, 'LIMIT', 0, 2)
   if not line[1] then
     redis.call('HDEL', KEY.heads, key)
     return
@@ -233,9 +350,9 @@ local function free(key)
   redis.call('ZREM', KEY.blocked, line[1])
   local id = name_of(struct.unpack('>I8', line[1], #key + 2))
   redis.call('HSET', KEY.heads, key, id)
-  local bytes = redis.call('HGET', KEY.jobs, id)
-  if not bytes then return free(key) end
-  local job = read(id, bytes)
+  local job = load({id})[1]
+  if not job then return free(key) end
+  if line[2] and redis.call('EXISTS', KEY.linked) == 1 then job.linked = true end
   job.state, job.since = STATE.delayed, job.run_at
   add(KEY.delayed, job.run_at, id)
   save(job)
@@ -256,12 +373,18 @@ end
 
 -- Delete jobs permanently.
 local function forget(jobs)
-  local ids, separate, uniques, numbers, parts = {}, {}, {}, {}, {}
+  local ids, separate, uniques, numbers, parts, groups = {}, {}, {}, {}, {}, {}
   for n, job in ipairs(jobs) do
     names(job)
     ids[n], numbers[n] = job.id, tonumber(job.id)
     if job.form % 2 == 1 then separate[#separate + 1] = job.id end
+    if job.grouped then groups[#groups + 1] = job.id end
     if job.unique then uniques[#uniques + 1] = job.unique end
+    if job.flow then
+      job.gone = true
+      note('ended', job)
+    end
+    if job.flow or job.linked then note('linked_removed', job.id) end
     if job.flags > FLAG.ran then
       for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
         if has(job, flag) then parts[#parts + 1] = job.id .. ':' .. flag end
@@ -272,6 +395,7 @@ local function forget(jobs)
   bulk('HDEL', KEY.payloads, separate)
   bulk('HDEL', KEY.unique, uniques)
   bulk('HDEL', KEY.parts, parts)
+  if groups[1] then bulk('HDEL', limits() and KEY.groups, groups) end
   count_pages(numbers, -1)
 end
 
@@ -279,16 +403,21 @@ local function flush()
   local noted = others
   if noted.gone then forget(noted.gone) end
   if noted.parts_removed then bulk('HDEL', KEY.parts, noted.parts_removed) end
+  if noted.linked_removed then bulk('HDEL', KEY.linked, noted.linked_removed) end
   for key, members in pairs(removed) do bulk('ZREM', key, members) end
   for key, pairs_of in pairs(added) do bulk('ZADD', key, pairs_of) end
   bulk('HSET', KEY.jobs, saved)
+  if noted.linked_saved then bulk('HSET', KEY.linked, noted.linked_saved) end
   if noted.parts_saved then bulk('HSET', KEY.parts, noted.parts_saved) end
   if noted.kinds then bulk('SADD', KEY.kinds, noted.kinds) end
   removed, added, saved, others = {}, {}, {}, {}
   if noted.freed then
     for _, key in ipairs(noted.freed) do free(key) end
-    flush()
   end
+  if noted.ended then links.use().follow(noted.ended) end
+  if noted.freed or noted.ended then flush() end
+  if noted.over then links.use().let_go(noted.over) end
+  if noted.guarded then links.use().guard(noted.guarded) end
 end
 
 -- The job of a claim, if its token is the newest and it was not settled since.
@@ -301,12 +430,17 @@ local function take_out(job)
   local set = SETS[job.state]
   if set then
     remove(KEY[set], job.id)
+    if job.state == STATE.leased and has(job, FLAG.counted) then limits().uncount(job) end
     if job.state > STATE.dead then remove(KEY.results, job.id) end
     return
   end
   names(job)
   if job.state == STATE.ready then
     remove(KEY.ready .. job.kind, place(job))
+    if limits().of(job.kind) then remove(KEY.lines .. job.kind, limits().place(job)) end
+  elseif has(job, FLAG.waits) then
+    remove(KEY.waiting, job.id)
+    job.flags = job.flags - FLAG.waits
   else
     remove(KEY.blocked, place_in_line(job.key, job.id))
   end
@@ -324,15 +458,21 @@ local function free_unique(job)
 end
 
 -- End a job that was taken out; delete it unless ended jobs are kept. A blocked one frees no key.
+-- keep: for how many seconds they are kept; '0' if they are not.
 -- more: for how many seconds it is kept for its result, if that is longer.
 local function finish(job, state, now, keep, more)
   names(job)
+  if job.flow then
+    note('ended', job)
+    links.now, links.keep = now, keep
+    if not more and tonumber(keep) < FLOW_KEPT then more = FLOW_KEPT end
+  end
   if job.key and job.state ~= STATE.blocked then note('freed', job.key) end
   job.state, job.since = state, now
   job.flags = bit.bor(bit.band(job.flags, 255 - FLAG.cancel), FLAG.ran)
   if state == STATE.dead then
     add(KEY.dead, tonumber(job.id), job.id)
-  elseif keep == '1' then
+  elseif keep ~= '0' then
     add(KEY[SETS[state]], now, job.id)
     if more then add(KEY.results, now + more, job.id) end
   elseif more then

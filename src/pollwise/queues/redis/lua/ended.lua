@@ -1,10 +1,13 @@
--- Retry ended jobs, delete them, or read how they ended. ARGV: now, what, the number to start after or how long jobs are
--- kept ('' if they are not), the maximum count; then the numbers, unless all are meant.
+-- Uses flows/links.lua.
+-- Retry ended jobs, delete them, or read how they ended. ARGV: now, what, how long ended jobs are kept,
+-- the number to start after, the maximum count; then the numbers, unless all are meant. To prune, the
+-- number is how long they are kept, or '' if they are not.
 -- What: "retry" (all: dead ones), "drop" (only dead ones), "drop_ended", "prune" (done and cancelled ones) or "read".
 -- Returns how many, and the number to continue after, or '' at the end. "read" returns for each named
 -- job that has ended, or does not exist: its number, its state or -1, and, if it exists, its kind, its
 -- errors and its result.
-local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[4], tonumber(ARGV[5])
+links.now, links.keep = now, ARGV[3]
 local ids, go_on = {}, ''
 
 local function endings()
@@ -22,7 +25,25 @@ local function endings()
   return answer
 end
 
+-- Delete limit groups of jobs that a version without limits deleted, a portion at a time.
+local function sweep_groups()
+  local at = call('HGET', KEY.meta, 'swept') or '0'
+  local cursor, found = unpack(call('HSCAN', KEY.groups, at, 'COUNT', 100))
+  local named, gone = {}, {}
+  for n = 1, #found, 2 do named[#named + 1] = found[n] end
+  for n, bytes in ipairs(fetch(KEY.jobs, named)) do
+    if not bytes then gone[#gone + 1] = named[n] end
+  end
+  bulk('HDEL', KEY.groups, gone)
+  if cursor == '0' then
+    call('HDEL', KEY.meta, 'swept')
+  else
+    call('HSET', KEY.meta, 'swept', cursor)
+  end
+end
+
 if what == 'prune' then
+  if call('EXISTS', limits() and KEY.groups) == 1 then sweep_groups() end
   -- The scores of jobs that stay for their results are the times when these are over, so that each
   -- is examined once.
   if after ~= '' then
@@ -53,8 +74,8 @@ if what == 'prune' then
     if not seen[id] then ids[#ids + 1] = id end
     remove(KEY.results, id)
   end
-elseif #ARGV > 4 then
-  for at = 5, #ARGV do ids[#ids + 1] = ARGV[at] end
+elseif #ARGV > 5 then
+  for at = 6, #ARGV do ids[#ids + 1] = ARGV[at] end
 else
   ids = call('ZRANGEBYSCORE', KEY.dead, '(' .. after, '+inf', 'LIMIT', 0, most)
   if #ids == most then go_on = ids[most] end
@@ -72,6 +93,7 @@ for _, job in ipairs(load(ids)) do
       clear_part(job, FLAG.result)
       job.flags = bit.band(job.flags, FLAG.errors)  -- never claimed, for all that follows
       enter(job, now)
+      if job.flow and not job.linked then links.use().come_back(job) end
     else
       note('gone', job)
     end

@@ -42,6 +42,24 @@ else
     end
   end
 end
+if topic == 'limits' and done == 1 then
+  -- What claims read; see common.lua. Jobs may be left in `lines` when groups no longer take turns.
+  local given, flag = value ~= '' and cjson.decode(value) or {}, 'k'
+  if given.fair or given.most_each or given.rate_each then
+    flag = 'g'
+  elseif call('EXISTS', limits() and KEY.lines .. name) == 1 then
+    flag = 'm'
+  end
+  if value == '' then
+    local state = call('HGET', limits() and KEY.turns, name)
+    if state and unpack_bytes('>d', state) <= now then call('HDEL', KEY.turns, name) end
+  end
+  if value == '' and flag == 'k' then
+    call('HDEL', KEY.limited, name)
+  else
+    call('HSET', KEY.limited, name, flag .. value)
+  end
+end
 for n = 10, #ARGV, 4 do
   write_history(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[9])
 end

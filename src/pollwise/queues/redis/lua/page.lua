@@ -1,10 +1,10 @@
 -- A page of jobs in put order or the newest first.
 -- ARGV: now, the first and the last number, whether the newest come first, how many, the maximum
 -- number of pages to read at once, maximum bytes, a state or '', a worker or ''; then the kinds,
--- unless all are meant.
+-- unless all are meant. In place of a state, 'of:' and a number: the jobs of the flow of that job.
 -- Returns the answer; the time; and the number to continue after, or '' at the end, or if there are
 -- enough. The answer is the number, size and bytes of each job, and the size and bytes of each part
--- that it has.
+-- that it has. Of a flow also: the number and the links of each job, as in flows/links.lua.
 local now, newest = clock(ARGV[1]), ARGV[4] == '1'
 local first, last, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local most_pages, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -38,6 +38,7 @@ end
 local function show(ids)
   local found = fetch(KEY.jobs, ids)
   for n, id in ipairs(ids) do
+    if found[n] == '' then found[n] = call('HGET', KEY.linked, id) end
     local job = found[n] and read(id, found[n])
     if job and (state == nil or state == state_of(job)) and (worker == '' or worker == job.worker)
         and (kinds == nil or kinds[names(job).kind]) and not expired(job) then
@@ -108,12 +109,38 @@ local function through_set(key)
   return show(ids) or ''
 end
 
-local set, go_on = SETS[state], nil
-if state == STATE.dead then
+-- The members of a flow, in put order.
+local function through_flow(id, linked)
+  local job, numbers, ids, fields = load({id})[1], {}, {}, {}
+  if not job or not names(job).flow or expired(job) then return '' end
+  local key = base .. ':flow:' .. job.flow
+  for _, field in ipairs(call('HKEYS', key)) do
+    local number = sub(field, 1, 1) == '<' and tonumber(sub(field, 2))
+    if number and number >= first and number <= last then numbers[#numbers + 1] = number end
+  end
+  sort(numbers)
+  for n = 1, math.min(#numbers, limit) do
+    ids[n] = name_of(numbers[n])
+    fields[n] = '<' .. ids[n]
+  end
+  for n, bytes in ipairs(fetch(key, fields)) do
+    linked[#linked + 1] = ids[n]
+    linked[#linked + 1] = bytes
+  end
+  local stopped = show(ids)
+  if not stopped and #numbers > #ids then stopped = ids[#ids] end
+  return stopped or ''
+end
+
+local set, go_on, linked = SETS[state], nil, {}
+local member = string.match(ARGV[8], '^of:(%d+)$')
+if member then
+  go_on = through_flow(member, linked)
+elseif state == STATE.dead then
   go_on = through_dead()
 elseif set and call('ZCARD', KEY[set]) <= most_pages * PAGE then
   go_on = through_set(KEY[set])
 else
   go_on = through_pages()
 end
-return {table.concat(answer), format('%.17g', now), go_on}
+return {table.concat(answer), format('%.17g', now), go_on, linked}

@@ -25,8 +25,11 @@ for n, job in ipairs(load(ids)) do
     refused[#refused + 1] = n - 1
   else
     take_out(job)  -- first, so that a full server allows it
+    local counted = job.state == STATE.leased and has(job, FLAG.counted)
+      or job.state == STATE.ready and (names(job).grouped or limits().of(job.kind))
     job.state, job.since, job.worker = STATE.leased, until_, workers[n]
     job.flags = bit.band(job.flags, 255 - FLAG.lapsed)
+    if counted then limits().count(job, until_) end
     if reports[n] then set_part(job, FLAG.progress, pack('>d', now) .. reports[n]) end
     if has(job, FLAG.cancel) then to_cancel[#to_cancel + 1] = n - 1 end
     add(KEY.leased, until_, job.id)

@@ -1,4 +1,5 @@
--- End claims. ARGV: now, whether ended jobs are kept, key and number of the kept answer, how long it
+-- Uses flows/links.lua.
+-- End claims. ARGV: now, how long ended jobs are kept, key and number of the kept answer, how long it
 -- is kept; then the settlements, one after the other: number, token, action (0 done, 1 retry, 2 dead,
 -- 3 cancelled, 4 give back), whether it has an error, 1 if it has a result plus 2 if it has a time
 -- for which its job is kept, delay or that time, length of the error, error; then the results.
@@ -26,10 +27,12 @@ while at <= size do
   ids[#ids + 1] = s.id
 end
 
-local by_id, refused = {}, {}
+local by_id, refused, grouped = {}, {}, {}
 for n, job in ipairs(load(ids)) do
   by_id[ids[n]] = by_id[ids[n]] or job
+  if job and names(job).grouped then grouped[#grouped + 1] = by_id[ids[n]] end
 end
+if grouped[1] then limits().read_groups(grouped) end
 for n, s in ipairs(settlements) do
   local job = by_id[s.id]
   if not held(job, s.token) then

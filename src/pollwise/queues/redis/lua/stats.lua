@@ -16,10 +16,33 @@ local function count(kind, state, number, run_at)
   tally[kind], of_kind[state] = of_kind, entry
 end
 
-for _, kind in ipairs(call('SMEMBERS', KEY.kinds)) do
+-- The jobs of a kind whose limit groups take turns: the first of each group and priority is its oldest.
+-- Returns how many there are; of very many groups, some are not looked at.
+local function waiting(kind)
+  local key, looks = limits() and KEY.lines .. kind, 0
+  local first = call('ZRANGEBYLEX', key, '-', '+', 'LIMIT', 0, 1)
+  while first[1] and looks < OVERDUE_READ do
+    looks = looks + 1
+    local priority, run_at = unpack_bytes('>Hd', first[1], #first[1] - 17)
+    older(run_at)
+    local after = '[' .. sub(first[1], 1, #first[1] - 18) .. pack('>H', priority + 1)
+    first = call('ZRANGEBYLEX', key, after, '+', 'LIMIT', 0, 1)
+  end
+  return call('ZCARD', key)
+end
+
+local kinds, listed, limited = call('SMEMBERS', KEY.kinds), {}, {}
+for _, kind in ipairs(kinds) do listed[kind] = true end
+for _, kind in ipairs(call('HKEYS', KEY.limited)) do
+  limited[kind] = true
+  if not listed[kind] then kinds[#kinds + 1] = kind end
+end
+for _, kind in ipairs(kinds) do
   local key = KEY.ready .. kind
   local number, before = call('ZCARD', key), oldest
-  ready, oldest = ready + number, nil
+  oldest = nil
+  if limited[kind] then number = number + waiting(kind) end
+  ready = ready + number
   -- The first of each priority is its oldest.
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
   while first[1] do
@@ -32,15 +55,16 @@ end
 
 if most then
   local incomplete, left = '', most
-  for n, name in ipairs({'delayed', 'leased', 'blocked', 'dead', 'done', 'cancelled'}) do
-    local size, share = call('ZCARD', KEY[name]), math.floor(left / (7 - n))
+  local sets = {'delayed', 'leased', 'blocked', 'waiting', 'dead', 'done', 'cancelled'}
+  for n, name in ipairs(sets) do
+    local size, share = call('ZCARD', KEY[name]), math.floor(left / (#sets + 1 - n))
     local ids = call(name == 'dead' and 'ZREVRANGE' or 'ZRANGE', KEY[name], 0, share - 1)
     if share == 0 then ids = {} end
     if name == 'blocked' then
       for at, member in ipairs(ids) do ids[at] = name_of(unpack_bytes('>I8', member, #member - 7)) end
     end
     left = left - #ids
-    if size > #ids then incomplete = incomplete .. STATE[name] end
+    if size > #ids then incomplete = incomplete .. STATE[name == 'waiting' and 'blocked' or name] end
     local waits = name == 'delayed' or name == 'leased'
     if waits and call('ZCOUNT', KEY[name], '-inf', now) > #ids then
       incomplete = incomplete .. STATE.ready
@@ -77,7 +101,8 @@ for _, key in ipairs({KEY.delayed, KEY.leased}) do
   end
 end
 return {
-  ready, counts[KEY.delayed], call('ZCARD', KEY.blocked), counts[KEY.leased],
+  ready, counts[KEY.delayed], call('ZCARD', KEY.blocked) + call('ZCARD', KEY.waiting),
+  counts[KEY.leased],
   call('ZCARD', KEY.dead), call('ZCARD', KEY.done), call('ZCARD', KEY.cancelled),
   oldest and format('%.17g', math.max(now - oldest, 0)) or '',
 }

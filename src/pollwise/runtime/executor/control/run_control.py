@@ -21,9 +21,10 @@ class RunControl:
     requested: somebody asked to cancel the job.
     seen: the handler has seen that.
     over: the worker no longer waits for the handler.
+    before: how the jobs before it in its flow ended, if it takes anything from them.
     """
 
-    __slots__ = ("_ask", "_asked", "_progress", "_written", "over", "requested", "seen")
+    __slots__ = ("_ask", "_asked", "_progress", "_written", "before", "over", "requested", "seen")
 
     def __init__(self, ask: Callable[[], None]) -> None:
         self._ask = ask
@@ -33,6 +34,7 @@ class RunControl:
         self.requested = False
         self.seen = False
         self.over = False
+        self.before: list[Any] = []
 
     def report(self, progress: Progress) -> None:
         """Take a report, which replaces the one before; it is written soon."""

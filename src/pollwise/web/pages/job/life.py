@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pollwise.controller.attempts import Attempt
 from pollwise.runtime.jobs import ENDED, JobInfo
+from pollwise.web.pages.job.waiting import BlockedBy
 from pollwise.web.redaction import redacted_text
 from pollwise.web.texts import one_line
 
@@ -51,12 +52,12 @@ def life_of(
     now: float,
     by: str = "",
     waits: str = "",
-    holder: JobInfo | None = None,
+    blocked: BlockedBy | None = None,
 ) -> list[Moment]:
     """The moments of a job, the oldest first.
 
     by: who put it, if that is known. waits: why it does not run yet, if it is ready.
-    holder: the job of the same key that it waits for, if it is blocked.
+    blocked: what it waits for, if it is blocked.
     """
     job = info.job
     moments = [
@@ -72,7 +73,7 @@ def life_of(
         many = f"Attempts 1 to {first - 1}" if first > 2 else "Attempt 1"
         moments.append(Moment("earlier", many, "grey", note="no longer recorded"))
     moments.extend(_run(info, each, i) for i, each in enumerate(attempts))
-    moments.extend(_now(info, now, waits, holder))
+    moments.extend(_now(info, now, waits, blocked))
     return moments
 
 
@@ -115,7 +116,7 @@ def _run(info: JobInfo, attempt: Attempt, place: int) -> Moment:
     )
 
 
-def _now(info: JobInfo, now: float, waits: str, holder: JobInfo | None) -> Iterator[Moment]:
+def _now(info: JobInfo, now: float, waits: str, blocked: BlockedBy | None) -> Iterator[Moment]:
     """Where the job stands."""
     job, state = info.job, info.state
     if info.cancel:
@@ -130,9 +131,5 @@ def _now(info: JobInfo, now: float, waits: str, holder: JobInfo | None) -> Itera
     elif state == "ready":
         yield Moment("state", "Ready", "blue", job.run_at, note=waits)
     elif state == "blocked":
-        note = "It waits for an earlier job of its key"
-        if holder is None:
-            yield Moment("state", "Blocked", "amber", note=f"{note}.")
-        else:
-            note = f"{note}, which is {holder.state}:"
-            yield Moment("state", "Blocked", "amber", note=note, other=holder.job.id)
+        why = blocked or BlockedBy("It waits for an earlier job of its key.")
+        yield Moment("state", "Blocked", "amber", note=why.note, other=why.other)

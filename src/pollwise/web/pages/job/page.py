@@ -14,14 +14,16 @@ from pollwise.controller.attempts import attempts_of
 from pollwise.controller.terms import ATTEMPTS, JobTerms
 from pollwise.errors import PollwiseError
 from pollwise.runtime.jobs import ENDED, JobInfo, NewJob
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.runtime.payloads.envelope import shown as shown_plain
 from pollwise.runtime.tracing.w3c import TRACEPARENT, TRACESTATE
 from pollwise.web.pages.job.life import life_of
-from pollwise.web.pages.job.waiting import holder_of, why_waiting
+from pollwise.web.pages.job.waiting import why_blocked, why_waiting
 from pollwise.web.redaction import redacted, redacted_text
 from pollwise.web.sources import QueueSource, Remembered
 from pollwise.web.tree import raw, tree, visible
 from pollwise.web.view import Acted, NotShown, Refused, View, Visit
+from pollwise.worker.flows.taking import takes
 
 if TYPE_CHECKING:
     from pollwise.web.app import Web
@@ -37,7 +39,7 @@ AGAIN_AFTER = 3.0
 #: How many dead jobs are searched for one, in a store that shows no others.
 DEAD_SEARCHED = 100
 #: Headers that belong to one put, not to the job.
-TRACE = frozenset({TRACEPARENT, TRACESTATE, "baggage"})
+OF_ONE_PUT = frozenset({TRACEPARENT, TRACESTATE, "baggage", FLOW_HEADER})
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[A-Za-z]")
 
@@ -110,8 +112,8 @@ class OneJobPage(View):
             attempts, names = list(files.attempts), files.names
         by = names.get(terms.created_by, terms.created_by)
         waits = "" if missing else await self._waits(visit, source, info)
-        holder = await holder_of(source, info)
-        life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits, holder)
+        blocked = await why_blocked(source, info)
+        life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits, blocked)
         return {
             "info": info,
             "job": job,
@@ -132,6 +134,7 @@ class OneJobPage(View):
             "headers": self._drawing("headers", source, info, (dict(terms.headers), "")),
             "result": self._drawing("result", source, info, result_of(source, info)),
             "can": source.queue.capabilities,
+            "flow": job.headers.get(FLOW_HEADER, "") if source.queue.capabilities.flows else "",
             "why_not_again": why_not_again(info),
             "of_key": urlencode({"key": job.key}) if job.key else "",
             "files": files,
@@ -339,15 +342,17 @@ def why_not_again(info: JobInfo) -> str:
         return "Its payload is encrypted and is not decoded here; put it again where the key is."
     if job.unreadable is not None:
         return f"It cannot be put again: {job.unreadable}."
+    if takes(job):
+        return "It takes results from the jobs before it in its flow; put the whole flow again."
     if JobTerms.of(job).inputs is not None:
         return "It came with files, which are deleted with it; put it again together with them."
     return ""
 
 
 def copy_of(info: JobInfo, by: str) -> NewJob:
-    """The job as a new one: without `unique`, delay, and the trace of its first put."""
+    """The job as a new one: without `unique`, delay, its flow and the trace of its first put."""
     job = info.job
-    headers = {name: value for name, value in job.headers.items() if name.lower() not in TRACE}
+    headers = {name: value for name, value in job.headers.items() if name.lower() not in OF_ONE_PUT}
     if ATTEMPTS in headers:
         headers = replace(JobTerms.of(replace(job, headers=headers)), created_by=by).all_headers()
     return NewJob(job.kind, job.payload, key=job.key, priority=job.priority, headers=headers)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from pollwise.errors import CodecError
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import Job, JobInfo, State
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.web.sources import QueueSource, ShownQueue
 from pollwise.web.texts import counted, one_line
 
@@ -33,7 +37,46 @@ def why_waiting(job: Job, source: QueueSource, shown: ShownQueue) -> str:
     return f"{counted(len(closed), 'running worker')} {have} a handler for its kind{busy}."
 
 
-async def holder_of(source: QueueSource, info: JobInfo) -> JobInfo | None:
+@dataclass(frozen=True, slots=True)
+class BlockedBy:
+    """What a blocked job waits for, as a sentence, and the id of that job if it is known."""
+
+    note: str
+    other: str | None = None
+
+
+async def why_blocked(source: QueueSource, info: JobInfo) -> BlockedBy | None:
+    """What a blocked job waits for: others of its flow, or an earlier job of its key."""
+    if info.state != "blocked":
+        return None
+    if (in_flow := await _blocked_in_flow(source, info)) is not None:
+        return in_flow
+    holder = await _holder_of(source, info)
+    if holder is None:
+        return BlockedBy("It waits for an earlier job of its key.")
+    note = f"It waits for an earlier job of its key, which is {holder.state}:"
+    return BlockedBy(note, holder.job.id)
+
+
+async def _blocked_in_flow(source: QueueSource, info: JobInfo) -> BlockedBy | None:
+    if FLOW_HEADER not in info.job.headers or not source.queue.capabilities.flows:
+        return None
+    try:
+        before = await source.queue.predecessors(info.job.id)
+    except CodecError:  # a result that is not decoded here
+        return BlockedBy("It waits for the jobs before it in its flow.")
+    states = {job_id: ending and ending.state for job_id, ending in before}
+    left = [job_id for job_id, state in states.items() if state != "done"]
+    if not left:
+        return None
+    dead = next((job_id for job_id in left if states[job_id] == "dead"), None)
+    if dead is not None:
+        return BlockedBy("It waits for a job before it that is dead; retry that:", dead)
+    what = f"{len(left)} of {counted(len(before), 'job')}" if len(before) > 1 else "the job"
+    return BlockedBy(f"It waits for {what} before it in its flow:", left[0])
+
+
+async def _holder_of(source: QueueSource, info: JobInfo) -> JobInfo | None:
     """The job of the same key that a blocked job waits for, if it is found."""
     if info.state != "blocked" or info.job.key is None:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar
 
 from pollwise.errors import ConfigError, PollwiseError
+from pollwise.queues.limits.use import WAITING_MAX
 from pollwise.queues.presence import handlers_of, unhandled
 from pollwise.queues.views import JobPage, Stats
 from pollwise.runtime.jobs import STATES
@@ -103,6 +104,7 @@ class QueuePage(View):
             "ages": AGES,
             "page_size": PAGE,
             "limits": {"kinds": KINDS_MAX, "why": WHY_MAX},
+            "waiting_max": WAITING_MAX,
         }
 
     async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:

@@ -1,0 +1,78 @@
+"""The routes of a queue's limits. A worker may read them: only an operator sets them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request
+
+from pollwise.durations import shown
+from pollwise.errors import ConfigError
+from pollwise.queues.base import Queue
+from pollwise.queues.limits.record import (
+    Concurrency,
+    KindLimits,
+    Limit,
+    Rate,
+    kind_limits,
+    limits_from,
+)
+from pollwise.queues.limits.use import LimitUse
+from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
+from pollwise.runtime.jobs import checked_name
+
+
+async def limits(queue: Queue, *_: object) -> Any:
+    found = await queue.limits.list()
+    return {"limits": [{"kind": each.kind, "value": each.to_note()} for each in found]}
+
+
+async def limit_use(queue: Queue, request: Request, _: dict[str, Any], who: str) -> Any:
+    asked = request.query_params
+    groups = asked.get("groups", "0")
+    if not groups.isdecimal() or len(groups) > 9:
+        raise ConfigError(f"groups = {groups[:40]!r} must be a whole number")
+    kind = checked_name(asked.get("kind"), "kind", ConfigError)
+    found = await queue.limits.use(kind, groups=int(groups))
+    return {"use": [_use_to(each) for each in found]}
+
+
+async def set_limits(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    kind, value = checked_name(body.get("kind"), "kind", ConfigError), body.get("value")
+    if value is None:
+        return {"done": await queue.limits.remove(kind)}
+    await queue.limits.keep(_limits_from(kind, value))
+    return {"done": True}
+
+
+def _use_to(use: LimitUse) -> dict[str, Any]:
+    said = asdict(use)
+    return {**said, "limits": {"kind": use.limits.kind, "value": use.limits.to_note()}}
+
+
+def _limits_from(kind: str, value: object) -> KindLimits:
+    """Limits as received, checked as those that a program states."""
+    found = None
+    if isinstance(value, str) and len(value) <= NOTE_VALUE_MAX:
+        try:
+            found = limits_from(kind, value)
+        except RecursionError:  # JSON that nests too deep
+            found = None
+    if found is None:
+        raise ConfigError(f"value = {shown(value)} of the kind {kind!r} is not that of a limit")
+    by = found.by or "group"
+    stated: list[Limit] = [
+        Concurrency(most, each)
+        for most, each in ((found.most, None), (found.most_each, by))
+        if most is not None
+    ]
+    stated += [
+        Rate(rate.amount, rate.per, each, rate.burst)
+        for rate, each in ((found.rate, None), (found.rate_each, by))
+        if rate is not None
+    ]
+    return kind_limits(
+        kind, stated, fair_by=by if found.fair else None, weights=found.weights,
+        origin=found.origin, set_at=found.set_at if 0 <= found.set_at < TIME_MAX else 0.0,
+    )  # fmt: skip

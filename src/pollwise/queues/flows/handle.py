@@ -1,0 +1,131 @@
+"""A flow that was put: its jobs, its result, and how to cancel it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from pollwise.durations import Duration
+from pollwise.errors import JobFailed
+from pollwise.queues.base import Queue
+from pollwise.queues.flows.view import FlowView
+from pollwise.queues.sync import SyncQueue
+from pollwise.runtime.jobs import State
+
+R_co = TypeVar("R_co", covariant=True)
+#: The result of a flow, from those of its jobs by their ids.
+ReadResults = Callable[[Mapping[str, Any]], R_co]
+#: Cancels go in portions of this many jobs.
+CANCEL_AT_ONCE = 1_000
+#: Of several failures, the one that explains most is raised.
+_TELLING = ("dead", "cancelled", None)
+
+
+class FlowHandle(Generic[R_co]):
+    """A flow that was put.
+
+    ids: those of its jobs, in put order. id: the first one; the flow is found by any of them.
+    """
+
+    __slots__ = ("_awaited", "_queue", "_read", "id", "ids")
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        awaited: Sequence[str],
+        queue: Callable[[], Queue],
+        read: ReadResults[R_co],
+    ) -> None:
+        """awaited: the jobs that must be done, without those of `on_failure`."""
+        self.ids = tuple(ids)
+        self.id = self.ids[0]
+        self._awaited = tuple(awaited)
+        self._queue = queue
+        self._read = read
+
+    async def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait until the flow has ended; return the result of its last job, or of its last jobs.
+
+        Raises `JobFailed` as soon as one of its jobs is dead or cancelled, except those of
+        `on_failure`.
+        timeout: how long to wait; then `TimeoutError` is raised, and the flow goes on.
+        """
+        found = await self._queue().wait(self._awaited, timeout, until_failure=True)
+        _check_done(self.id, self._awaited, found, timeout)
+        return self._read(found)
+
+    async def cancel(self) -> dict[str, State]:
+        """Ask for all of its jobs to be cancelled; return the state that each is in now."""
+        states: dict[str, State] = {}
+        for first in range(0, len(self.ids), CANCEL_AT_ONCE):
+            states |= await self._queue().cancel(self.ids[first : first + CANCEL_AT_ONCE])
+        return states
+
+    async def view(self) -> FlowView | None:
+        """Its jobs, with their states and links; None if it does not exist any more."""
+        return await self._queue().flow(self.id)
+
+    def __repr__(self) -> str:
+        return f"<flow of {len(self.ids)} jobs from {self.id}>"
+
+
+class SyncFlowHandle(Generic[R_co]):
+    """A flow that was put by code without an event loop: the calls of `FlowHandle`, which block.
+
+    ids: those of its jobs, in put order. id: the first one; the flow is found by any of them.
+    """
+
+    __slots__ = ("_awaited", "_queue", "_read", "id", "ids")
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        awaited: Sequence[str],
+        queue: Callable[[], SyncQueue],
+        read: ReadResults[R_co],
+    ) -> None:
+        """awaited: the jobs that must be done, without those of `on_failure`."""
+        self.ids = tuple(ids)
+        self.id = self.ids[0]
+        self._awaited = tuple(awaited)
+        self._queue = queue
+        self._read = read
+
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """Wait until the flow has ended; return the result of its last job, or of its last jobs.
+
+        Raises `JobFailed` as soon as one of its jobs is dead or cancelled, except those of
+        `on_failure`.
+        timeout: how long to wait; then `TimeoutError` is raised, and the flow goes on.
+        """
+        found = self._queue().wait(self._awaited, timeout, until_failure=True)
+        _check_done(self.id, self._awaited, found, timeout)
+        return self._read(found)
+
+    def cancel(self) -> dict[str, State]:
+        """Ask for all of its jobs to be cancelled; return the state that each is in now."""
+        states: dict[str, State] = {}
+        for first in range(0, len(self.ids), CANCEL_AT_ONCE):
+            states |= self._queue().cancel(self.ids[first : first + CANCEL_AT_ONCE])
+        return states
+
+    def view(self) -> FlowView | None:
+        """Its jobs, with their states and links; None if it does not exist any more."""
+        return self._queue().flow(self.id)
+
+    def __repr__(self) -> str:
+        return f"<flow of {len(self.ids)} jobs from {self.id}>"
+
+
+def _check_done(
+    flow: str, awaited: Sequence[str], found: Mapping[str, Any], timeout: Duration | None
+) -> None:
+    failures = [each for each in found.values() if isinstance(each, JobFailed)]
+    if failures:
+        raise min(failures, key=lambda each: _TELLING.index(each.state))
+    if len(found) < len(awaited):
+        raise TimeoutError(
+            f"the flow of job {flow} has not ended within {timeout}: {len(found)} of its "
+            f"{len(awaited)} jobs are done; it goes on. If it never ends, look at "
+            f"`pollwise queue flow URL {flow}`"
+        )

@@ -1,0 +1,1 @@
+"""The Lua functions for the links between the jobs of flows."""

@@ -1,0 +1,1 @@
+"""The Lua functions and scripts for the limits of kinds."""

@@ -1,0 +1,85 @@
+"""The page of a flow: its jobs as a tree, and what each waits for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar
+
+from pollwise.errors import PollwiseError
+from pollwise.queues.flows.tree import rows_of
+from pollwise.queues.flows.view import FlowView
+from pollwise.runtime.jobs import ENDED, STATES, JobInfo
+from pollwise.web.pages.job.page import source_of
+from pollwise.web.redaction import redacted_text
+from pollwise.web.sources import QueueSource
+from pollwise.web.texts import TONES
+from pollwise.web.view import NotShown, Refused, View, Visit
+
+
+class FlowPage(View):
+    """The flow of one job."""
+
+    name = "flow"
+    path = "/queues/{slug}/jobs/{id}/flow"
+    template = "flow.html"
+    actions: ClassVar[Mapping[str, str]] = {"cancel": "operate", "retry": "operate"}
+
+    async def marker(self, visit: Visit) -> Hashable:
+        return await source_of(visit).marker()
+
+    async def context(self, visit: Visit) -> Mapping[str, Any]:
+        source, job_id = source_of(visit), visit.path["id"]
+        context: dict[str, Any] = {"source": source, "id": job_id, "view": None, "error": ""}
+        try:
+            view = await _flow_of(source, job_id)
+        except (PollwiseError, OSError) as error:
+            return {**context, "error": str(error)}
+        if view is None:
+            raise NotShown(
+                f"Job {job_id[:80]} of the queue {source.title} is in no flow, or it does not "
+                "exist any more. The jobs of a flow are kept for an hour after its end."
+            )
+        states = Counter(each.info.state for each in view.jobs)
+        rows = rows_of(view)
+        return {
+            **context,
+            "view": view,
+            "rows": [(row, _said(row.job.info)) for row in rows],
+            "states": [(each, states[each], TONES[each]) for each in STATES if states[each]],
+            "dead": states["dead"],
+            "going_on": any(each.info.state not in ENDED for each in view.jobs),
+        }
+
+    async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
+        source = source_of(visit)
+        view = await _flow_of(source, visit.path["id"])
+        source.forget()
+        if view is None:
+            raise Refused("There is no such flow any more.")
+        if action == "retry":
+            dead = [each.info.job.id for each in view.jobs if each.info.state == "dead"]
+            done = await source.queue.retry(dead) if dead else 0
+            if not done:
+                raise Refused("No job of this flow is dead any more.")
+            return f"Dead jobs that run again, with fresh attempts: {done}."
+        live = [each.info.job.id for each in view.jobs if each.info.state not in ENDED]
+        states = Counter((await source.queue.cancel(live)).values()) if live else Counter()
+        ended, asked = states["cancelled"], states["leased"]
+        if not ended and not asked:
+            raise Refused("No job of this flow waits or runs any more.")
+        told = f" Running jobs that were asked to stop: {asked}." if asked else ""
+        return f"Jobs that were cancelled: {ended}.{told}"
+
+
+async def _flow_of(source: QueueSource, job_id: str) -> FlowView | None:
+    return await source.queue.flow(job_id) if source.queue.capabilities.flows else None
+
+
+def _said(info: JobInfo) -> str:
+    """What a row says about its job: its error, or how far it is."""
+    if info.state == "dead":
+        return redacted_text(info.error or "")
+    if info.state == "leased" and info.progress is not None:
+        return redacted_text(info.progress.note or "")
+    return ""

@@ -1,0 +1,62 @@
+"""How the results of the last jobs of a flow lie in lists, as a short text that fits in a header.
+
+.           the result of one job
+(3.)        those of a group of three jobs, as a list
+(2(2.).)    a group of two groups of two jobs, and of one job
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pollwise.errors import JobError
+
+#: The shape of one result.
+ONE = "."
+#: The longest shape, in characters, and how deep groups may lie in groups.
+SHAPE_LENGTH_MAX, GROUPS_DEEP_MAX = 1_000, 50
+
+_TOKEN = re.compile(r"(\d*)([.(])|(\))")
+
+
+def shape_of_group(members: Sequence[str]) -> str:
+    """The shape of the results of a group, from those of its members."""
+    runs = ((len(list(same)), shape) for shape, same in itertools.groupby(members))
+    shape = "(" + "".join(f"{count if count > 1 else ''}{each}" for count, each in runs) + ")"
+    if len(shape) > SHAPE_LENGTH_MAX:
+        raise JobError(
+            f"the {len(members)} members of this group end in groups of too many different sizes. "
+            "Let each end in one job, with .then(task)"
+        )
+    deep = max(itertools.accumulate({"(": 1, ")": -1}.get(each, 0) for each in shape))
+    if deep > GROUPS_DEEP_MAX:
+        raise JobError(f"groups lie {deep} deep in groups; at most {GROUPS_DEEP_MAX}")
+    return shape
+
+
+def in_shape(shape: str, results: Sequence[Any]) -> Any:
+    """Results, in order, as the shape says; those that are missing are None."""
+    tokens = [match.groups() for match in _TOKEN.finditer(shape)]
+    found, _ = _items(tokens, 0, iter(results))
+    return found[0] if found else None
+
+
+def _items(
+    tokens: Sequence[tuple[str | None, ...]], at: int, results: Iterator[Any]
+) -> tuple[list[Any], int]:
+    """The values up to the end of a group, and where the shape goes on."""
+    found: list[Any] = []
+    while at < len(tokens) and tokens[at][2] is None:
+        count, what, _ = tokens[at]
+        after = at + 1
+        for _ in range(int(count or 1)):
+            if what == ONE:
+                found.append(next(results, None))
+            else:
+                inside, after = _items(tokens, at + 1, results)
+                found.append(inside)
+        at = after
+    return found, at + 1

@@ -1,0 +1,73 @@
+"""`pollwise queue limits`, `set-limits` and `remove-limits`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.console import good, pollwise
+
+URL = "sqlite:///jobs.db"
+
+
+def test_limits_are_set_shown_and_removed() -> None:
+    good("queue", "put", URL, "send", "--limit-group", "acme")
+    good("queue", "put", URL, "send", "--limit-group", "tiny")
+    assert good("queue", "limits", URL).out == "no limits\n"
+    made = good(
+        "queue", "set-limits", URL, "send", "--rate", "100/1m", "--by", "tenant",
+        "--all-concurrency", "50", "--weight", "acme=3",
+    )  # fmt: skip
+    assert made.out == "send: 50 at a time; 100 in 1m, 5 at once for each tenant\n"
+    [facts] = good("queue", "limits", URL, "--json").json()
+    assert (facts["kind"], facts["most"], facts["by"], facts["origin"]) == (
+        "send", 50, "tenant", "calls",
+    )  # fmt: skip
+    assert facts["rate_each"] == {"amount": 100, "per": 60.0, "burst": 5}
+    assert facts["weights"] == {"acme": 3}
+    assert (facts["running"], facts["waiting"]) == (0, 2)
+    assert {each["group"]: each["waiting"] for each in facts["groups"]} == {"acme": 1, "tiny": 1}
+    header, kind, *groups = good("queue", "limits", URL).out.splitlines()
+    assert header.split() == ["kind", "group", "limits", "running", "waiting", "next", "start"]
+    assert kind.split()[0] == "send"
+    assert "0/50" in kind
+    assert sorted(line.split()[0] for line in groups) == ["acme", "tiny"]
+    assert good("queue", "remove-limits", URL, "send").out == "removed the limits of send\n"
+    again = pollwise("queue", "remove-limits", URL, "send")
+    assert (again.code, again.err) == (1, "error: send has no limits; see pollwise queue limits\n")
+
+
+def test_limits_are_set_as_json() -> None:
+    made = good(
+        "queue", "set-limits", URL, "send", "--concurrency", "5", "--rate", "10/1s/20", "--json"
+    ).json()
+    assert (made["most"], made["most_each"], made["fair"]) == (5, None, False)
+    assert made["rate"] == {"amount": 10, "per": 1.0, "burst": 20}
+    fair = good("queue", "set-limits", URL, "send", "--fair", "--by", "tenant", "--json").json()
+    assert (fair["most"], fair["rate"], fair["fair"], fair["text"]) == (
+        None, None, True, "fair by tenant",
+    )  # fmt: skip
+    assert good("queue", "remove-limits", URL, "send", "--json").json() == {
+        "removed": True, "kind": "send",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "give a limit: --concurrency, --rate, or --fair with --by"),
+        (["--fair"], "need --by"),
+        (["--all-rate", "1/1s"], "need --by"),
+        (["--rate", "100"], "--rate '100' must be a number and a time, as in 100/1m"),
+        (["--rate", "100/soon"], "'soon'"),
+        (["--rate", "5/1m/x"], "as in 100/1m"),
+        (["--concurrency", "0"], "must be a whole number from 1 to"),
+        (["--concurrency", "1", "--weight", "acme"], "--weight 'acme' must be a group"),
+        (["--concurrency", "1", "--weight", "acme=2"], "no effect without groups"),
+    ],
+)
+def test_wrong_limits_are_refused(given: list[str], told: str) -> None:
+    good("queue", "put", URL, "send")
+    refused = pollwise("queue", "set-limits", URL, "send", *given)
+    assert refused.code != 0
+    assert told in refused.err
+    assert good("queue", "limits", URL, "--json").json() == []

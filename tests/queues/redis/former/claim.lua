@@ -1,0 +1,182 @@
+-- Take the best jobs that may run now, each under a lease; or one whose last leases ran out, alone.
+-- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, whether ended jobs are
+-- kept, whether some will wait before they start, whether to leave alone what is to be claimed alone,
+-- the channel, the message, whether kinds are named; then the kinds.
+-- Returns the jobs (their number, size and bytes, one after the other); until when they are
+-- leased; in how many seconds the next delay or lease ends, or ''; whether the job is claimed alone.
+local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_others, channel,
+  message, named = unpack(ARGV, 1, 12)
+limit, most_bytes = tonumber(limit), tonumber(most_bytes)
+local now = clock(imposed)
+local until_ = now + tonumber(lease)
+
+-- Make due jobs ready: leased ones whose lease ran out, unless they were asked to cancel, and delayed
+-- ones, among them those that a cancelled one had blocked.
+for _, key in ipairs({KEY.leased, KEY.delayed}) do
+  local due = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most_due)
+  if #due > 0 then
+    for n, job in ipairs(load(due)) do
+      remove(key, due[n])
+      if job then
+        if job.state == STATE.leased then
+          note_error(job, job.since, 'the lease of ' .. job.worker .. ' ran out')
+          job.flags = bit.bor(job.flags, FLAG.lapsed)
+        end
+        if has(job, FLAG.cancel) then
+          finish(job, STATE.cancelled, now, keep)
+        else
+          job.state, job.since, job.worker = STATE.ready, job.run_at, ''
+          add_ready(job)
+          save(job)
+        end
+      end
+    end
+    flush()
+  end
+end
+
+-- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
+local kinds = {}
+if named == '1' then
+  for n = 13, #ARGV do kinds[#kinds + 1] = ARGV[n] end
+else
+  kinds = call('SMEMBERS', KEY.kinds)
+end
+local pauses = call('HKEYS', KEY.notes .. 'pauses')
+if #pauses > 0 then
+  local paused, left = {}, {}
+  for _, kind in ipairs(pauses) do paused[kind] = true end
+  for _, kind in ipairs(kinds) do
+    if not paused[''] and not paused[kind] then left[#left + 1] = kind end
+  end
+  kinds = left
+end
+local piece = math.max(math.ceil(limit / math.max(#kinds, 1)), 8)
+if #kinds == 1 then piece = limit end
+
+local function read_on(stream)
+  local last = stream.read + math.min(piece, 1000)
+  stream.places = call('ZRANGE', stream.key, stream.read, last - 1, 'WITHSCORES')
+  stream.at, stream.read = 1, last
+end
+
+local function look(stream)
+  if stream.at > #stream.places then
+    if #stream.places > 0 then read_on(stream) end
+    if #stream.places == 0 then return false end
+  end
+  stream.score = tonumber(stream.places[stream.at + 1])
+  stream.run_at, stream.number = unpack_bytes('>dI8', stream.places[stream.at])
+  return true
+end
+
+local function before(a, b)
+  if a.score ~= b.score then return a.score < b.score end
+  if a.run_at ~= b.run_at then return a.run_at < b.run_at end
+  return a.number < b.number
+end
+
+local heap = {}
+
+local function sink(at)
+  local item = heap[at]
+  while true do
+    local child = 2 * at
+    if child > #heap then break end
+    if child < #heap and before(heap[child + 1], heap[child]) then child = child + 1 end
+    if not before(heap[child], item) then break end
+    heap[at] = heap[child]
+    at = child
+  end
+  heap[at] = item
+end
+
+local streams, exhausted = {}, {}
+for _, kind in ipairs(kinds) do
+  local stream = {key = KEY.ready .. kind, read = 0, taken = 0}
+  read_on(stream)
+  if look(stream) then
+    heap[#heap + 1] = stream
+    streams[#streams + 1] = stream
+  elseif named ~= '1' then
+    exhausted[#exhausted + 1] = kind
+  end
+end
+for at = math.floor(#heap / 2), 1, -1 do sink(at) end
+bulk('SREM', KEY.kinds, exhausted)
+
+local function next_ids(count)
+  local ids, from = {}, {}
+  while #ids < count and #heap > 0 do
+    local stream = heap[1]
+    ids[#ids + 1], from[#from + 1] = name_of(stream.number), stream
+    stream.at = stream.at + 2
+    if not look(stream) then
+      heap[1] = heap[#heap]
+      heap[#heap] = nil
+    end
+    if #heap > 1 then sink(1) end
+  end
+  return ids, from
+end
+
+local alone = #heap > 0 and heap[1].score < ALONE / 2
+if alone then limit = only_others == '1' and 0 or 1 end
+
+-- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
+local answer, size, count, step, more = {}, 0, 0, 16, true
+while more and count < limit do
+  local ids, from = next_ids(math.min(step, limit - count))
+  if #ids == 0 then break end
+  for n, job in ipairs(load(ids)) do
+    if more then
+      from[n].taken = from[n].taken + 1
+      if job then  -- else the job is gone, and its entry is removed
+        job.state, job.since, job.worker, job.claimed_at = STATE.leased, until_, worker, now
+        clear_part(job, FLAG.progress)
+        local lapsed, flags = has(job, FLAG.lapsed), bit.bor(job.flags, FLAG.ran)
+        -- One more than a settlement adds, so that the two can be told apart.
+        job.token = job.token + (lapsed and 2 or 1)
+        if not (lapsed and has(job, FLAG.ahead)) then job.attempt = job.attempt + 1 end
+        flags = bit.band(flags, 255 - FLAG.lapsed - FLAG.again - FLAG.ahead)
+        if lapsed then flags = flags + FLAG.again end
+        if ahead == '1' and not alone then flags = flags + FLAG.ahead end
+        job.flags = flags
+        local bytes = written(job)
+        saved[#saved + 1] = job.id
+        saved[#saved + 1] = bytes
+        add(KEY.leased, until_, job.id)
+        if string.byte(job.tail) % 2 == 1 then
+          bytes = bytes .. (call('HGET', KEY.payloads, job.id) or 'null')
+        end
+        answer[#answer + 1] = pack('>I8I4', tonumber(job.id), #bytes)
+        answer[#answer + 1] = bytes
+        size, count = size + #bytes, count + 1
+        more = size < most_bytes
+      end
+    end
+  end
+  if size * 8 < most_bytes then step = math.min(step * 4, 1000) end
+end
+for _, stream in ipairs(streams) do
+  if stream.taken > 0 then call('ZREMRANGEBYRANK', stream.key, 0, stream.taken - 1) end
+end
+flush()
+
+local due = ''
+if alone then
+  due = ''
+elseif not more then
+  due = '0'
+elseif count < limit then
+  for _, key in ipairs({KEY.delayed, KEY.leased}) do
+    local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+    if first[1] then
+      local left = math.max(tonumber(first[2]) - now, 0)
+      if due == '' or left < due then due = left end
+    end
+  end
+  if due ~= '' then due = format('%.17g', due) end
+end
+publish(channel, message)
+return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0}
