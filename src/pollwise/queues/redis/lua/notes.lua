@@ -47,6 +47,18 @@ if topic == 'limits' and done == 1 then
   local given, flag = value ~= '' and cjson.decode(value) or {}, 'k'
   if given.fair or given.most_each or given.rate_each then
     flag = 'g'
+    if sub(limits().of(name) or '', 1, 1) ~= 'g' then
+      -- Jobs without a group that run under the limits before now count in the group ''.
+      local key, ids, untils = KEY.running .. name, {}, {}
+      for n, part in ipairs(call('ZRANGE', key, 0, -1, 'WITHSCORES')) do
+        local list = n % 2 == 1 and ids or untils
+        list[#list + 1] = part
+      end
+      for n, group in ipairs(fetch(KEY.groups, ids)) do
+        if not group then add(key .. '\0', untils[n], ids[n]) end
+      end
+      flush()
+    end
   elseif call('EXISTS', limits() and KEY.lines .. name) == 1 then
     flag = 'm'
   end
