@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 
 from tests.support.daemons import HOST, Keeper, Server, wait_until
+from tests.support.forked import Forked
 
 #: A controller that is quick about everything.
 QUICK = {
@@ -50,9 +51,15 @@ class ServeProcess(Server):
         migrate = ["--migrate"] if self.store.startswith("postgresql") else []
         pairs = [f"--set=controller.{name}={value}" for name, value in self.settings.items()]
         return [
-            self.program, "-m", "pollwise", "serve", self.store,
+            "-m", "pollwise", "serve", self.store,
             "--port", self.port, "--token-file", self.admin, *migrate, *pairs,
         ]  # fmt: skip
+
+    def _popen(self, command: Sequence[object], output: IO[bytes]) -> Forked:
+        # A start of its own would import for a second.
+        return Forked(
+            command, env=self._environment(), log=output, folder=self.keeper.folder, session=True
+        )
 
     def answers(self) -> bool:
         try:

@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from tests.support.forked import Forked
 
 HOST = "127.0.0.1"
 #: Seconds a server may take to start, to stop, or to do as told.
@@ -179,7 +182,7 @@ class Server:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{program.name}-", dir=keeper.folder))
         self.own(self.folder)
         self._log = self.folder.with_suffix(".log")
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._paused: list[int] = []
         #: Standbys and poolers, which end before it does.
         self.dependents: list[Server] = []
@@ -331,12 +334,13 @@ class Server:
     def _user(self) -> str | None:
         return UNPRIVILEGED if self.unprivileged and os.geteuid() == 0 else None
 
-    def _popen(self, command: Sequence[object], output: IO[bytes]) -> subprocess.Popen[bytes]:
-        environment = {name: text for name, text in os.environ.items() if name[:2] != "PG"}
+    def _popen(
+        self, command: Sequence[object], output: IO[bytes]
+    ) -> subprocess.Popen[bytes] | Forked:
         return subprocess.Popen(
             [str(part) for part in command],
             cwd=self.keeper.folder,
-            env={**environment, "LC_ALL": "C", **self.environment()},
+            env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -344,6 +348,10 @@ class Server:
             user=self._user,
             extra_groups=[] if self._user else None,
         )
+
+    def _environment(self) -> dict[str, str]:
+        environment = {name: text for name, text in os.environ.items() if name[:2] != "PG"}
+        return {**environment, "LC_ALL": "C", **self.environment()}
 
     def _await_end(self) -> None:
         assert self._process

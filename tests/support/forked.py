@@ -46,6 +46,8 @@ class Forked:
 
     words: `-W error` or nothing, then `-m module` or the path of a script, then its arguments.
     out, err: False prints where this process prints.
+    log: what it prints goes to this file, all of it.
+    folder: where it runs, if not here. session: it has a session of its own, as a daemon has.
     """
 
     def __init__(
@@ -55,17 +57,23 @@ class Forked:
         env: Mapping[str, str] | None = None,
         out: bool = True,
         err: bool = True,
+        log: IO[bytes] | None = None,
+        folder: Path | None = None,
+        session: bool = False,
     ) -> None:
+        out, err = out and log is None, err and log is None
+        here = (1, 2) if log is None else (log.fileno(), log.fileno())
         self.stdout: IO[str]
         self.stderr: IO[str]
-        self.stdout, out_end = _pipe() if out else (io.StringIO(), os.dup(1))
-        self.stderr, err_end = _pipe() if err else (io.StringIO(), os.dup(2))
+        self.stdout, out_end = _pipe() if out else (io.StringIO(), os.dup(here[0]))
+        self.stderr, err_end = _pipe() if err else (io.StringIO(), os.dup(here[1]))
         with Connection(out_end, readable=False) as to_out:
             with Connection(err_end, readable=False) as to_err:
                 given = [str(word) for word in words]
                 environment = dict(os.environ if env is None else env)
                 self._process = _context.Process(
-                    target=_run, args=(given, str(Path.cwd()), environment, to_out, to_err)
+                    target=_run,
+                    args=(given, str(folder or Path.cwd()), environment, to_out, to_err, session),
                 )
                 # It would import the program of this process again: pytest.
                 with mock.patch.dict(sys.modules, __main__=types.ModuleType("__main__")):
@@ -119,9 +127,16 @@ def _pipe() -> tuple[IO[str], int]:
 
 
 def _run(
-    words: list[str], folder: str, environ: dict[str, str], out: Connection, err: Connection
+    words: list[str],
+    folder: str,
+    environ: dict[str, str],
+    out: Connection,
+    err: Connection,
+    session: bool,
 ) -> None:
     """What the forked process does: become what `python …` would be, and run it."""
+    if session:
+        os.setsid()
     os.dup2(out.fileno(), 1)
     os.dup2(err.fileno(), 2)
     out.close()

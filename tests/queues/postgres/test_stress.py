@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from itertools import pairwise
@@ -23,6 +21,7 @@ from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.views import Stats
 from tests.queues.benches import migrated
 from tests.queues.postgres import children as postgres_children
+from tests.support.forked import Forked
 from tests.support.servers import Postgres
 
 WRITERS = 4
@@ -43,24 +42,20 @@ class Crowd:
         self._log = log
         self._rng = rng
         self._started = 0
-        self.all: list[subprocess.Popen[bytes]] = []
+        self.all: list[Forked] = []
 
-    def start(self, role: str, *numbers: int) -> subprocess.Popen[bytes]:
+    def start(self, role: str, *numbers: int) -> Forked:
         self._started += 1
-        process = subprocess.Popen(
-            [
-                sys.executable, postgres_children.__file__, role, self._dsn, str(self._log),
-                f"{role}{self._started}", str(self._rng.random()), *map(str, numbers),
-            ]
-        )  # fmt: skip
-        self.all.append(process)
-        return process
+        words = [
+            postgres_children.__file__, role, self._dsn, self._log,
+            f"{role}{self._started}", self._rng.random(), *numbers,
+        ]  # fmt: skip
+        self.all.append(Forked(words, out=False, err=False))
+        return self.all[-1]
 
     def clear_away(self) -> None:
         for process in self.all:
-            if process.poll() is None:
-                process.kill()
-            process.wait(10)
+            process.close()
 
 
 async def look(dsn: str) -> Stats:

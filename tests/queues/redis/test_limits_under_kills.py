@@ -12,7 +12,6 @@ import os
 import random
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from pollwise.queues.limits.record import Concurrency, Rate
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
+from tests.support.forked import Forked
 
 if TYPE_CHECKING:
     from tests.support.servers import Redis
@@ -80,11 +80,11 @@ def test_limits_under_kills(redis: Redis, tmp_path: Path) -> None:
     print(f"seed {seed}")  # shown when the test fails
     rng = random.Random(seed)
     name, log = f"test-{secrets.token_hex(6)}", tmp_path / "log.jsonl"
-    alive: list[subprocess.Popen[bytes]] = []
+    alive: list[Forked] = []
 
     def start() -> None:
-        args = (redis.url(), name, str(log), str(rng.randrange(10**9)))
-        alive.append(subprocess.Popen([sys.executable, __file__, *args]))
+        words = [__file__, redis.url(), name, log, rng.randrange(10**9)]
+        alive.append(Forked(words, out=False, err=False))
 
     async def main() -> None:
         async with RedisQueue(redis.url(), name, keep="1d") as queue:
@@ -103,6 +103,7 @@ def test_limits_under_kills(redis: Redis, tmp_path: Path) -> None:
                         process = alive.pop(rng.randrange(2))
                         process.kill()
                         assert process.wait(10) == -signal.SIGKILL
+                        process.close()
                         start()
                     assert {process.poll() for process in alive} == {None}
                     await Clock().sleep(0.01)
@@ -113,8 +114,7 @@ def test_limits_under_kills(redis: Redis, tmp_path: Path) -> None:
         asyncio.run(main())
     finally:
         for process in alive:
-            process.kill()
-            process.wait(10)
+            process.close()
     check([json.loads(line) for line in log.read_text().splitlines()], seed)
 
 

@@ -12,7 +12,6 @@ import os
 import random
 import secrets
 import signal
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -28,6 +27,7 @@ from pollwise.queues.redis.queue import RedisQueue
 from pollwise.queues.views import Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
+from tests.support.forked import Forked
 
 if TYPE_CHECKING:
     from tests.support.servers import Redis
@@ -101,16 +101,17 @@ class Crowd:
     def __init__(self, url: str, name: str, log: Path, rng: random.Random) -> None:
         self._args = (url, name, str(log))
         self._rng = rng
-        self._alive: list[subprocess.Popen[bytes]] = []
+        self._alive: list[Forked] = []
 
     def start(self) -> None:
-        command = [sys.executable, __file__, *self._args, str(self._rng.randrange(10**9))]
-        self._alive.append(subprocess.Popen(command))
+        words = [__file__, *self._args, self._rng.randrange(10**9)]
+        self._alive.append(Forked(words, out=False, err=False))
 
     def kill(self) -> None:
         process = self._alive.pop(self._rng.randrange(2))  # of those that have been up for longest
         process.kill()
         assert process.wait(10) == -signal.SIGKILL
+        process.close()
 
     def check(self) -> None:
         codes = [process.poll() for process in self._alive]
@@ -118,8 +119,7 @@ class Crowd:
 
     def end(self) -> None:
         for process in self._alive:
-            process.kill()
-            process.wait(10)
+            process.close()
 
 
 async def watch(queue: Queue, crowd: Crowd, rng: random.Random) -> Stats:

@@ -57,7 +57,7 @@ ATTACKS = (
 #: Those that can be a name: of a kind, a key, a worker.
 NAMES = tuple(attack for attack in ATTACKS if attack.isprintable())
 #: How many jobs carry them.
-HOSTILE_JOBS = 1_000
+HOSTILE_JOBS = 400
 
 
 @dataclass(frozen=True)

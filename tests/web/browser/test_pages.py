@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT, AxeResults
 from playwright.sync_api import Page, expect
 
 from tests.support.browser import Tab
@@ -40,6 +40,8 @@ PAGES = {
 }
 RULES = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}}
 CONTRAST = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+#: Only the violations: all that is right would fill megabytes.
+AXE = "rules => axe.run(rules).then(({violations}) => ({violations}))"
 DESK: Any = {"width": 1280, "height": 800}
 PHONE: Any = {"width": 390, "height": 800}
 #: What a hostile text would leave behind if it were not escaped.
@@ -87,7 +89,9 @@ def test_page(name: str, site: Site, paths: dict[str, str], new_tab: NewTab) -> 
 
 
 def _accessible(page: Page, rules: dict[str, Any]) -> None:
-    found = Axe().run(page, options=rules)
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    found = AxeResults(page.evaluate(AXE, rules | {"resultTypes": ["violations"]}))
     assert found.violations_count == 0, found.generate_report()
 
 
@@ -100,7 +104,7 @@ def _go(tab: Tab, site: Site, path: str, *, missing: bool = False) -> None:
     expect(tab.page.locator("h1")).to_be_visible()
 
 
-def test_a_thousand_hostile_jobs(site: Site, new_tab: NewTab) -> None:
+def test_hundreds_of_hostile_jobs(site: Site, new_tab: NewTab) -> None:
     tab = new_tab(storage_state=site.session)
     page = tab.page
     start = [*site.hostile, "/", "/queues/hostile", "/workers", "/outboxes/default?tab=all"]
@@ -127,7 +131,7 @@ def test_a_thousand_hostile_jobs(site: Site, new_tab: NewTab) -> None:
         assert page.evaluate(HARM) == SAFE, path
         further = page.get_by_role("link", name="Next page")
         path = further.get_attribute("href") or "" if further.count() else ""
-    assert jobs > 500
+    assert jobs > 150
 
 
 def test_each_page_is_live(site: Site, paths: dict[str, str], new_tab: NewTab) -> None:
