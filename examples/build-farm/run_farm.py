@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
+
 from put_build import build, connect
 
 HERE = Path(__file__).parent

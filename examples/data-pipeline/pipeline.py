@@ -39,12 +39,14 @@ async def fetch_readings(day: str) -> list[list[str]]:
 
 
 @worker.task(retry=Retry.fixed("100ms", attempts=2))
-async def transform(job: Job, batch: int, before: list[list[list[str]]] = results_before) -> Summary:
+async def transform(
+    job: Job, batch: int, before: list[list[list[str]]] = results_before
+) -> Summary:
     """Transform one batch of what was fetched. It may run twice, so it changes nothing else."""
     [batches] = before  # the results of the jobs right before this one: of fetch_readings alone
-    values = []
-    for done, text in enumerate(batches[batch]):
-        await job.progress(done / len(batches[batch]), f"batch {batch}: {done} of {len(batches[batch])}")
+    texts, values = batches[batch], []
+    for done, text in enumerate(texts):
+        await job.progress(done / len(texts), f"batch {batch}: {done} of {len(texts)}")
         await asyncio.sleep(0.2)  # stands for real work
         values.append(float(text))
     return Summary(len(values), fmean(values))

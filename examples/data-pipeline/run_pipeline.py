@@ -11,7 +11,6 @@ import os
 import tempfile
 
 from pipeline import Summary, flow_of, worker
-
 from pollwise import Flow
 from pollwise.errors import JobFailed
 

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
-from shop_data import Mail, Order, Placed, create_tables, engine, outbox
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+
+from shop_data import Mail, Order, Placed, create_tables, engine, outbox
 
 CREDIT = 100_000
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shop_data import DATABASE, Mail, Order, Placed, engine, outbox
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from pollwise import Rate, Retry, Worker
+from shop_data import DATABASE, Mail, Order, Placed, engine, outbox
 
 worker = Worker(DATABASE)
 

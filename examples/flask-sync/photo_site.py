@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flask import Flask, abort, jsonify, request, url_for
 from flask.typing import ResponseReturnValue
-from photos import thumbnail, worker
 
+from photos import thumbnail, worker
 from pollwise.errors import JobFailed
 
 app = Flask(__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollwise.alerts.notices import Notice
+from pollwise.alerts.values import Notice
 
 
 async def me(notice: Notice) -> None:
