@@ -100,7 +100,9 @@ def run(name: str, tmp_path: Path) -> str:
     )
     assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
     assert "Traceback" not in ended.stderr, ended.stderr
-    left = {each.name for each in copy.iterdir()} - {*os.listdir(EXAMPLES / name)}
+    left = {each.name for each in copy.iterdir()} - {
+        each.name for each in (EXAMPLES / name).iterdir()
+    }
     assert left <= {"__pycache__"}, f"the command left files in the folder: {left}"
     return ended.stdout
 
