@@ -49,7 +49,7 @@ lock: $(DEMO)  ## update requirements/ after a change of pyproject.toml (ARGS=--
 clean:  ## remove everything that make created, including .venv
 	rm -rf .venv .venv-peers build dist site .coverage .coverage.* htmlcov
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks scripts examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEMO): requirements/demo.txt pyproject.toml scripts/setup
 	@scripts/setup demo

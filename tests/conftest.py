@@ -61,7 +61,7 @@ LONG = (
     "queues/redis/test_processes", "queues/objects/test_servers", "queues/sqs/test_conformance",
     "queues/test_conformance", "controller/http/test_schema", "agent/test_processes",
     "agent/test_agent", "agent/test_attacks", "cli/test_fleet", "worker/test_doomed",
-    "web/browser/test_actions", "outbox/test_relay_kills",
+    "web/browser/test_actions", "outbox/test_relay_kills", "test_examples",
 )  # fmt: skip
 
 

@@ -102,6 +102,7 @@ def test_the_sdist_has_the_sources_and_the_tests(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "CHANGELOG.md", "tests/test_packaging.py"} <= names
+    assert "examples/fastapi-shop/run_shop.py" in names
     assert not {name for name in names if name.startswith((".venv", ".github", "site/"))}
 
 
