@@ -256,6 +256,8 @@ def real_sleeps(source: str) -> Iterator[tuple[int, str]]:
     wait for another process says why, in a comment on the line:
     `# real time: the child is starting`.
     """
+    if "sleep" not in source:
+        return
     lines = source.splitlines()
     tree = ast.parse(source)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]

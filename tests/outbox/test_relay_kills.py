@@ -20,10 +20,10 @@ from tests.support.forked import Forked
 from tests.support.servers import Postgres
 
 KEYS = 40
-RECORDS = 1500
+RECORDS = 1000
 WRITERS = 3
 RELAYS = 3
-KILLS = 8
+KILLS = 5
 DEADLINE = 240.0
 CHILD = Path(__file__).parent / "children" / "relay.py"
 _names = itertools.count(1)

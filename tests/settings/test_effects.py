@@ -94,6 +94,8 @@ def test_every_parameter_of_every_strategy_is_tried() -> None:
     }
 
 
+#: What was seen with some settings: the usual ones are those of many tests.
+POLLS: dict[str, object] = {}
 CASES = [(name, key) for name, others in OTHERS.items() for key in others]
 
 
@@ -109,6 +111,12 @@ def test_a_parameter_changes_the_polls(
         usual["held"] = False  # a queue in memory can hold, so that the default is to hold
 
     def polls(given: dict[str, object]) -> object:
+        told = f"{section} {sorted(given.items())}"
+        if told not in POLLS:
+            POLLS[told] = run(given)
+        return POLLS[told]
+
+    def run(given: dict[str, object]) -> object:
         settings = folder.load(
             overrides={f"{section}.polling.{name}": each for name, each in given.items()}
         )

@@ -493,8 +493,9 @@ class Twins:
 @pytest.mark.parametrize("on_dead", ["block", "continue"])
 @pytest.mark.parametrize("keep", [None, "1h"])
 @pytest.mark.parametrize("laned", [False, True])
+@pytest.mark.parametrize("steps", [80, pytest.param(2_000, marks=pytest.mark.soak)])
 def test_a_store_does_as_the_model_does(
-    bench: StoreBench, on_dead: Any, keep: str | None, laned: bool
+    bench: StoreBench, on_dead: Any, keep: str | None, laned: bool, steps: int
 ) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")  # shown when the test fails
@@ -505,7 +506,7 @@ def test_a_store_does_as_the_model_does(
         model.clock = bench.clock
         rng = random.Random(seed)
         twins = Twins(store, await model.store(on_dead=on_dead, keep=keep), rng, laned)
-        for _ in range(120):
+        for _ in range(steps):
             await twins.step(bench.clock)
         await twins.look()
 

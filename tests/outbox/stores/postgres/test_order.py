@@ -1,4 +1,4 @@
-"""The order of a key on Postgres, while transactions are open: hundreds of random schedules.
+"""The order of a key on Postgres, while transactions are open: dozens of random schedules.
 
 Writers begin, put, set savepoints, roll back to them, commit, roll back, prepare, in any order and
 at any isolation level; a relay claims and settles in between. Whatever the schedule, the records
@@ -253,7 +253,7 @@ def run_schedules(server: Postgres, count: int, steps: int) -> None:
 
 
 def test_keys_are_claimed_in_order_whatever_is_open(either: Postgres) -> None:
-    run_schedules(either, 40, 80)
+    run_schedules(either, 20, 80)
 
 
 @pytest.mark.soak

@@ -6,8 +6,6 @@ import asyncio
 import itertools
 import random
 import sqlite3
-import subprocess
-import sys
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +18,7 @@ from pollwise.outbox.records import KEY_ACTIONS, KeySettlement, NewRecord
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.clock import VirtualClock
 from tests.outbox.stores.sqlite.children import handled, relay
+from tests.support.forked import Forked
 
 CHILDREN = Path(relay.__code__.co_filename)
 
@@ -113,20 +112,14 @@ def test_each_statement_fails_once(tmp_path: Path, after: bool) -> None:
 class Child:
     def __init__(self, command: str, path: Path, seed: int) -> None:
         self.command = command
-        self._process = subprocess.Popen(
-            [sys.executable, str(CHILDREN), command, str(path), str(seed)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self._process = Forked([CHILDREN, command, path, seed], err=False)
 
     def steps(self, count: int) -> None:
-        assert self._process.stdout
         for _ in range(count):
             assert self._process.stdout.readline() == "step\n", "the child failed"
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self._process.close()
 
 
 def read_log(path: Path) -> list[tuple[str, int]]:
