@@ -38,9 +38,11 @@ from tests.support.traces import Traces
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 gc.disable()  # until the tests are collected
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+#: Half of what Hypothesis would draw: a law meets new examples in each run.
+EXAMPLES = 50
+settings.register_profile("suite", max_examples=EXAMPLES)
+settings.register_profile("ci", max_examples=EXAMPLES, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "suite")
 
 
 def pytest_configure() -> None:

@@ -322,6 +322,15 @@ def keeps_its_bounds(strategy: Strategy, state: object, history: list[Outcome]) 
         assert 0 <= pause.hold <= strategy.longest_hold
 
 
+def test_a_pacer_that_raises_is_replaced() -> None:
+    strategy = Adaptive()
+    broken: Any = None
+    pacer = RestoredPacer(strategy, broken, 0.0)
+    outcomes = busy(3, 5)
+    fresh = strategy.pacer()
+    assert [*map(pacer.after, outcomes)] == [*map(fresh.after, outcomes)]
+
+
 def test_a_pacer_that_breaks_later_is_replaced() -> None:
     strategy = Worth(poll_cost=1, wait_cost=1)
     state = learned(strategy).dump()
