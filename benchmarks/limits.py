@@ -293,7 +293,7 @@ def main() -> None:
             goals += show_turns(pickups, backlog)
             facts["turns"] = pickups
         if "rate" in sections:
-            seconds = 12.0 if given.quick else 150.0
+            seconds = 12.0 if given.quick else 180.0
             kept = {store: kept_rate(places, store, folder, seconds) for store in stores}
             goals += show_rate(kept)
             facts["rate"] = kept
