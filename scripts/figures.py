@@ -53,9 +53,9 @@ TOPICS = (
     Topic(
         "Limits",
         "limits",
-        "What limits cost a worker with 10 handlers and empty jobs, how long small groups wait beside "
-        "a group with a million jobs, and how exactly a rate is kept while workers are killed. Limits "
-        "by group cost Postgres more than half of its jobs/s.",
+        "What limits cost a worker with 10 handlers and empty jobs, how long small groups wait "
+        "beside a group with a million jobs, and how exactly a rate is kept while workers are "
+        "killed. Limits by group cost Postgres more than half of its jobs/s.",
         ("Throughput with limits", "Pickup of small groups", "Starts in each window"),
     ),
     Topic(
