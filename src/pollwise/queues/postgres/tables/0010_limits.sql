@@ -62,7 +62,40 @@ BEGIN
 END
 $$;
 
--- The limits in a note; none if the note is not understood.
+-- A whole number in a note, from 1 to p_most; NULL if there is none. Another value is an error.
+CREATE FUNCTION {schema}.whole_of(p_value jsonb, p_most integer) RETURNS integer
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_value IS NULL OR p_value = 'null' THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(p_value) <> 'number' OR p_value::numeric NOT BETWEEN 1 AND p_most
+       OR p_value::numeric <> trunc(p_value::numeric) THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003';
+    END IF;
+    RETURN p_value::numeric::integer;
+END
+$$;
+
+-- A rate in a note: the seconds between two starts, and its burst.
+CREATE FUNCTION {schema}.rate_of(
+    p_value jsonb, OUT step double precision, OUT burst integer
+)
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_value IS NULL OR p_value = 'null' THEN
+        RETURN;
+    END IF;
+    burst := {schema}.whole_of(p_value -> 2, 1000000);
+    step := (p_value -> 1)::double precision / {schema}.whole_of(p_value -> 0, 1000000);
+    IF jsonb_typeof(p_value) <> 'array' OR jsonb_array_length(p_value) <> 3 OR step IS NULL
+       OR burst IS NULL OR (p_value -> 1)::numeric NOT BETWEEN 0.000001 AND 315360000 THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003';
+    END IF;
+END
+$$;
+
+-- The limits in a note; none if it is not one of ours, as `limits_from` in limits/record.py decides.
 CREATE FUNCTION {schema}.limits_of(
     p_value text, OUT most integer, OUT most_each integer, OUT step double precision,
     OUT burst integer, OUT step_each double precision, OUT burst_each integer, OUT grouped boolean,
@@ -72,20 +105,26 @@ LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     v_note jsonb;
 BEGIN
+    IF octet_length(p_value) > 32768 THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003';
+    END IF;
     v_note := p_value::jsonb;
-    most := (v_note ->> 'most')::integer;
-    most_each := (v_note ->> 'most_each')::integer;
-    step := (v_note -> 'rate' ->> 1)::double precision / (v_note -> 'rate' ->> 0)::double precision;
-    burst := (v_note -> 'rate' ->> 2)::double precision;
-    step_each := (v_note -> 'rate_each' ->> 1)::double precision
-        / (v_note -> 'rate_each' ->> 0)::double precision;
-    burst_each := (v_note -> 'rate_each' ->> 2)::double precision;
+    most := {schema}.whole_of(v_note -> 'most', 1000000);
+    most_each := {schema}.whole_of(v_note -> 'most_each', 1000000);
+    SELECT r.step, r.burst INTO step, burst FROM {schema}.rate_of(v_note -> 'rate') AS r;
+    SELECT r.step, r.burst INTO step_each, burst_each
+    FROM {schema}.rate_of(v_note -> 'rate_each') AS r;
     weights := nullif(v_note -> 'weights', 'null');
     grouped := coalesce(v_note -> 'fair' = 'true', false) OR most_each IS NOT NULL
         OR step_each IS NOT NULL;
-    IF least(most, most_each, burst, burst_each, 1) < 1 OR least(step, step_each, 1) <= 0
-       OR (step IS NULL) <> (burst IS NULL) OR (step_each IS NULL) <> (burst_each IS NULL)
-       OR EXISTS (SELECT 1 FROM jsonb_each_text(weights) AS w WHERE w.value::integer < 1) THEN
+    PERFORM {schema}.whole_of(w.value, 1000) FROM jsonb_each(weights) AS w;
+    IF EXISTS (
+        SELECT 1 FROM jsonb_each(weights) AS w
+        WHERE w.value = 'null' OR w.key !~ '^[^[:cntrl:]]{1,200}$'
+    ) OR coalesce(jsonb_typeof(v_note -> 'by'), 'null') NOT IN ('string', 'null')
+      OR v_note ->> 'by' ~ '^$|[[:cntrl:]]'
+      OR coalesce(jsonb_typeof(v_note -> 'set_at'), 'number') <> 'number'
+      OR (v_note -> 'set_at')::numeric < 0 OR (v_note -> 'set_at')::numeric >= 253370000000 THEN
         RAISE EXCEPTION USING ERRCODE = 'PX003';
     END IF;
 EXCEPTION WHEN OTHERS THEN
