@@ -440,6 +440,13 @@ BEGIN
                     LIMIT 1
                 ) AS next
                 WHERE c.n <= v_groups
+            ), examined AS MATERIALIZED (
+                SELECT c.n, c.name, (
+                    SELECT g.full_at FROM {schema}.limit_groups AS g
+                    WHERE t.step_each IS NOT NULL AND g.queue = p_queue AND g.kind = v_kind
+                      AND g.limit_group = c.name
+                ) AS full_at
+                FROM circle AS c WHERE c.n BETWEEN 1 AND v_groups
             ), own AS MATERIALIZED (
                 SELECT g.*, least(g.room, g.first + (v_rounds - 1) * g.weight) AS quota
                 FROM (
@@ -457,17 +464,13 @@ BEGIN
                                        LIMIT t.most_each
                                    ) AS leased
                                ) END,
-                               CASE WHEN t.step_each IS NOT NULL THEN {schema}.rate_room((
-                                   SELECT g.full_at FROM {schema}.limit_groups AS g
-                                   WHERE g.queue = p_queue AND g.kind = v_kind
-                                     AND g.limit_group = c.name
-                               ), t.step_each, t.burst_each, p_now) END
+                               CASE WHEN t.step_each IS NOT NULL THEN {schema}.rate_room(
+                                   c.full_at, t.step_each, t.burst_each, p_now) END
                            )::integer AS room
-                    FROM circle AS c
+                    FROM examined AS c
                     CROSS JOIN LATERAL (
                         SELECT coalesce((t.weights ->> c.name)::integer, 1) AS weight
                     ) AS w
-                    WHERE c.n BETWEEN 1 AND v_groups
                     OFFSET 0
                 ) AS g
                 WHERE g.room > 0
@@ -500,7 +503,8 @@ BEGIN
                    (SELECT sum(w.weight)::integer FROM waiting AS w
                     WHERE w.i = w.quota AND w.quota < w.room) AS more,
                    (SELECT max(c.n) FROM circle AS c) AS groups_seen,
-                   (SELECT c.name FROM circle AS c WHERE c.n = v_groups) AS last
+                   (SELECT c.name FROM circle AS c WHERE c.n = v_groups) AS last,
+                   (SELECT max(e.full_at) FROM examined AS e) AS high
             INTO v_picked
             FROM (
                 SELECT w.*, CASE WHEN w.i <= w.first THEN w.first - w.i
@@ -520,6 +524,12 @@ BEGIN
                     v_rounds, (v_room - v_picked.count + v_picked.more - 1) / v_picked.more);
             END IF;
         END LOOP;
+        -- The clock was put back: else these groups would start nothing until it is as late again.
+        IF v_picked.high > p_now + t.burst_each * t.step_each + 1e-6 THEN
+            UPDATE {schema}.limit_groups AS g SET full_at = p_now + t.burst_each * t.step_each
+            WHERE g.queue = p_queue AND g.kind = v_kind
+              AND g.full_at > p_now + t.burst_each * t.step_each + 1e-6;
+        END IF;
         kinds := kinds || array_fill(v_kind, ARRAY[v_picked.count]);
         places := places || ARRAY(SELECT generate_series(1, v_picked.count));
         seqs := seqs || v_picked.seqs;
