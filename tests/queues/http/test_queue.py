@@ -413,6 +413,7 @@ def test_limits_pass_through(token: Path, tmp_path: Path) -> None:
     [
         "", "[]", "{}", '{"most":0}', '{"most":1.5}', '{"fair":true,"by":7}', '{"rate":[1,2]}',
         '{"rate":[1,1e400,1]}', '{"rate":[10000000,60,1]}', '{"most":1,"weights":{"a":2}}',
+        '{"rate":[Infinity,60,1]}', '{"rate":[1,60,Infinity]}', '{"most":1,"set_at":1e999}',
         "[" * 5000, 7, "x" * 40_000,
     ],
 )  # fmt: skip
@@ -424,6 +425,31 @@ def test_limits_from_the_network_are_checked(token: Path, value: object) -> None
         async with inside(api, token, clock) as queue:
             with pytest.raises(ConfigError, match=r"send|Rate|Concurrency|by = "):
                 await queue._post("set-limits", {"kind": "send", "value": value})
+            assert await queue.limits.list() == []
+        await api.close()
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ({"limits": '{"most":2}'}, r"no field 'limits'; the fields are kind, value"),
+        ({"value": None, "limits": 1}, "no field 'limits'"),
+        ({}, "needs a `value`"),
+    ],
+)
+def test_a_misspelt_call_removes_no_limits(token: Path, more: dict[str, Any], wrong: str) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        async with inside(api, token, clock) as queue:
+            kept = await queue.limits.set("send", Concurrency(1))
+            with pytest.raises(ConfigError, match=wrong):
+                await queue._post("set-limits", {"kind": "send", **more})
+            assert await queue.limits.list() == [kept]
+            assert await queue._post("set-limits", {"kind": "send", "value": None})
             assert await queue.limits.list() == []
         await api.close()
 

@@ -17,7 +17,7 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:leased     zset    number by the end of its lease
     …:heads      hash    key -> the one job of the key that is ready, delayed or leased
     …:blocked    zset    key, NUL, number as bytes; all scores 0, so that a key's jobs are a range
-    …:limited    hash    kind -> its limits as claims read them; see `limits_of` in common.lua
+    …:limited    hash    kind -> its limits as claims read them; see `limits` in common.lua
     …:lines:KIND zset    jobs that may run, if limit groups of the kind take turns: group, NUL,
                          priority, run_at and number as bytes; all scores 0
     …:groups     hash    number -> the limit group of the job, if it has one
@@ -111,6 +111,10 @@ LAYOUT, LAYOUT_WITH_FLOWS = 1, 2
 MOST_AT_ONCE = 1000
 #: The maximum number of jobs that one claim makes ready.
 MOST_DUE = 1000
+#: After how many scripts that found nothing a claim ends, though more may be ready; and in how many
+#: seconds the next claim goes on.
+EMPTY_ROUNDS_MAX = 100
+EMPTY_PAUSE = 0.01
 #: The approximate maximum of bytes of jobs that one script returns, and of results that it stores.
 MOST_BYTES = 16 * 1024 * 1024
 #: The maximum bytes of one put of several jobs.
@@ -216,6 +220,7 @@ class RedisStore:
         kinds that limit how many of their jobs run."""
         worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
+        empty = 0  # rounds that found nothing
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
             blob, until, due, alone, *more = await self._run(
@@ -237,6 +242,9 @@ class RedisStore:
             # More jobs may be due than one script makes ready: claim again.
             if len(found) < most and (left or left is None or claims):
                 return claims, left, counted
+            empty += not found
+            if empty == EMPTY_ROUNDS_MAX:
+                return claims, EMPTY_PAUSE, counted
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others.
