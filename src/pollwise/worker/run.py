@@ -54,7 +54,7 @@ from pollwise.worker.declared.limits import WorkerLimits
 from pollwise.worker.declared.schedules import WorkerSchedules
 from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, ResultsUnread
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
-from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
+from pollwise.worker.once import ONCE_RETRY, OnceOnly, RunSummary, hold_of
 from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.places import ClaimCall, LimitPlaces
 from pollwise.worker.presence import Presence
@@ -103,7 +103,7 @@ class WorkerRun:
         events: Events,
         processes: ProcessPool | None = None,
         *,
-        once: bool = False,
+        once: RunSummary | None = None,
         schedules: Mapping[str, Schedule] | None = None,
         limits: Mapping[str, KindLimits] | None = None,
     ) -> None:
@@ -127,9 +127,8 @@ class WorkerRun:
             prefetch_bytes=options.prefetch_bytes,
             max_runs=options.max_jobs,
             wants=frozenset(handlers),
-            retry=ONCE_RETRY if once else POLL_RETRY,
+            retry=POLL_RETRY if once is None else ONCE_RETRY,
         )
-        self._once = OnceOnly(self._executor) if once else None
         if options.hints and queue.capabilities.cancel:
             self._executor.leases.listen(queue.hints())
         self._reports = ProgressReports(
@@ -166,6 +165,7 @@ class WorkerRun:
             queue, name, handlers, declared, self._executor, clock, events, hints=options.hints
         )
         self._limits = WorkerLimits(queue, name, handlers, limits or {}, events)
+        self._once = None if once is None else OnceOnly(self._executor, self._limits, once)
         self._places = LimitPlaces(queue, self._executor, clock, ahead=options.prefetch is None)
         self._tally = self._presence.tally
         self._measurer = QueueMeasurer(queue.name)

@@ -388,7 +388,7 @@ class Worker:
         summary = RunSummary()
         end = self.events.subscribe(summary.count, *COUNTED)
         try:
-            await self._main(chosen, once=True)
+            await self._main(chosen, once=summary)
         finally:
             end()
         return summary
@@ -413,7 +413,7 @@ class Worker:
         options: WorkerRunOptions | None,
         started: asyncio.Event | None = None,
         *,
-        once: bool = False,
+        once: RunSummary | None = None,
     ) -> None:
         refuse_if_forbidden()
         chosen = checked_options(options, WorkerRunOptions) or self.options

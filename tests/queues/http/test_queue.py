@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import pollwise
-from pollwise import Concurrency
+from pollwise import Concurrency, Rate
 from pollwise.controller.http.queues.routes import QueueApi
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import (
@@ -587,6 +587,9 @@ LARGE = "x" * (1024 * 1024)
         ("cancel", {"ids": ["1"] * 10_001}, "at most 10000"),
         ("cancel", {"ids": ["1"], "nonce": 7}, "nonce"),
         ("retry", {"ids": "a"}, "ids"),
+        ("flow", {"id": "1", "most": 0}, "most = 0 must be"),
+        ("flow", {"id": "1", "most": "9"}, "most = '9' must be"),
+        ("flow", {"id": "1", "most": 10_001}, "from 1 to 10000"),
         ("hint", {"message": "x" * 9000}, "message"),
     ],
 )
@@ -606,6 +609,49 @@ def test_what_the_controller_refuses_to_read(path: str, body: Any, says: str) ->
         await api.close()
 
     asyncio.run(main())
+
+
+def test_a_single_run_that_may_not_see_what_waits_for_a_limit_says_so(
+    token: Path, tmp_path: Path
+) -> None:
+    clock = VirtualClock()
+    (tmp_path / "worker").write_text("worker")
+
+    async def main() -> None:
+        api, seen = make_api(None, clock), Seen()
+        async with (
+            inside(api, token, clock) as queue,
+            inside(api, tmp_path / "worker", clock) as far,
+        ):
+            await queue.limits.set("send", Rate(1, per="1h", burst=1))
+            await queue.put([NewJob("send"), NewJob("send")])
+            worker = Worker(far, events=seen.events)
+
+            @worker.handle("send")
+            async def send(job: Job) -> None: ...
+
+            summary = await worker.run_once(options())
+            assert (summary.done, summary.limited) == (1, {})
+            [failed] = seen.of(ChoreFailed)
+            assert failed.chore == "limits"
+            assert "worker" in failed.error
+
+    clock.run(main())
+
+
+def test_the_last_job_of_a_large_flow_is_shown(token: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with inside(make_api(None, clock), token, clock) as queue:
+            parts = [NewJob("part") for _ in range(1200)]
+            ids = await queue.put([*parts, NewJob("join", after=parts)])
+            view = await queue.flow(ids[-1])
+            assert view is not None
+            assert view.more
+            assert [each.info.job.id for each in view.jobs] == [*ids[:1100], ids[-1]]
+
+    clock.run(main())
 
 
 @pytest.mark.parametrize("asked", ["jobs?newest=yes", "jobs?limit=x", "stats?by=key"])

@@ -68,6 +68,7 @@ class Workers:
         with stopping_on_signals(stopped.set):
             while found and not stopped.is_set():
                 before = total.runs
+                total.limited.clear()  # each round sees all that wait
                 for worker in self.workers:
                     if not stopped.is_set():
                         total.add(await worker.run_once(options))
