@@ -111,9 +111,7 @@ LAYOUT, LAYOUT_WITH_FLOWS = 1, 2
 MOST_AT_ONCE = 1000
 #: The maximum number of jobs that one claim makes ready.
 MOST_DUE = 1000
-#: After how many scripts that found nothing a claim ends, though more may be ready; and in how many
-#: seconds the next claim goes on.
-EMPTY_ROUNDS_MAX = 100
+#: In how many seconds to claim again if a script found nothing, though more may be ready.
 EMPTY_PAUSE = 0.01
 #: The approximate maximum of bytes of jobs that one script returns, and of results that it stores.
 MOST_BYTES = 16 * 1024 * 1024
@@ -220,7 +218,6 @@ class RedisStore:
         kinds that limit how many of their jobs run."""
         worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
-        empty = 0  # rounds that found nothing
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
             blob, until, due, alone, *more = await self._run(
@@ -239,11 +236,11 @@ class RedisStore:
                 return claims, None, counted
             if alone:  # if it was left alone, because of what was claimed before, claim again soon
                 return claims, None if found else 0.0, counted
-            # More jobs may be due than one script makes ready: claim again.
+            # More jobs may be due than one script makes ready: claim again, but not at once if it
+            # found nothing.
             if len(found) < most and (left or left is None or claims):
                 return claims, left, counted
-            empty += not found
-            if empty == EMPTY_ROUNDS_MAX:
+            if not found:
                 return claims, EMPTY_PAUSE, counted
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None) -> list[str]:
