@@ -132,7 +132,8 @@ def _rows(use: LimitUse, now: float) -> Iterator[tuple[object, ...]]:
     yield limits.kind, "", limits.text, *_figures(use, limits.most, now)
     if limits.grouped:
         for each in use.groups[:GROUPS_SHOWN]:
-            yield "", shortened(each.group, GROUP_WIDTH) or "(none)", "", *_figures(each, limits.most_each, now)
+            group = shortened(each.group, GROUP_WIDTH) or "(none)"
+            yield "", group, "", *_figures(each, limits.most_each, now)
 
 
 def _figures(use: LimitUse | GroupUse, most: int | None, now: float) -> tuple[str, str, str]:
