@@ -105,6 +105,8 @@ async def test_a_flow_that_is_not_shown_whole_shows_the_job_and_acts_on_all(
     assert "1,101 jobs are shown, and there are more: 99 ready 1 blocked 1 dead" in text_of(page)
     assert f'id="job-{ids[1000]}"' in page
     assert f'id="job-{ids[1100]}"' not in page
+    assert page.count('<tr id="job-') == 200
+    assert "901 more jobs of these are not listed here" in text_of(page)
     page = await site.get(f"{AT}{ids[0]}/flow")
     assert "1,000 jobs are shown, and there are more: 1,000 done" in text_of(page)
     assert "Retry dead jobs" in page

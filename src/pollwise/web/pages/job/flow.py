@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pollwise.errors import PollwiseError
 from pollwise.queues.flows.handle import CANCEL_AT_ONCE
-from pollwise.queues.flows.tree import rows_of
+from pollwise.queues.flows.tree import FlowRow, rows_of
 from pollwise.queues.flows.view import FlowView
 from pollwise.runtime.jobs import ENDED, STATES, JobInfo, State
 from pollwise.runtime.store import MAX_BATCH
@@ -17,6 +17,10 @@ from pollwise.web.redaction import redacted_text
 from pollwise.web.sources import QueueSource
 from pollwise.web.texts import TONES
 from pollwise.web.view import NotShown, Refused, View, Visit
+
+
+#: How many jobs the table lists; a browser takes seconds to lay out a thousand.
+ROWS_SHOWN = 200
 
 
 class FlowPage(View):
@@ -44,10 +48,12 @@ class FlowPage(View):
             )
         states = Counter(each.info.state for each in view.jobs)
         rows = rows_of(view)
+        listed = _listed(rows, job_id)
         return {
             **context,
             "view": view,
-            "rows": [(row, _said(row.job.info)) for row in rows],
+            "left_out": len(rows) - len(listed),
+            "rows": [(row, _said(row.job.info)) for row in listed],
             "states": [(each, states[each], TONES[each]) for each in STATES if states[each]],
             # Of jobs that are not shown, the states are not known: an action looks at them.
             "dead": view.more or states["dead"] > 0,
@@ -75,6 +81,19 @@ class FlowPage(View):
             raise Refused("No job of this flow waits or runs any more.")
         told = f" Running jobs that were asked to stop: {asked}." if asked else ""
         return f"Jobs that were cancelled: {ended}.{told}"
+
+
+def _listed(rows: list[FlowRow], job_id: str) -> list[FlowRow]:
+    """The rows of the table, in their order: of many, the asked job, then those that hold it up."""
+    if len(rows) <= ROWS_SHOWN:
+        return rows
+
+    def rank(place: int) -> tuple[bool, bool]:
+        info = rows[place].job.info
+        return info.job.id != job_id, info.state in ("done", "cancelled")
+
+    chosen = sorted(range(len(rows)), key=rank)[:ROWS_SHOWN]
+    return [rows[place] for place in sorted(chosen)]
 
 
 async def _flow_of(source: QueueSource, job_id: str) -> FlowView | None:
