@@ -18,7 +18,6 @@ from pollwise.web.sources import QueueSource
 from pollwise.web.texts import TONES
 from pollwise.web.view import NotShown, Refused, View, Visit
 
-
 #: How many jobs the table lists; a browser takes seconds to lay out a thousand.
 ROWS_SHOWN = 200
 
