@@ -185,7 +185,7 @@ def compare(opener: Opener, steps: list[Step], keep: float | None) -> None:
 keeps = st.sampled_from([None, None, 2, 4000])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(steps=programs, keep=keeps)
 def test_store_and_memory_agree(opener: Opener, steps: list[Step], keep: float | None) -> None:
     compare(opener, steps, keep)
