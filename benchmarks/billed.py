@@ -229,9 +229,7 @@ def goals(
         Goal("SQS idle, held polls, requests a month", held / plain, 1, "× the plain loop's"),
         Goal("SQS requests per 1,000 jobs at 100 jobs/s, Celery's", ratio, 5, "×", least=True),
         Goal("SQS jobs/s, one process", rate, 1000, "jobs/s", least=True),
-        Goal(
-            "S3 idle, requests that are no LIST", idle_s3.total() - idle_s3["LIST"], 0, "requests"
-        ),
+        Goal("S3 idle, requests other than LIST", idle_s3.total() - idle_s3["LIST"], 0, "requests"),
         Goal(
             f"S3 requests at 1 job/min, {objects.SHARDS} LISTs a poll",
             theirs / ours,

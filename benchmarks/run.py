@@ -27,6 +27,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
+#: What workers log while they are killed: it says nothing about how fast they are.
+LOGGED = re.compile(r"[a-z_]+ source=\S+ worker=")
 GOAL = re.compile(r"\S.*\s(?:reached|short)\s*")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -58,7 +60,8 @@ def run(script: Path, quick: bool, facts: Path) -> Run:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
-            lines.append(ESCAPES.sub("", line))
+            if LOGGED.match(line) is None:
+                lines.append(ESCAPES.sub("", line))
     took = time.perf_counter() - started
     written = facts.read_text(encoding="utf-8") if facts.exists() else "null"
     return Run(script.stem, process.returncode, "".join(lines).strip(), took, json.loads(written))

@@ -1,4 +1,4 @@
-"""The drawn diagrams: the architecture, a job's states, and the way of an outbox record.
+"""The drawn diagrams: who polls what, the architecture, a job's states, a record's way.
 
 They are about 480 wide, so that they can be read on a phone.
 """
@@ -167,6 +167,55 @@ def draw_record() -> str:
         svg.text(404, 582, "deleted", "middle", svg.QUIET),
     ]
     return svg.picture(480, 596, ABOUT_RECORD, parts, 13)
+
+
+ABOUT_POLLERS = "Who polls what: workers, relays, agents, fleets and your own loop"
+#: By row: who makes something, what that is, where it waits, and who polls that.
+POLLERS = (
+    ("your program", "puts jobs", "a queue", "SQLite, Postgres, …", "Worker", "runs handlers"),
+    (
+        "your transaction",
+        "puts records",
+        "an outbox",
+        "in your database",
+        "Outbox",
+        "publishes in order",
+    ),
+    ("your program", "puts jobs", "a controller", "HTTP, over a queue", "Agent", "runs commands"),
+    ("the world", "changes", "targets", "sites, ports, …", "Fleet", "tells you"),
+    (
+        "another system",
+        "adds items",
+        "any source",
+        "an API, a table, …",
+        "poll()",
+        "yields batches",
+    ),
+)
+
+
+def draw_pollers() -> str:
+    """What each running part of Pollwise polls, and what comes into it from the other side."""
+    columns = ((12, "new work"), (156, "waits in"), (334, "polled by"))
+    parts = [svg.text(x, 24, words, colour=svg.QUIET) for x, words in columns]
+    for row, (who, does, place, places, poller, gives) in enumerate(POLLERS):
+        y = 36.0 + 66 * row
+        parts += [
+            svg.text(12, y + 22, who),
+            svg.text(12, y + 41, does, colour=svg.QUIET),
+            svg.arrow(f"M122 {y + 26}H148", (155, y + 26), "right"),
+            svg.box(156, y, 146, 52, "box", svg.BLUE),
+            svg.text(166, y + 22, place, more='font-weight="600"'),
+            svg.text(166, y + 41, places, colour=svg.QUIET),
+            svg.arrow(f"M334 {y + 26}H310", (303, y + 26), "left", svg.ORANGE),
+            svg.box(334, y, 134, 52, "warm", svg.ORANGE),
+            _words(344, y + 22, poller),
+            svg.text(344, y + 41, gives),
+        ]
+    y = 36.0 + 66 * len(POLLERS)
+    ends = "Each poller has its own pace. A hint ends a pause early."
+    parts.append(svg.text(12, y + 12, ends, colour=svg.QUIET))
+    return svg.picture(480, round(y + 24), ABOUT_POLLERS, parts, 13)
 
 
 def _state(

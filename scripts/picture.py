@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import svg
-from diagrams import draw_architecture, draw_job, draw_record
+from diagrams import draw_architecture, draw_job, draw_pollers, draw_record
 from pollwise import Adaptive, Fixed, NewJob, Strategy, poll
 from pollwise.lab.replay.fixed import percentile
 from pollwise.lab.runs.compare import compare
@@ -247,6 +247,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "pacing.svg": draw,
     "worth.svg": draw_worth,
     "until.svg": draw_until,
+    "pollers.svg": draw_pollers,
     "architecture.svg": draw_architecture,
     "job-states.svg": draw_job,
     "record-states.svg": draw_record,

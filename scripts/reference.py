@@ -18,7 +18,11 @@ from typing import Any
 
 import typer
 
+import figures
+import guarantees
+import llms
 import pollwise
+import stability
 from diagrams import layers
 from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
@@ -73,6 +77,8 @@ TUTORIAL = DOCS / "tutorial" / "getting-started.md"
 PROBES = DOCS / "how-to" / "fleet-probes.md"
 SQS = DOCS / "how-to" / "sqs.md"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+README = ROOT / "README.md"
+GUARANTEES = DOCS / "why" / "guarantees.md"
 PACKAGE = ROOT / "src" / "pollwise"
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
@@ -185,7 +191,9 @@ health checks needs `Authorization: Bearer <token>`: the fleet's own token, or o
 Errors are JSON and have one form: `{"error": {"code": "not_found", "message": "…",
 "what_to_do": "…"}}`. Any route may answer 401 (the token is missing or invalid), 403 (its scope
 does not allow the request) and 503 (the store does not answer)."""
-COMMANDS_NOTE = """Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
+COMMANDS_NOTE = """All commands of `pollwise`, with their options and an example.
+
+Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
 store could not be reached or refused the call; 70 a handler did not end, and the process was ended;
 75 the process stopped to be replaced by a fresh one: start it again. `--json` prints one JSON
 document on standard output."""
@@ -392,7 +400,8 @@ def queues_page() -> str:
         describe(pollwise.open, "pollwise.open"),
     ]
     for title, queue in CLASSES.items():
-        where = f"`from {queue.__module__} import {queue.__name__}`"
+        home = queue.__module__.removesuffix(".queue")
+        where = f"`from {home} import {queue.__name__}`"
         parts += [f"## {title}", where, describe(queue, queue.__name__)]
         for name, method in vars(queue).items():
             if hasattr(Queue, name) and inspect.isfunction(method) and _differs(name, method):
@@ -690,9 +699,9 @@ def architecture_map() -> str:
     return table(("part", "what lives there", "folders inside"), rows)
 
 
-def with_table(page: Path, name: str, made: str) -> str:
-    """The text of a page with the table between its two marks replaced."""
-    before, begin, rest = page.read_text("utf-8").partition(f"<!-- {name}:begin -->\n")
+def with_table(page: Path, name: str, made: str, text: str | None = None) -> str:
+    """The text of a page, or this one, with the table between its two marks replaced."""
+    before, begin, rest = (text or page.read_text("utf-8")).partition(f"<!-- {name}:begin -->\n")
     _, end, after = rest.partition(f"<!-- {name}:end -->")
     if not end:
         raise SystemExit(
@@ -721,6 +730,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "outbox.md": outbox_page,
     "python.md": python_page,
+    "stability.md": stability.page,
 }
 
 
@@ -734,6 +744,14 @@ def main(arguments: list[str]) -> int:
     wanted[SQS] = with_table(SQS, "held", held_or_not())
     wanted[PROBES] = with_table(PROBES, "facts", facts())
     wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
+    wanted[DOCS / "why" / "figures.md"] = f"{NOTE}\n\n{figures.page()}\n"
+    made = f"{table(guarantees.COLUMNS, guarantees.rows())}\n\n{guarantees.meanings()}"
+    wanted[GUARANTEES] = with_table(GUARANTEES, "guarantees", made)
+    wanted[README] = with_table(README, "figures", figures.readme_table())
+    for promise in stability.promises():
+        path = DOCS / promise.page
+        wanted[path] = with_table(path, "stability", stability.line(promise), wanted.get(path))
+    wanted[DOCS / "llms.txt"] = llms.index(wanted)
     stale = []
     for path, text in wanted.items():
         if path.exists() and path.read_text("utf-8") == text:

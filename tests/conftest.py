@@ -59,7 +59,8 @@ def pytest_configure() -> None:
 
 #: Files that take long. They come first: each runs in one process, and the last would run alone.
 LONG = (
-    "web/browser/test_pages", "test_docs", "queues/test_conformance", "web/browser/test_actions",
+    "web/browser/test_pages", "test_docs", "test_examples",
+    "queues/test_conformance", "web/browser/test_actions",
     "queues/objects/test_servers", "queues/http/test_conformance", "cli/test_fleet",
     "cli/test_worker_processes", "controller/http/test_schema", "agent/test_attacks",
     "agent/test_agent", "agent/test_processes", "queues/sqs/test_conformance",

@@ -376,6 +376,7 @@ def test_every_command_that_is_named_exists() -> None:
     wrong = [
         f"{name_of(path)}: pollwise {call}"
         for path in texts
+        if path.name != "figures.md"  # where `pollwise` is the name of a row
         for call in wrong_calls(path.read_text("utf-8"))
     ]
     assert not wrong, "\n".join(["these commands or options do not exist:", *wrong])

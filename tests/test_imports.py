@@ -184,6 +184,18 @@ def test_a_part_is_there_without_an_import_of_its_own() -> None:
     assert parts(loaded(code)) >= {"events", "queues"}
 
 
+@pytest.mark.parametrize("missing", ["starlette", "jinja2", "markupsafe", "python_multipart"])
+def test_the_web_interface_names_its_extra_whatever_is_missing(missing: str) -> None:
+    """So `pollwise serve` runs without its pages where only its own extra is installed."""
+    loaded(
+        f"sys.modules[{missing!r}] = None\n"
+        "from pollwise.errors import MissingExtra\n"
+        "try:\n    import pollwise.web\n"
+        "except MissingExtra as error:\n    assert 'web' in str(error)\n"
+        "else:\n    raise AssertionError('it was imported')\n"
+    )
+
+
 def test_all_of_it_at_once() -> None:
     names = ", ".join(pollwise.__all__)
     loaded(f"from pollwise import *\n{names}\nimport pollwise\nassert pollwise.Worker is Worker")

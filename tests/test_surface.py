@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import pollwise
+import stability
 from pollwise import errors
+
+ROOT = Path(__file__).resolve().parent.parent
 
 ROOTS = (errors.PollwiseError, errors.Signal)
 ERRORS: list[type[Exception]] = [
@@ -113,3 +119,30 @@ def test_errors_are_errors_and_signals_are_not(error: type[Exception]) -> None:
 
 def test_the_version_is_a_version() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*", pollwise.__version__)
+
+
+# What users may rely on.
+
+
+def _imports_of_docs() -> set[str]:
+    """The modules that examples in the docs import from, `pollwise` alone left out."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    found = re.compile(r"^\s*`?(?:from|import) (pollwise\.[\w.]+)", re.MULTILINE)
+    return {name for page in pages for name in found.findall(page.read_text(encoding="utf-8"))}
+
+
+def test_docs_import_from_public_modules_only() -> None:
+    public = {name for promise in stability.promises() for name in promise.modules}
+    assert _imports_of_docs() - public == set()
+
+
+@pytest.mark.parametrize("promise", stability.promises(), ids=lambda promise: promise.part)
+def test_promises_name_what_there_is(promise: stability.Promise) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(promise.extras) <= set(extras["optional-dependencies"])
+    assert promise.tier in stability.TIERS
+    for name in promise.modules:
+        module = importlib.import_module(name)
+        names = stability.public_names(module)
+        assert names
+        assert all(hasattr(module, each) for each in names)

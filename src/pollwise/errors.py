@@ -116,7 +116,7 @@ class LeaseLost(PollwiseError):
     """
 
     def __init__(self, lost: Sequence[str]) -> None:
-        self.lost = tuple(lost)
+        self.lost: tuple[str, ...] = tuple(lost)
         shown = ", ".join(self.lost[:5]) + (" …" if len(self.lost) > 5 else "")
         super().__init__(
             f"lease lost on {len(self.lost)} job(s): {shown}. Another worker may have them now; "
@@ -292,5 +292,5 @@ class Snooze(Signal):
     def __init__(self, delay: Duration) -> None:
         from pollwise.durations import seconds
 
-        self.delay = seconds(delay, "Snooze delay")
+        self.delay: float = seconds(delay, "Snooze delay")
         super().__init__(f"snoozed for {self.delay:g} s")

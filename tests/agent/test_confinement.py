@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from pollwise.agent.commands.confinement import CommandUser, Sandbox, hide_memory, passed_environ
+from pollwise.agent.commands.confinement import CommandUser, Sandbox, passed_environ
 from pollwise.agent.commands.files import open_inside, remove_tree
 from pollwise.agent.options import AgentOptions
 from pollwise.errors import ConfigError
+from pollwise.platforms.processes import hide_memory
 from tests.agent.processes import AgentProcess, ServeProcess
 from tests.agent.test_commands import lives
 from tests.support.daemons import wait_until

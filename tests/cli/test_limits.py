@@ -36,6 +36,17 @@ def test_limits_are_set_shown_and_removed() -> None:
     assert (again.code, again.err) == (1, "error: send has no limits; see pollwise queue limits\n")
 
 
+def test_the_table_cuts_the_name_of_a_group() -> None:
+    long = "a" * 120
+    for group in (long, "b" * 40):
+        good("queue", "put", URL, "send", "--limit-group", group)
+    good("queue", "set-limits", URL, "send", "--concurrency", "5", "--by", "tenant")
+    shown = good("queue", "limits", URL).out.splitlines()
+    assert {line.split()[0] for line in shown[2:]} == {"a" * 39 + "…", "b" * 40}
+    [facts] = good("queue", "limits", URL, "--json").json()
+    assert {each["group"] for each in facts["groups"]} == {long, "b" * 40}
+
+
 def test_limits_are_set_as_json() -> None:
     made = good(
         "queue", "set-limits", URL, "send", "--concurrency", "5", "--rate", "10/1s/20", "--json"

@@ -68,6 +68,22 @@ def test_a_flow_as_json() -> None:
     assert told["jobs"][2]["progress"]["fraction"] == 0.4
 
 
+def test_a_large_flow_is_cut_and_shows_the_job_itself() -> None:
+    async def large(queue: SqliteQueue) -> list[str]:
+        parts = [NewJob("part") for _ in range(1200)]
+        return await queue.put([*parts, NewJob("join", after=parts), NewJob("last", after=parts)])
+
+    ids = with_queue(large)
+    shown = good("queue", "flow", URL, ids[0]).out.splitlines()
+    assert shown[0].endswith("  1000 of its jobs: 1000 ready")
+    shown = good("queue", "flow", URL, ids[1200]).out.splitlines()
+    assert shown[0].endswith("  1101 of its jobs: 1100 ready, 1 blocked")
+    told = good("queue", "flow", URL, ids[1200], "--json").json()
+    assert told["more"] is True
+    assert [each["id"] for each in told["jobs"]] == [*ids[:1100], ids[1200]]
+    assert len(told["jobs"][-1]["after"]) == 1200
+
+
 def test_a_job_without_a_flow_is_told() -> None:
     good("queue", "put", URL, "alone")
     for job_id in ("1", "7"):

@@ -23,13 +23,14 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from pollwise.cli.serve import allow_connections, options_from
+from pollwise.cli.serve import options_from
 from pollwise.controller import Controller
 from pollwise.controller.http.server import KEEP_ALIVE
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.state.values import WorkerRow
 from pollwise.controller.workers.runs import RunReport
 from pollwise.errors import ConfigError
+from pollwise.platforms.limits import allow_open_files
 from pollwise.queues.http import client as http_client
 from pollwise.settings import load
 from tests.cli.console import PATIENCE, Command, good, pollwise
@@ -387,7 +388,7 @@ def test_as_many_connections_as_the_system_allows() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
-        allow_connections()
+        allow_open_files()
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -251,13 +251,37 @@ async def greet(job):
 """
 
 
+LIMITED = """
+from pollwise import Rate, Worker
+worker = Worker("sqlite:///jobs.db")
+
+@worker.task(limit=Rate(60, per="1h", burst=3))
+def send(n: int) -> None:
+    print("sent", n)
+"""
+
+
+def test_once_says_what_waits_for_a_limit(folder: Path) -> None:
+    (folder / "shop.py").write_text(LIMITED)
+    for n in range(8):
+        good("queue", "put", "sqlite:///jobs.db", "send", json.dumps({"n": n}))
+    done = pollwise("worker", "shop:worker", "--once")
+    assert (done.code, done.out.count("sent")) == (0, 3)
+    assert "ran what may run now: 3 done" in done.err
+    assert "0 lost; 5 wait for a limit (send)" in done.err
+    good("queue", "pause", "sqlite:///jobs.db", "send")
+    paused = pollwise("worker", "shop:worker", "--once")
+    assert (paused.code, paused.out) == (0, "")
+    assert "for a limit" not in paused.err
+
+
 def test_once_runs_what_is_ready_and_tells_whether_it_failed(folder: Path) -> None:
     (folder / "shop.py").write_text(ONCE)
     good("queue", "put", "sqlite:///jobs.db", "greet", '"Ann"')
     good("queue", "put", "sqlite:///jobs.db", "greet", '"Ben"', "--delay", "1h")
     done = pollwise("worker", "shop:worker", "--once")
     assert (done.code, done.out) == (0, "hello Ann\n")
-    assert "all ready jobs ran: 1 done, 0 retried" in done.err
+    assert "ran what may run now: 1 done, 0 retried" in done.err
     good("queue", "put", "sqlite:///jobs.db", "greet", '"nobody"')
     failed = pollwise("worker", "shop:worker", "--once")
     assert (failed.code, failed.out) == (1, "hello nobody\n")

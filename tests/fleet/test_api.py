@@ -281,7 +281,7 @@ def test_an_order_is_carried_out_even_if_the_audit_fails(
 
     async def main(clock: VirtualClock, watch: Watch) -> None:
         store = SqliteFleetStore(folder / "fleet.db")
-        store.audit = broken  # type: ignore[method-assign]
+        store.audit = broken  # type: ignore[method-assign, misc]
         fleet = fleet_for(clock, store=store)
         fleet.add(Target("a", watch.probe(), "10s"))
         async with running(fleet), desk(Control(fleet), folder) as client:
@@ -577,7 +577,7 @@ def test_a_store_that_cannot_be_asked_is_503_and_the_process_lives(folder: Path)
         async def broken(changes: Mapping[str, Any]) -> None:
             raise StoreUnavailable("the disk is full")
 
-        store.keep_settings = broken  # type: ignore[method-assign]
+        store.keep_settings = broken  # type: ignore[method-assign, misc]
         fleet = fleet_for(clock, store=store)
         control = Control(fleet, loader)
         await control.start()

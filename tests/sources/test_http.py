@@ -145,7 +145,7 @@ def test_a_refusal_of_one_source_slows_down_all_of_its_host() -> None:
                 )
                 with pytest.raises(ProbeError):
                     await anext(loop)
-                state = other.budget.state() if other.budget else {}
+                state = other.budget.state()
                 assert state["refusals"] == 3
                 assert float(state["rate"] or 0) <= 5.0
 

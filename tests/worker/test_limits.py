@@ -442,7 +442,8 @@ def test_a_single_run_leaves_what_a_rate_does_not_allow() -> None:
 
         await queue.put([call.job() for _ in range(9)])
         summary = await worker.run_once(options())
-        assert summary.done == 4
+        assert (summary.done, summary.runs, summary.limited) == (4, 4, {"call": 5})
+        assert str(summary).endswith("0 lost; 5 wait for a limit (call)")
         assert (await queue.stats()).ready == 5
 
     virtually(main)
@@ -458,7 +459,8 @@ def test_a_single_run_waits_for_places_of_a_concurrency() -> None:
             await asyncio.sleep(1)
 
         await queue.put([call.job() for _ in range(9)])
-        assert (await worker.run_once(options())).done == 9
+        summary = await worker.run_once(options())
+        assert (summary.done, summary.limited) == (9, {})
 
     virtually(main)
 

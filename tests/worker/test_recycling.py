@@ -11,6 +11,7 @@ import pytest
 from pollwise.errors import ConfigError
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
 from pollwise.outbox.stores.memory import MemoryOutboxStore
+from pollwise.platforms.limits import resident_bytes
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
@@ -21,7 +22,6 @@ from pollwise.runtime.events import (
     RunRecycled,
     ThreadsAbandoned,
 )
-from pollwise.runtime.executor.recycling import resident_bytes
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker
 from tests.support.kit import SOON, Seen, options, until, virtually

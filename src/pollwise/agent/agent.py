@@ -24,6 +24,7 @@ from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, RETURN_SHARE, Suggested
 from pollwise.agent.push import AgentHints
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
+from pollwise.platforms.system import agents_run_here
 from pollwise.queues.http.client import (
     Busy,
     CertificateNotTrusted,
@@ -71,8 +72,9 @@ class Agent:
         transport: Any = None,
         dial: Any = None,
     ) -> None:
+        agents_run_here()
         self.options = options
-        self.events = events or Events()
+        self.events: Events = events or Events()
         self._clock = clock or Clock()
         self._execute = execute
         client = ControllerClient(

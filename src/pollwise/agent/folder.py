@@ -10,7 +10,6 @@ the folder ends those commands, removes their folders, and sends the reports.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from pollwise.agent.commands.command import end_processes
 from pollwise.agent.commands.confinement import CommandUser
 from pollwise.agent.commands.files import open_inside, read_at_most, remove_tree, write_new
 from pollwise.errors import ConfigError
+from pollwise.platforms import files
 
 logger = logging.getLogger("pollwise")
 
@@ -54,7 +54,7 @@ class AgentFolder:
         wanted = default_place(name) if place is None else Path(place)
         tries = 1 if place is not None else PLACES
         for number in range(1, tries + 1):
-            self.path = wanted if number == 1 else wanted.with_name(f"{wanted.name}.{number}")
+            self.path: Path = wanted if number == 1 else wanted.with_name(f"{wanted.name}.{number}")
             lock = self._locked()
             if lock is not None:
                 self._lock = lock
@@ -74,19 +74,17 @@ class AgentFolder:
         try:
             for folder in (self.path, self.path / "jobs", self.path / "results"):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            lock = os.fdopen(os.open(self.path / "lock", flags, 0o600), "wb", buffering=0)
+            flags = os.O_RDWR | os.O_CREAT | files.NO_FOLLOW | files.NO_WAIT | files.NOT_INHERITED
+            file = os.fdopen(os.open(self.path / "lock", flags, 0o600), "wb", buffering=0)
         except OSError as error:
             raise ConfigError(
                 f"the folder {str(self.path)!r} cannot be used: {error.strerror}; choose another "
                 "with --folder"
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
-            return None
-        return lock
+        if files.lock(file):
+            return file
+        file.close()
+        return None
 
     def sweep(self) -> int:
         """End and remove the jobs that a killed agent left here; their number."""

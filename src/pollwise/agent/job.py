@@ -110,9 +110,9 @@ class AgentRun:
         execute: Execute | None = None,
     ) -> None:
         self.work = work
-        self.stop = Stop()
-        self.began = clock.now()
-        self.folder = Path()
+        self.stop: Stop = Stop()
+        self.began: float = clock.now()
+        self.folder: Path = Path()
         self._options = options
         self._root = root
         self._link = link

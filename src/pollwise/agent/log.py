@@ -16,6 +16,7 @@ from random import random
 from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreUnavailable
+from pollwise.platforms.files import NO_FOLLOW, NOT_INHERITED
 from pollwise.queues.http.client import NoAnswer, RequestRefused
 from pollwise.runtime.clock import Clock
 
@@ -75,7 +76,7 @@ class Log:
         self._job_id = job_id
         self._clock = clock
         # Opened once: the command may put a FIFO or a link in its place.
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | NOT_INHERITED
         self._file = os.open(path, flags, 0o600)
         self._size = 0
         self._on_disk = 0

@@ -34,8 +34,8 @@ class Suggested(Strategy, Pacer):
         self._own = own
         self._pacer = otherwise.pacer()
         self.next_poll: float | None = None
-        self.least = 0.0
-        self.most = float("inf")
+        self.least: float = 0.0
+        self.most: float = float("inf")
 
     @property
     def min_interval(self) -> float:

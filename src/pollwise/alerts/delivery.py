@@ -75,7 +75,7 @@ class Delivery:
         self._putting: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
         #: Number of notices that could not be sent, until an operator retries or drops them.
-        self.dead = 0
+        self.dead: int = 0
         # A channel may have no notice for weeks: that does not make its pattern wrong.
         options = OutboxRunOptions(signals=False, grace=GRACE, lease=LEASE, check_patterns=False)
         self._outbox = Outbox(store, relay=node, clock=clock, events=events, options=options)

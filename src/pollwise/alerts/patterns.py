@@ -62,7 +62,7 @@ class Pattern:
     __slots__ = ("_late", "_program", "_size", "text")
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text: str = text
         self._program, self._size = _compiled(text)
         #: The search whose caller was cancelled, while it still runs.
         self._late: Future[str | None] | None = None

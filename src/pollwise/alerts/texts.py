@@ -101,7 +101,7 @@ class Template:
     def __init__(self, text: str, name: str = "template") -> None:
         if not isinstance(text, str):
             raise ConfigError(f"{name} = {shown(text)} must be text")
-        self.text = text
+        self.text: str = text
         self._parts = tuple(_parts(text, name))
 
     def __call__(self, payload: Payload) -> str:

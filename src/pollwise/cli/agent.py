@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +12,8 @@ from pollwise.cli.options import HealthPort, LogFormat, LogLevel, overrides_of, 
 from pollwise.errors import ConfigError
 from pollwise.observe import logs
 from pollwise.observe.health.serving import serving_health
+from pollwise.platforms import loops
+from pollwise.platforms.system import agents_run_here
 from pollwise.runtime.events import Events, JobReported, JobStarted
 from pollwise.settings import AgentSettings, load
 
@@ -100,6 +101,7 @@ def agent(
 
     Example: pollwise agent --controller http://localhost:8420 --token-file w.token -- ./build.sh
     """
+    agents_run_here()
     overrides = overrides_of(
         "agent",
         setting,
@@ -132,7 +134,7 @@ def agent(
     )
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
     from pollwise.agent.agent import Agent
-    from pollwise.agent.commands.confinement import hide_memory
+    from pollwise.platforms.processes import hide_memory
 
     hide_memory()
     events = Events()
@@ -143,7 +145,7 @@ def agent(
             watch()
             await Agent(options, events=events).run()
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def _options(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +13,7 @@ from pollwise.cli.output import print_json, print_table, say, warn
 from pollwise.errors import ConfigError, PollwiseError
 from pollwise.fleet.file import read
 from pollwise.fleet.stores.urls import open_store
+from pollwise.platforms import loops
 from pollwise.runtime.redact import without_secrets
 from pollwise.settings import Settings, load, polling_table
 from pollwise.settings.groups import unknown_groups
@@ -36,7 +36,7 @@ def _with_stored(file: Path | None) -> Settings:
     if url is None:
         return settings
     try:
-        stored = asyncio.run(_stored(url))
+        stored = loops.run(_stored(url))
     except PollwiseError as error:
         warn(f"settings changed while the fleet ran are not shown: {error}")
         return settings

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import random
 import shutil
-import signal
 import stat
 import sys
 import tempfile
@@ -38,6 +36,8 @@ from pollwise.core.strategies.worth import Worth
 from pollwise.durations import short
 from pollwise.lab.prices import PRICES, Price, dollars_a_month, price_named
 from pollwise.lab.replay.fixed import FixedPolling, percentile, polled_every
+from pollwise.platforms import loops, signals
+from pollwise.platforms.users import is_ours
 from pollwise.queues.base import Queue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock
@@ -167,17 +167,17 @@ def demo(
         import pollwise.web  # noqa: F401 - refused before anything starts if the extra is missing
     seen = DemoCounts(Clock())
     # A SIGTERM before the worker handles signals ends it like Ctrl-C, so the folder is removed.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signals.set_handler(signals.TERMINATE, signals.INTERRUPTS)
     _remove_old()
     folder = Path(tempfile.mkdtemp(prefix=FOLDER))
     kept = False
     try:
-        asyncio.run(run(plan, seen, folder, live=not as_json))
+        loops.run(run(plan, seen, folder, live=not as_json))
         kept = not as_json
     finally:
         if not kept:
             shutil.rmtree(folder, ignore_errors=True)
-        signal.signal(signal.SIGTERM, before)
+        signals.set_handler(signals.TERMINATE, before)
     rows = _rows(plan, seen)
     if as_json:
         print_json(_facts(plan, seen, rows))
@@ -203,8 +203,11 @@ def _remove_old() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
         with suppress(OSError):
             about = path.lstat()
-            mine = not hasattr(os, "getuid") or about.st_uid == os.getuid()
-            if stat.S_ISDIR(about.st_mode) and mine and time.time() - about.st_mtime > KEPT_FOR:
+            if (
+                stat.S_ISDIR(about.st_mode)
+                and is_ours(about)
+                and time.time() - about.st_mtime > KEPT_FOR
+            ):
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -29,6 +29,7 @@ from pollwise.outbox.publishers.urls import ADDED as PUBLISHERS
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.stores.urls import open_store
+from pollwise.platforms import loops
 from pollwise.plugins import Plugin, installed
 from pollwise.queues.base import Queue
 from pollwise.queues.urls import ADDED as QUEUES
@@ -101,7 +102,7 @@ def doctor(
     findings += map(_plugin, installed())
     if url is not None:
         of_outbox = outbox or "outbox" in parse_qs(urlsplit(url).query, keep_blank_values=True)
-        findings += asyncio.run(_outbox(url) if of_outbox else _queue(url))
+        findings += loops.run(_outbox(url) if of_outbox else _queue(url))
     elif outbox:
         raise ConfigError("--outbox needs the URL of its database: pollwise doctor URL --outbox")
     if as_json:

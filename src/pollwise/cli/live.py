@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rich.console import RenderableType
 from rich.live import Live
@@ -22,14 +21,8 @@ from rich.text import Text
 
 from pollwise.cli.output import out, visible
 from pollwise.errors import StoreError
-
-try:
-    import termios
-    import tty
-except ImportError:  # without termios, only Ctrl-C ends it
-    KEYS = False
-else:
-    KEYS = True
+from pollwise.platforms import signals
+from pollwise.platforms.terminal import KEYS, single_keys
 
 T = TypeVar("T")
 
@@ -48,7 +41,7 @@ class ViewEnding:
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
-        self.code = 0
+        self.code: int = 0
 
     def now(self, code: int = 0) -> None:
         self.code = self.code or code
@@ -125,11 +118,10 @@ def ended_by_hand() -> Iterator[ViewEnding]:
     """End the view on the key q or a signal; restores handlers and terminal afterwards."""
     ending, loop = ViewEnding(), asyncio.get_running_loop()
     with ExitStack() as stack:
-        for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
-            if number is not None:
-                with suppress(NotImplementedError):
-                    loop.add_signal_handler(number, ending.now, BY_SIGNAL + number)
-                    stack.callback(loop.remove_signal_handler, number)
+        for number in signals.STOPPING:
+            if number is not signals.INTERRUPT:
+                signals.wake(loop, number, ending.now, BY_SIGNAL + number)
+                stack.callback(signals.do_not_wake, loop, number)
         if KEYS and sys.stdin.isatty():
             keyboard = sys.stdin.fileno()
 
@@ -142,12 +134,7 @@ def ended_by_hand() -> Iterator[ViewEnding]:
                     loop.remove_reader(keyboard)
                     ending.now()
 
-            stack.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, _settings(keyboard))
-            tty.setcbreak(keyboard)  # keys arrive at once and are not echoed; Ctrl-C still works
+            stack.enter_context(single_keys(keyboard))
             loop.add_reader(keyboard, read)
             stack.callback(loop.remove_reader, keyboard)
         yield ending
-
-
-def _settings(keyboard: int) -> list[Any]:
-    return termios.tcgetattr(keyboard)

@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import socket
 import sys
 import sysconfig
@@ -26,6 +25,8 @@ from pollwise.errors import ConfigError
 from pollwise.lab.prices import Price
 from pollwise.observe.health.serving import ASKED, ProcessesHealth, serving_health
 from pollwise.observe.sentry import report_if_initialised
+from pollwise.platforms import loops, processes, signals
+from pollwise.platforms.system import not_on_windows
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, PollFinished, all_events, log
 from pollwise.runtime.executor.executor import GIVES_BACK, SETTLE_WITHIN_AT_STOP
@@ -86,7 +87,7 @@ def run_in_processes(
     found: Worker | Outbox,
     settings: Settings,
     section: str,
-    processes: int,
+    count: int,
     cost: Price | None = None,
     run: Callable[[Any], Coroutine[Any, Any, T]] | None = None,
     program: Sequence[str] = PROGRAM,
@@ -99,10 +100,11 @@ def run_in_processes(
     own = getattr(settings, section)
     health_at = own.health_port, own.health_host
     options = _with_settings(found.options, settings, section)
-    if processes > 1:
-        ports = ports_of(own.metrics_port, processes)
-        with ProcessesHealth.serving(processes, *health_at) as health:
-            raise typer.Exit(asyncio.run(Supervisor(ports, program, health).run()))
+    if count > 1:
+        not_on_windows(f"--processes {count}", "start this command that many times")
+        ports = ports_of(own.metrics_port, count)
+        with ProcessesHealth.serving(count, *health_at) as health:
+            raise typer.Exit(loops.run(Supervisor(ports, program, health).run()))
     stop_with_parent()
     if os.environ.pop(NUMBER, "0") != "0" and section == "worker":
         options = replace(options, export_queue=False)  # the first process exports it
@@ -113,7 +115,7 @@ def run_in_processes(
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
         with process_ends_on_signals(), serving_health(found.events, *health_at) as watch:
-            result = asyncio.run(_run_and_end((run or found.run)(options), watch))
+            result = loops.run(_run_and_end((run or found.run)(options), watch))
     finally:
         close()
     if found.recycled:
@@ -281,7 +283,7 @@ def _stop_at_end_of(life: int) -> None:
     os.read(life, 1)
     text = "the supervisor of this process has died; stopping"
     note(logging.WARNING, "supervisor_gone", text)
-    signal.raise_signal(signal.SIGTERM)
+    signals.send_to_self(signals.TERMINATE)
 
 
 class Supervisor:
@@ -321,7 +323,7 @@ class Supervisor:
             self._health.stop()
         for process in self._alive.values():
             if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(signals.TERMINATE)
 
     async def _keep_alive(self, number: int) -> None:
         deaths = 0
@@ -335,7 +337,7 @@ class Supervisor:
                 )
                 self._alive[number] = process
                 if self._stopping.is_set():  # the signal came during its start
-                    process.send_signal(signal.SIGTERM)
+                    process.send_signal(signals.TERMINATE)
                 code = await process.wait()
                 del self._alive[number]
             if self._stopping.is_set():
@@ -392,7 +394,7 @@ async def start_process(
     with asked or nullcontext():
         return await asyncio.create_subprocess_exec(
             *command,
-            start_new_session=new_session,
+            **(processes.own_group() if new_session else {}),
             pass_fds=list(files.values()),
             env={**os.environ, **environment, **{name: str(fd) for name, fd in files.items()}},
         )

@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -21,6 +20,8 @@ from pollwise.cli.running import has_meter_provider
 from pollwise.cli.web import TOKEN_FILE, web_app, write_first_token
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.observe import logs
+from pollwise.platforms import loops
+from pollwise.platforms.limits import allow_open_files
 from pollwise.settings import ControllerSettings, WebSettings, load
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def run(
     settings = loaded.controller
     options_from(settings)  # bad values are refused before anything starts
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loops.fast_factory()) as runner:
         runner.run(_run(settings, loaded.web, token_file, migrate))
 
 
@@ -156,7 +157,7 @@ async def _run(
             await controller.storage.migrate()
         await controller.ready()
         await write_first_token(controller.tokens, token_file)
-        allow_connections()
+        allow_open_files()  # a connection is one
         await controller.run()
     finally:
         if web is not None:
@@ -177,15 +178,6 @@ def _web(controller: Controller, store: str, pages: WebSettings) -> WebApp | Non
     made.web.show_store(controller.queue, store)
     mount_beside_api(controller, made)
     return made
-
-
-def allow_connections() -> None:
-    """Raise the limit of open files, which many systems set to 1,024: a connection is one."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 def _check_token_file(controller: Any, file: Path | None) -> None:
@@ -386,7 +378,7 @@ def _with_job(store: str | None, job_id: str, work: Callable[[Any, Any], Awaitab
         finally:
             await controller.close()
 
-    found = asyncio.run(main())
+    found = loops.run(main())
     if found is None:
         fail(f"there is no job {job_id!r} here; check the id and the store")
         raise typer.Exit(1)
@@ -404,7 +396,7 @@ def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) ->
         async with opened_state(url) as state:
             return await work(state, Tokens(state))
 
-    return asyncio.run(main())
+    return loops.run(main())
 
 
 def _shown(row: Any) -> dict[str, Any]:
@@ -440,13 +432,3 @@ def _store(settings: ControllerSettings) -> str:
             "no store is named; write `pollwise serve sqlite:///jobs.db`, or set controller.queue"
         )
     return settings.queue
-
-
-def _loop_factory() -> Any:
-    if sys.platform == "win32":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop

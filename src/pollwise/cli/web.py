@@ -16,6 +16,7 @@ from pollwise.cli.options import LogFormat, LogLevel, overrides_of, set_option
 from pollwise.cli.output import say
 from pollwise.errors import ConfigError, SchemaError
 from pollwise.observe import logs
+from pollwise.platforms import loops
 from pollwise.runtime.variables import WEB_PASSWORD
 from pollwise.settings import WebSettings, load
 
@@ -126,7 +127,7 @@ def web(
     settings = load(overrides=overrides).web
     _check(settings)
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
-    asyncio.run(_serve(settings, token_file, link=link, migrate=migrate))
+    loops.run(_serve(settings, token_file, link=link, migrate=migrate))
 
 
 async def _serve(

@@ -99,43 +99,49 @@ class Controller:
         if not isinstance(store, (Queue, str)):
             raise ConfigError(f"store = {store!r} is neither a queue nor the URL of a store")
         refuse_unfit(store if isinstance(store, str) else store.url)
-        self.options = options or ControllerOptions()
+        self.options: ControllerOptions = options or ControllerOptions()
         if isinstance(store, str):
             store_keep = self.options.span("keep")
-            self.queue = queue_named(store, AGENTS, keep=store_keep, clock=clock)
+            self.queue: Queue = queue_named(store, AGENTS, keep=store_keep, clock=clock)
         else:
             self.queue = store
         check_queue(self.queue)
         self.queue.pass_sealed_on()
-        self.clock = clock or self.queue.clock
-        self.events = events or Events()
-        self.source = self.queue.name
-        self.storage = self._open_state()
+        self.clock: Clock = clock or self.queue.clock
+        self.events: Events = events or Events()
+        self.source: str = self.queue.name
+        self.storage: ControllerState = self._open_state()
         #: What `close` closes: the queue and the state, unless they were given.
         self._owned: list[Queue | ControllerState] = []
         if isinstance(store, str):
             self._owned.append(self.queue)
         if not isinstance(self.options.state, ControllerState):
             self._owned.append(self.storage)
-        self.artefacts = Artefacts(
+        self.artefacts: Artefacts = Artefacts(
             self.storage, open_blobs(self._artefacts_place()), limit=self.options.artefact_limit
         )
         hints, common = self.queue.hints(), (self.options, self.clock, self.events)
-        self.auth = Auth(self.storage, self.clock)
-        self.access = Access(self)
-        self.urls = SignedUrls(lambda: self.storage.secret("log_urls"), self.auth, self.clock)
-        self.names = Names(self.storage)
-        self.tokens = Tokens(self.storage, self.clock)
-        self.registry = WorkerRegistry(self.storage, hints, *common, self.source)
-        self.runs = Runs(self.queue, self.registry, *common)
-        self.jobs = Jobs(self.queue, self.registry, self.artefacts, self.clock, self.events)
-        self.logs = Logs(self.storage, self.options.log_limit, self.jobs.folder_of, self._has_ended)
+        self.auth: Auth = Auth(self.storage, self.clock)
+        self.access: Access = Access(self)
+        self.urls: SignedUrls = SignedUrls(
+            lambda: self.storage.secret("log_urls"), self.auth, self.clock
+        )
+        self.names: Names = Names(self.storage)
+        self.tokens: Tokens = Tokens(self.storage, self.clock)
+        self.registry: WorkerRegistry = WorkerRegistry(self.storage, hints, *common, self.source)
+        self.runs: Runs = Runs(self.queue, self.registry, *common)
+        self.jobs: Jobs = Jobs(self.queue, self.registry, self.artefacts, self.clock, self.events)
+        self.logs: Logs = Logs(
+            self.storage, self.options.log_limit, self.jobs.folder_of, self._has_ended
+        )
         self._puts_to_note: list[tuple[AuditEntry, float]] = []
         others = OtherControllers(self.registry, self.runs, hints, self.clock)
-        self.poller = Poller(
+        self.poller: Poller = Poller(
             self.registry, self.runs, self.logs, others, hints, self.options, self.clock
         )
-        self.sockets = WorkerSockets(self.registry, others, hints, *common, self.source)
+        self.sockets: WorkerSockets = WorkerSockets(
+            self.registry, others, hints, *common, self.source
+        )
         #: The queues of the store over HTTP; None if the store was given as an open queue.
         self.queue_api: QueueApi | None = None
         if isinstance(store, str):
@@ -157,7 +163,7 @@ class Controller:
         #: Failures that were logged, and are not logged again until `ready` succeeded.
         self._logged: set[str] = set()
         #: Whether the chores are scheduled; the poll route calls `began` only if not.
-        self.awake = False
+        self.awake: bool = False
         self._requests = 0
         self._requests_before = 0
         self._metrics = ControllerMetrics(self)

@@ -49,7 +49,7 @@ class BadJobs(JobError):
         (index, why), more = items[0], len(items) - 1
         also = f" ({more} more are refused)" if more else ""
         super().__init__(f"jobs[{index}]: {why}{also}; none was put")
-        self.items = items[:NAMED_MAX]
+        self.items: Sequence[tuple[int, str]] = items[:NAMED_MAX]
         self.conflict = conflict
 
 

@@ -88,7 +88,7 @@ class Circuit:
     __slots__ = ("_failures", "_openings", "_retry_at", "_trial_at", "breaker")
 
     def __init__(self, breaker: Breaker) -> None:
-        self.breaker = breaker
+        self.breaker: Breaker = breaker
         self.reset()
 
     def reset(self) -> None:

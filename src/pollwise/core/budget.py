@@ -57,15 +57,15 @@ class FairBudget(Generic[K]):
     )  # fmt: skip
 
     def __init__(self, rate: float, burst: float, longest: float) -> None:
-        self.limit = rate
-        self.longest = longest
+        self.limit: float = rate
+        self.longest: float = longest
         #: The limit as lowered by refusals.
-        self.rate = rate
+        self.rate: float = rate
         self._bucket = TokenBucket(rate, burst)
         self._bucket.tokens = 1.0  # the first poll need not wait
         #: The pollers in line, and when each was asked to come again.
         self.waiting: dict[K, float] = {}
-        self.blocked_until = -math.inf
+        self.blocked_until: float = -math.inf
         self._cap = math.inf
         self._cap_until = -math.inf
         self._lowered_at = -math.inf

@@ -16,7 +16,7 @@ class BusyHost(Generic[K]):
     __slots__ = ("busy", "waiting")
 
     def __init__(self, ties: Callable[[K], Any] | None) -> None:
-        self.busy = 0
+        self.busy: int = 0
         self.waiting: Agenda[K] = Agenda(ties)
 
 
@@ -34,7 +34,7 @@ class HostLimits(Generic[K]):
     __slots__ = ("_ties", "hosts", "limit")
 
     def __init__(self, limit: float, ties: Callable[[K], Any] | None = None) -> None:
-        self.limit = limit
+        self.limit: float = limit
         self._ties = ties
         self.hosts: dict[str, BusyHost[K]] = {}
 

@@ -28,9 +28,9 @@ class TokenBucket:
     __slots__ = ("_at", "burst", "rate", "tokens")
 
     def __init__(self, rate: float, burst: float) -> None:
-        self.rate = rate
-        self.burst = max(burst, 1.0)
-        self.tokens = 0.0
+        self.rate: float = rate
+        self.burst: float = max(burst, 1.0)
+        self.tokens: float = 0.0
         self._at: float | None = None
 
     def has(self, now: float) -> bool:

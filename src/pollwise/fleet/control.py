@@ -101,7 +101,7 @@ class Control:
         targets: TargetSources | None = None,
     ) -> None:
         self.fleet = fleet
-        self.targets = targets or TargetSources(fleet)
+        self.targets: TargetSources = targets or TargetSources(fleet)
         self.targets.applied = self._file_applied
         self._load = load
         self._groups = frozenset(groups)

@@ -63,7 +63,9 @@ class FleetFileError(ConfigError):
     """A file of targets that cannot be used. `problems` has each error and its line, if known."""
 
     def __init__(self, path: Path | str, problems: Sequence[Problem]) -> None:
-        self.problems = tuple((line, without_hidden(what)) for line, what in problems)
+        self.problems: tuple[tuple[int | None, str], ...] = tuple(
+            (line, without_hidden(what)) for line, what in problems
+        )
         printed = [
             f"  {path}: {what}" if line is None else f"  {path}:{line}: {what}"
             for line, what in self.problems[:_PRINTED_MAX]

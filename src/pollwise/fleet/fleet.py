@@ -90,11 +90,11 @@ class Fleet(FleetWithAlerts):
         clock: Clock | None = None,
         alerts: Alerts = NO_ALERTS,
     ) -> None:
-        self.options = options or FleetRunOptions()
+        self.options: FleetRunOptions = options or FleetRunOptions()
         self.name = name
-        self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
-        self.events = events or Events()
-        self.clock = clock or Clock()
+        self.node: str = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.events: Events = events or Events()
+        self.clock: Clock = clock or Clock()
         #: What is wrong with the fleet itself, for people, by what it is about.
         self.problems: dict[str, str] = {}
         self._paces: dict[str | None, GroupPace] = {None: GroupPace(self.options.strategy)}

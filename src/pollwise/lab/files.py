@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from pollwise.errors import ConfigError
+from pollwise.platforms.files import set_mode, usual_mode
 
 
 def write(path: Path, content: bytes) -> None:
@@ -18,16 +19,10 @@ def write(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())
+            set_mode(Path(name), usual_mode())
             Path(name).replace(path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -11,11 +11,11 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pollwise.errors import ConfigError, PollwiseError
+from pollwise.platforms.limits import limit_this_process
 
 if TYPE_CHECKING:
     from pollwise.lab.replay.base import Trace
@@ -37,7 +37,7 @@ def main() -> None:
 
     try:
         asked = json.loads(sys.stdin.buffer.read(REQUEST_MAX))
-        _limit(int(asked["memory"]), math.ceil(asked["seconds"]))
+        limit_this_process(memory=int(asked["memory"]), cpu_seconds=math.ceil(asked["seconds"]))
         say(facts=compared(asked, lambda done, of: say(progress=[done, of])))
     except MemoryError:
         say(error="The comparison needs too much memory. Use a shorter trace, or fewer strategies.")
@@ -105,18 +105,6 @@ def trace_of(asked: Mapping[str, Any]) -> Trace:
         )
     except ConfigError as error:  # the name that the reader knows, not where the file is here
         raise ConfigError(str(error).replace(str(path), asked["name"])) from None
-
-
-def _limit(memory: int, seconds: int) -> None:
-    """Bound what this process may use, where the system can."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with suppress(AttributeError, OSError):
-        os.nice(10)
 
 
 if __name__ == "__main__":

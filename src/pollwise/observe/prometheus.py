@@ -71,7 +71,9 @@ class PrometheusSink(MetricsSink):
         *,
         by_target: bool = False,
     ) -> None:
-        self.registry = registry or prometheus_client.CollectorRegistry()
+        self.registry: prometheus_client.CollectorRegistry = (
+            registry or prometheus_client.CollectorRegistry()
+        )
         made = PrometheusInstruments(self.registry, by_target=by_target)
         super().__init__(made, price, by_target=by_target)
 

@@ -175,7 +175,7 @@ RULES: tuple[AlertRule, ...] = (
             "`pollwise doctor URL` on the worker's machine.",
         ),
         (
-            "Bring the store back. Workers go on by themselves, within 30 seconds.",
+            "Bring the store back. Workers go on by themselves, within about a minute.",
             "If a password or a certificate changed, restart the workers with the new one.",
         ),
     ),

@@ -66,9 +66,9 @@ class OtherRelays:
         self._store = store
         self._relay = relay
         # A very long name is cut, so that there is room for the suffix.
-        self.me = f"{relay[:_NAME_MAX]}{RELAY_SEPARATOR}{secrets.token_hex(3)}"
-        self.tally = Tally(writer_of(self.me), clock)
-        self.keeps_history = True
+        self.me: str = f"{relay[:_NAME_MAX]}{RELAY_SEPARATOR}{secrets.token_hex(3)}"
+        self.tally: Tally = Tally(writer_of(self.me), clock)
+        self.keeps_history: bool = True
         self.pace: KeptPace | None = None
         self._next_history = 0.0
         self._source = source
@@ -79,8 +79,8 @@ class OtherRelays:
         self._announced_at: float | None = None
         self._proven = False
         self._differs: set[str] = set()
-        self.standing_by = False
-        self.count = 0
+        self.standing_by: bool = False
+        self.count: int = 0
 
     async def announce(self, within: float | None = None) -> None:
         """Announce the handlers and read those of the others, at most once `within` seconds."""

@@ -76,14 +76,16 @@ class Outbox:
     ) -> None:
         self._codec = chain_of(codec)
         self._given = {"name": name, "on_dead": on_dead, "keep": keep, "schema": schema}
-        self.options = checked_options(options, OutboxRunOptions) or OutboxRunOptions()
-        self.relay = relay or own_name()
-        self.events = events or Events()
+        self.options: OutboxRunOptions = (
+            checked_options(options, OutboxRunOptions) or OutboxRunOptions()
+        )
+        self.relay: str = relay or own_name()
+        self.events: Events = events or Events()
         self._registry = RecordHandlers()
         self._run: Relay | None = None
         self._stop_asked = False
         #: Why the last run ended by itself, to be started again in a fresh process; else "".
-        self.recycled = ""
+        self.recycled: str = ""
         if isinstance(database, OutboxStore):
             asked = {**self._given, "codec": codec}
             given = [key for key, value in asked.items() if value is not None]

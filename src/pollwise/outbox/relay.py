@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -138,7 +138,7 @@ class Relay:
         if isinstance(polling, BatchFill):  # show the batch size that it will see
             polling = replace(polling, batch_size=options.batch)
         options = replace(options, polling=polling)
-        self.source = f"outbox:{store.name}"
+        self.source: str = f"outbox:{store.name}"
         self._outbox = store
         self._name = name
         self._options = options
@@ -174,10 +174,10 @@ class Relay:
         self._given_back = 0
         self._loop = asyncio.get_running_loop()
         #: Set when the outbox was found, or could not be reached for now.
-        self.ready = asyncio.Event()
-        self.stop = self._executor.stop
-        self.state = self._executor.state
-        self.close_store = self._executor.close_store
+        self.ready: asyncio.Event = asyncio.Event()
+        self.stop: Callable[[], None] = self._executor.stop
+        self.state: Callable[[], dict[str, Any]] = self._executor.state
+        self.close_store: Callable[[], Awaitable[None]] = self._executor.close_store
 
     @property
     def recycled(self) -> str:

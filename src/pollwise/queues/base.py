@@ -24,7 +24,7 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
 from pollwise.queues.flows.keeping import frees_others, kept_for_flows
 from pollwise.queues.flows.linking import linked
-from pollwise.queues.flows.view import FLOW_SHOWN_MAX, FlowJob, FlowView
+from pollwise.queues.flows.view import FLOW_SHOWN_MAX, FlowJob, FlowView, is_among
 from pollwise.queues.limits.calls import Limits
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
@@ -324,11 +324,16 @@ class Queue(ViewedStore):
         return replace(ending, result=result)
 
     async def flow(self, job_id: str) -> FlowView | None:
-        """The flow that a job belongs to; None if it belongs to none, or does not exist."""
+        """The flow that a job belongs to; None if it belongs to none, or does not exist.
+
+        Of a flow with more than 1,000 jobs, the first 1,000 are returned, and the job itself.
+        """
         self._check_flows()
         found = await self._flow(job_id, FLOW_SHOWN_MAX + 1)
+        if len(found) > FLOW_SHOWN_MAX and not is_among(found[:FLOW_SHOWN_MAX], job_id):
+            found = await self._flow(job_id, MAX_BATCH)
         jobs = [replace(each, info=self._sealing.info(each.info)) for each in found]
-        return FlowView.of(jobs) if jobs else None
+        return FlowView.of(jobs, job_id) if jobs else None
 
     def _check_flows(self) -> None:
         if not self.capabilities.flows:

@@ -22,7 +22,7 @@ class JobHandle(Generic[R]):
     __slots__ = ("_queue", "_read", "id")
 
     def __init__(self, job_id: str, queue: Callable[[], Queue], read: Callable[[Any], R]) -> None:
-        self.id = job_id
+        self.id: str = job_id
         self._queue = queue
         self._read = read
 
@@ -61,7 +61,7 @@ class SyncJobHandle(Generic[R]):
     def __init__(
         self, job_id: str, queue: Callable[[], SyncQueue], read: Callable[[Any], R]
     ) -> None:
-        self.id = job_id
+        self.id: str = job_id
         self._queue = queue
         self._read = read
 

@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pollwise.errors import ConfigError, StoreError
@@ -92,7 +92,7 @@ class SyncQueue:
         )
         self._queue: Queue | None = self._open()  # a wrong URL is refused now
         #: Where the queue is, without credentials.
-        self.url = self._queue.url
+        self.url: str = self._queue.url
         self._changing = threading.Lock()
         self._closed = False
         watch_forks(self)
@@ -111,22 +111,22 @@ class SyncQueue:
         span.end(ids)
         return ids
 
-    get = blocking(Queue.get)
-    result = blocking(Queue.result)
-    wait = blocking(Queue.wait)
-    cancel = blocking(Queue.cancel)
-    jobs = blocking(Queue.jobs)
-    stats = blocking(Queue.stats)
-    stats_by_kind = blocking(Queue.stats_by_kind)
-    retry = blocking(Queue.retry)
-    drop = blocking(Queue.drop)
-    pause = blocking(Queue.pause)
-    resume = blocking(Queue.resume)
-    paused = blocking(Queue.paused)
-    workers = blocking(Queue.workers)
-    history = blocking(Queue.history)
-    predecessors = blocking(Queue.predecessors)
-    flow = blocking(Queue.flow)
+    get: Final = blocking(Queue.get)
+    result: Final = blocking(Queue.result)
+    wait: Final = blocking(Queue.wait)
+    cancel: Final = blocking(Queue.cancel)
+    jobs: Final = blocking(Queue.jobs)
+    stats: Final = blocking(Queue.stats)
+    stats_by_kind: Final = blocking(Queue.stats_by_kind)
+    retry: Final = blocking(Queue.retry)
+    drop: Final = blocking(Queue.drop)
+    pause: Final = blocking(Queue.pause)
+    resume: Final = blocking(Queue.resume)
+    paused: Final = blocking(Queue.paused)
+    workers: Final = blocking(Queue.workers)
+    history: Final = blocking(Queue.history)
+    predecessors: Final = blocking(Queue.predecessors)
+    flow: Final = blocking(Queue.flow)
 
     @property
     def schedules(self) -> SyncSchedules:
@@ -138,7 +138,7 @@ class SyncQueue:
         """How many jobs of a kind run at a time, or start in a time, as `Queue.limits`."""
         return SyncLimits(self)
 
-    migrate = blocking(Queue.migrate)
+    migrate: Final = blocking(Queue.migrate)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -202,22 +202,22 @@ class SyncPart:
 class SyncSchedules(SyncPart):
     """`queue.schedules` of a queue whose calls block: the calls of `Schedules`."""
 
-    set = blocking_of("schedules", Schedules.set)
-    get = blocking_of("schedules", Schedules.get)
-    list = blocking_of("schedules", Schedules.list)
-    remove = blocking_of("schedules", Schedules.remove)
-    pause = blocking_of("schedules", Schedules.pause)
-    resume = blocking_of("schedules", Schedules.resume)
-    run = blocking_of("schedules", Schedules.run)
+    set: Final = blocking_of("schedules", Schedules.set)
+    get: Final = blocking_of("schedules", Schedules.get)
+    list: Final = blocking_of("schedules", Schedules.list)
+    remove: Final = blocking_of("schedules", Schedules.remove)
+    pause: Final = blocking_of("schedules", Schedules.pause)
+    resume: Final = blocking_of("schedules", Schedules.resume)
+    run: Final = blocking_of("schedules", Schedules.run)
 
 
 class SyncLimits(SyncPart):
     """`queue.limits` of a queue whose calls block: the calls of `Limits`."""
 
-    set = blocking_of("limits", Limits.set)
-    list = blocking_of("limits", Limits.list)
-    use = blocking_of("limits", Limits.use)
-    remove = blocking_of("limits", Limits.remove)
+    set: Final = blocking_of("limits", Limits.set)
+    list: Final = blocking_of("limits", Limits.list)
+    use: Final = blocking_of("limits", Limits.use)
+    remove: Final = blocking_of("limits", Limits.remove)
 
 
 class BorrowedSyncQueue(SyncQueue):

@@ -11,13 +11,13 @@ every process. Its kind begins with `#`. It is not about new work, so it ends no
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
+from pollwise.platforms.signals import lock_wait_max
 from pollwise.runtime.events import Events
 from pollwise.runtime.home import watch_forks
 
@@ -104,9 +104,8 @@ class BlockingHint(Hint):
         return self.taken()
 
 
-#: How long a thread blocks at once, in seconds. On Windows, Ctrl-C ends no wait for a lock, so it
-#: is noticed when this time is over. Elsewhere this only keeps the time below the maximum.
-BLOCK_MAX = 0.5 if sys.platform == "win32" else 86_400.0
+#: How long a thread blocks at once, in seconds.
+BLOCK_MAX = lock_wait_max()
 #: How many kinds that hints named are remembered.
 HEARD_MAX = 1000
 #: The broadcast that somebody asked to cancel a job that runs.

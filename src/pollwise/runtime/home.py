@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import threading
 import weakref
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
 from pollwise.errors import StoreError
+from pollwise.platforms import loops
+from pollwise.platforms.processes import at_fork
 
 T = TypeVar("T")
 
@@ -50,8 +51,7 @@ def _in_child() -> None:
         handle.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_in_child)
 
 
 class Home:
@@ -123,7 +123,7 @@ class LoopThread:
 
     @staticmethod
     def _start() -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
+        loop = loops.new()
         running = threading.Event()
         loop.call_soon(running.set)
         threading.Thread(target=loop.run_forever, name="pollwise-loop", daemon=True).start()

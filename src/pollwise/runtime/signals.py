@@ -10,7 +10,6 @@ import _thread
 import asyncio
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -19,15 +18,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from pollwise.platforms import signals
+from pollwise.platforms.system import is_windows
+
 #: How long after a signal and the grace a process may still run, in seconds.
 END_WITHIN = 30.0
 #: The exit code of a process that is ended because something in it does not end.
 STUCK = 70
 #: How long the last log lines may take, in seconds.
 _FLUSH_WITHIN = 2.0
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
-)
 
 logger = logging.getLogger("pollwise")
 
@@ -47,7 +46,7 @@ class _Block:
 #: Several workers may run in one process; a signal stops all of them.
 _blocks: list[_Block] = []
 #: The handlers from before the first block, of the signals that were taken over.
-_before: dict[signal.Signals, Any] = {}
+_before: dict[signals.Signal, Any] = {}
 
 
 class _Deadline:
@@ -116,39 +115,35 @@ def _goes_on() -> bool:
     return any(task.cancelling() for task in others)
 
 
-def _free(number: signal.Signals) -> bool:
+def _free(number: signals.Signal) -> bool:
     """True if nobody handles a signal: neither the program nor a server such as uvicorn.
 
     The handler that `asyncio.run` sets for SIGINT only cancels the main task. A SIGHUP that is
     ignored is meant to be (`nohup`).
     """
-    handler = signal.getsignal(number)
-    if handler is signal.SIG_IGN:
-        return number is not getattr(signal, "SIGHUP", None)
+    handler = signals.handler_of(number)
+    if handler is signals.IGNORED:
+        return number is not signals.HANGUP
     runner = getattr(getattr(handler, "func", None), "__self__", None)
-    return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(
-        runner, asyncio.Runner
-    )
+    return handler in (signals.DEFAULT, signals.INTERRUPTS) or isinstance(runner, asyncio.Runner)
 
 
 def _take_over(loop: asyncio.AbstractEventLoop) -> None:
-    if not _free(signal.SIGTERM):
-        free = [signal.SIGINT] if _free(signal.SIGINT) else []  # SIGHUP is treated like SIGTERM
+    if not _free(signals.TERMINATE):  # SIGHUP is treated like SIGTERM
+        free = [signals.INTERRUPT] if _free(signals.INTERRUPT) else []
     else:
-        free = [number for number in _SIGNALS if _free(number)]
+        free = [number for number in signals.STOPPING if _free(number)]
     for number in free:
-        _before[number] = signal.getsignal(number)
-        with suppress(NotImplementedError):  # Windows; elsewhere it wakes the event loop
-            loop.add_signal_handler(number, _stop_all)
-        signal.signal(number, _noted)
+        _before[number] = signals.handler_of(number)
+        signals.wake(loop, number, _stop_all)  # where it cannot, `_noted` does
+        signals.set_handler(number, _noted)
 
 
 def _put_back(loop: asyncio.AbstractEventLoop) -> None:
     for number, handler in _before.items():
-        if signal.getsignal(number) is _noted:  # else somebody took it over meanwhile
-            with suppress(NotImplementedError):
-                loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+        if signals.handler_of(number) is _noted:  # else somebody took it over meanwhile
+            signals.do_not_wake(loop, number)
+            signals.set_handler(number, handler)
     _before.clear()
 
 
@@ -159,7 +154,7 @@ def _stop_all() -> None:
 
 def _noted(*_: object) -> None:
     """A signal came. This runs even while a handler blocks the event loop."""
-    if sys.platform == "win32":
+    if is_windows():
         for block in tuple(_blocks):
             block.loop.call_soon_threadsafe(block.stop)
     graces = [block.grace for block in _blocks if block.grace is not None]

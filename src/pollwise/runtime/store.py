@@ -45,9 +45,9 @@ class WorkStore(ABC, Generic[C]):
     def __init__(
         self, name: str, *, clock: Clock | None, keep: Duration | None, max_payload_bytes: int
     ) -> None:
-        self.name = checked_name(name, self._what, ConfigError)
-        self.clock = clock or Clock()
-        self.keep = None if keep is None else seconds(keep, "keep", positive=True)
+        self.name: str = checked_name(name, self._what, ConfigError)
+        self.clock: Clock = clock or Clock()
+        self.keep: float | None = None if keep is None else seconds(keep, "keep", positive=True)
         if max_payload_bytes < 1:
             raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
         self.max_payload_bytes = max_payload_bytes

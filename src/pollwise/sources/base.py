@@ -88,7 +88,7 @@ class Source(ABC, Generic[T]):
         whole("limit", limit, 1, LIMIT_MAX)
         self.name = name
         self.limit = limit
-        self.clock = clock or Clock()
+        self.clock: Clock = clock or Clock()
         self._cursors, self._owned = open_cursors(cursor)
         self._saved: str | None = None
         self._state: State = {}

@@ -75,7 +75,7 @@ class Bucket(ListedSource[BucketObject]):
                 f"{self._shown} holds credentials; leave them to the environment, such as "
                 "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
-        self.prefix = unquote(parts.path).strip("/")
+        self.prefix: str = unquote(parts.path).strip("/")
         store: Any
         if parts.scheme == "file":
             if parts.netloc or not self.prefix:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
+from pollwise.platforms.watching import CREATED, MOVED_TO, WRITTEN
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.sources.base import LIMIT, State
@@ -23,7 +24,6 @@ from pollwise.storage.sqlite.file_hints import FileHints
 QUIET = 1.0
 #: How often to compare time stamps where the kernel does not report changes, in seconds.
 LOOK_EVERY = 1.0
-_IN_MOVED_TO, _IN_CREATE, _IN_CLOSE_WRITE = 0x080, 0x100, 0x008
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FolderFile:
 class FolderHints(FileHints):
     """Hints from files that are put into a folder, or written there."""
 
-    events = _IN_MOVED_TO | _IN_CREATE | _IN_CLOSE_WRITE
+    events = MOVED_TO | CREATED | WRITTEN
 
     def _read_changes(self) -> None:
         super()._read_changes()
@@ -56,7 +56,8 @@ class Folder(ListedSource[FolderFile]):
     pattern: which names, as `*.csv`. Hidden files, links and folders are never delivered.
     quiet: a file that was changed less than this ago waits: it may still be being written. Writers
         that move finished files here can do with 0.
-    watch: let the kernel report new files (inotify on Linux), which ends a pause early.
+    watch: let the kernel report new files, which ends a pause early. Only Linux does (inotify);
+        elsewhere time stamps are compared once a second.
 
     Move or delete files that are done: a folder with more than 10,000 that match is an error.
     """
@@ -73,12 +74,12 @@ class Folder(ListedSource[FolderFile]):
         watch: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         super().__init__(name or f"folder:{self.path}/{pattern}", cursor, limit=limit, clock=clock)
         if not isinstance(pattern, str) or not pattern or "/" in pattern:
             raise ConfigError(f"pattern = {pattern!r} must be that of a name, such as '*.csv'")
         self.pattern = pattern
-        self.quiet = seconds(quiet, "quiet")
+        self.quiet: float = seconds(quiet, "quiet")
         self.hints: Hints = FolderHints([self.path], LOOK_EVERY) if watch else Hints()
 
     async def _list(self, state: State) -> Sequence[tuple[str, FolderFile]]:

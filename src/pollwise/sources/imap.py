@@ -144,7 +144,7 @@ class ImapFolder(Source[MailMessage]):
         self._folder = _quoted("folder", folder)
         self._starttls = starttls
         self.body_max = body_max
-        self.timeout = seconds(timeout, "timeout", positive=True)
+        self.timeout: float = seconds(timeout, "timeout", positive=True)
         self.hints: Hints = Hints()
         self._idles = idle
         self._idling: asyncio.Task[None] | None = None

@@ -67,7 +67,7 @@ class RedisStream(Source[StreamEntry]):
         name = name or f"redis:{shown_url(str(address))}#{stream}"
         super().__init__(name, cursor, limit=limit, clock=clock)
         self.stream = stream
-        self.timeout = seconds(timeout, "timeout", positive=True)
+        self.timeout: float = seconds(timeout, "timeout", positive=True)
         self._connections = Connections(address, self.clock, self.timeout + HOLD_MAX, _unchecked)
 
     async def __call__(self, hold: float = 0.0) -> Batch[StreamEntry]:

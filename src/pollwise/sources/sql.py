@@ -96,8 +96,8 @@ class SqlRows(Source[Row]):
             raise ConfigError(f"watermark = {shown(watermark)} must be the name of a column")
         self.url = url
         self.watermark = watermark
-        self.overlap = seconds(overlap, "overlap")
-        self.timeout = seconds(timeout, "timeout", positive=True)
+        self.overlap: float = seconds(overlap, "overlap")
+        self.timeout: float = seconds(timeout, "timeout", positive=True)
         self._query = query.strip().rstrip(";")
         self._connection: Any = None
 

@@ -75,9 +75,9 @@ class WebSource(Source[T], Generic[T]):
         except BadOptions as wrong:
             said = "; ".join(f"{key} {what}".strip() for key, what in wrong.problems)
             raise ConfigError(f"{type(self).__name__}: {said}") from None
-        self.timeout = seconds(timeout, "timeout", positive=True)
+        self.timeout: float = seconds(timeout, "timeout", positive=True)
         check_shared(budget, None)
-        self.budget = budget or budget_of_host(url)
+        self.budget: SharedBudget = budget or budget_of_host(url)
         self._open: AsyncExitStack | None = None
 
     async def _request(

@@ -119,7 +119,7 @@ class WorkerTester:
     def __init__(self, worker: Worker, queue: RecordingQueue) -> None:
         self.worker = worker
         self.queue = queue
-        self.clock = queue.clock
+        self.clock: SteppedClock = queue.clock
         self._raised: list[Exception] = []
 
     async def run_all(self, *, delayed: bool = False, raises: bool = True) -> RunSummary:
@@ -138,6 +138,7 @@ class WorkerTester:
         layers.append(self._noting_errors)  # the innermost: it sees what the handler raises
         try:
             while True:
+                total.limited.clear()  # the last run sees all that wait
                 total.add(await self.worker.run_once(self._options(total)))
                 if self.worker.recycled:
                     raise AssertionError(f"jobs are still ready after {RUNS_MAX} runs: {total}")

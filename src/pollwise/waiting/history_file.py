@@ -41,7 +41,7 @@ class SqliteHistories(RunHistories):
     blocks = True
 
     def __init__(self, path: str | Path) -> None:
-        self.path = file_path(path, "durations.db")
+        self.path: Path = file_path(path, "durations.db")
 
     def load(self, name: str) -> Durations:
         return _decoded(self._call(_RunTable.load, name), name, self.path)

@@ -87,11 +87,11 @@ class Wait(Generic[T]):
         self._wait_cost = 1.0 if wait_cost is None else wait_cost
         if learns:
             strategy = self._learning(None)
-        self.strategy = checked_strategy(
+        self.strategy: Strategy = checked_strategy(
             check, WAIT_PACE if strategy is None else strategy, retry, "check"
         )
         #: What the wait learns from and adds to; None if it does not learn.
-        self.history = WaitHistory(name, history) if learns else None
+        self.history: WaitHistory | None = WaitHistory(name, history) if learns else None
         check_shared(budget, hints)
         if done is not None and not callable(done):
             raise ConfigError(
@@ -103,13 +103,13 @@ class Wait(Generic[T]):
                 f"progress = {shown(progress)} is not callable; give a function that gets a "
                 "WaitProgress after each poll, or True for a line in the terminal"
             )
-        self.timeout = None if timeout is None else seconds(timeout, "timeout")
-        self.name = name or name_of(check)
-        self.clock = clock or Clock()
-        self.began = self.clock.now()
+        self.timeout: float | None = None if timeout is None else seconds(timeout, "timeout")
+        self.name: str = name or name_of(check)
+        self.clock: Clock = clock or Clock()
+        self.began: float = self.clock.now()
         #: When the last poll begins, in the clock's time.
-        self.ends_at = None if self.timeout is None else self.began + self.timeout
-        self.options = LoopOptions(
+        self.ends_at: float | None = None if self.timeout is None else self.began + self.timeout
+        self.options: LoopOptions = LoopOptions(
             clock=self.clock,
             random=random.Random(seed),
             events=events or Events(),

@@ -14,7 +14,7 @@ try:
     from pollwise.web.app import WebApp, app
     from pollwise.web.pages.status.options import StatusOptions
 except ImportError as error:  # pragma: no cover - tried in an environment without the extra
-    needed = ("starlette", "jinja2", "python_multipart")
+    needed = ("starlette", "jinja2", "markupsafe", "python_multipart")
     if (error.name or "").partition(".")[0] in needed:
         raise MissingExtra("the web interface", "web") from None
     raise

@@ -124,7 +124,7 @@ class WebAccess:
     ) -> None:
         self.state = state
         self.read_only = read_only
-        self.clock = clock or Clock()
+        self.clock: Clock = clock or Clock()
         self._authorise = authorise
         self._login = login
         self._signer: Signer | None = None
@@ -271,9 +271,9 @@ class SessionAccess(WebAccess):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(state=state, read_only=read_only, clock=clock or state.clock)
-        self.auth = auth or Auth(state, self.clock)
-        self.tokens = Tokens(state, self.clock) if accept_tokens else None
-        self.limits = LoginLimits(self.clock)
+        self.auth: Auth = auth or Auth(state, self.clock)
+        self.tokens: Tokens | None = Tokens(state, self.clock) if accept_tokens else None
+        self.limits: LoginLimits = LoginLimits(self.clock)
         self.life = life
         self._password = password
         self._links: OrderedDict[str, float] = OrderedDict()

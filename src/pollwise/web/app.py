@@ -93,19 +93,21 @@ class Web:
         status: StatusOptions | None = None,
     ) -> None:
         self.sources = sources
-        self.status = None if status is None else StatusContents(sources, status)
+        self.status: StatusContents | None = (
+            None if status is None else StatusContents(sources, status)
+        )
         self.access = access
         self.refresh = refresh
-        self.comparisons = Comparisons(sources.clock)
-        self.rules = rules or RedactionRules()
-        self.pages = Pages(self)
+        self.comparisons: Comparisons = Comparisons(sources.clock)
+        self.rules: RedactionRules = rules or RedactionRules()
+        self.pages: Pages = Pages(self)
         #: How many live pages each viewer has open.
         self.streams: Counter[str] = Counter()
-        self.stopping = asyncio.Event()
+        self.stopping: asyncio.Event = asyncio.Event()
         self._owned: list[Closable] = [] if owned is None else owned
         made = (each(self) for each in VIEWS)
         self.views: list[Address] = [view for view in made if view.shown()]
-        self.router = Router([route for view in self.views for route in view.routes()])
+        self.router: Router = Router([route for view in self.views for route in view.routes()])
 
     def path_of(self, route: str, /, **parts: str) -> str:
         """The address of a page, below the place where the application is mounted."""

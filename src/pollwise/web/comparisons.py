@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pollwise.platforms.loops import no_programs
+from pollwise.platforms.signals import CPU_LIMIT
 from pollwise.runtime.clock import Clock
 from pollwise.web.view import Refused
 
@@ -159,6 +160,8 @@ class Comparisons:
                 await self._compare(run)
         except TimeoutError:
             run.error = _too_long(self._time_limit)
+        except NotImplementedError:
+            run.error = f"The comparison failed: {no_programs('it')}."
         except (OSError, ValueError) as error:
             run.error = f"The comparison failed: {error}"
 
@@ -215,7 +218,7 @@ class Comparisons:
             run.error = str(said["error"])
 
     def _why_ended(self, code: int) -> str:
-        if code == -getattr(signal, "SIGXCPU", 0):
+        if CPU_LIMIT is not None and code == -CPU_LIMIT:
             return _too_long(self._time_limit)
         return (
             f"The process of the comparison ended with code {code} and no answer. It may have "

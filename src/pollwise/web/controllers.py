@@ -22,6 +22,7 @@ from pollwise.controller.state.values import ArtefactRow, LogPlace, WorkerRow
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.waiting import WaitingKind, live_capabilities, waiting_kinds
+from pollwise.queues.base import Queue
 from pollwise.queues.views import JobFilter
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import JobInfo
@@ -94,7 +95,7 @@ class ControllerSource:
     def __init__(self, shown: QueueSource, clock: Clock, running: Controller | None = None) -> None:
         self.shown = shown
         shown.for_agents = True
-        self.queue = shown.queue
+        self.queue: Queue = shown.queue
         self.running = running
         self._clock = clock
         self._before = Remembered(self._first_agents, clock, AGENTS_REMEMBERED)
@@ -102,7 +103,7 @@ class ControllerSource:
         self._state = None if running is None else running.storage
         options = ControllerOptions() if running is None else running.options
         #: After how many seconds without a request an agent is offline.
-        self.timeout = options.span("heartbeat_timeout")
+        self.timeout: float = options.span("heartbeat_timeout")
         self._attempts = options.attempts
         self._names: Names | None = None
 

@@ -8,7 +8,6 @@ shows ages), and sends the new `<main>` only if it differs from what was sent la
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+from pollwise.platforms import signals
 
 if TYPE_CHECKING:
     from pollwise.web.view import View, Visit
@@ -154,5 +155,5 @@ def _server_stops() -> bool:
     It waits for all answers before it tells the application, so that a mounted one would keep it
     for ever. Its handler of signals is a method of the server.
     """
-    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    server = getattr(signals.handler_of(signals.TERMINATE), "__self__", None)
     return getattr(server, "should_exit", False) is True

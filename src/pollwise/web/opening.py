@@ -35,7 +35,7 @@ class Opened:
         sources: Sources | None = None,
         owned: list[Any] | None = None,
     ) -> None:
-        self.sources = sources or Sources(clock=clock, controller=controller)
+        self.sources: Sources = sources or Sources(clock=clock, controller=controller)
         self.owned: list[Any] = [] if owned is None else owned
 
     def queue(self, given: str | Queue) -> None:

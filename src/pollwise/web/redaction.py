@@ -72,7 +72,7 @@ class RedactionRules:
     """Patterns for the names of values to hide; checked and compiled once."""
 
     def __init__(self, rules: Iterable[str] = REDACTED) -> None:
-        self.rules = tuple(rules)
+        self.rules: tuple[str, ...] = tuple(rules)
         if len(self.rules) > RULES_MAX:
             raise ConfigError(f"redact has {len(self.rules)} rules; the most are {RULES_MAX}")
         self._names: list[tuple[str, re.Pattern[str]]] = []

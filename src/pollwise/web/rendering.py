@@ -48,7 +48,7 @@ class Pages:
 
     def __init__(self, web: Web) -> None:
         self._web = web
-        self.environment = Environment(
+        self.environment: Environment = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
             undefined=StrictUndefined,

@@ -170,8 +170,9 @@ class QueueSource:
     def __init__(self, slug: str, queue: Queue, clock: Clock) -> None:
         self.slug = slug
         self.queue = queue
-        self.name = self.title = queue.name
-        self.place = queue.url  # without secrets
+        self.name: str = queue.name
+        self.title: str = queue.name
+        self.place: str = queue.url  # without secrets
         self._clock = clock
         can = queue.capabilities
         times = BILLED_TIMES if queue.gather else 1.0  # only stores that bill each call gather

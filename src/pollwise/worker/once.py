@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pollwise.core.retry import Retry
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.limits.use import WAITING_MAX
 from pollwise.runtime.events import (
     Event,
     JobCancelled,
@@ -17,11 +19,14 @@ from pollwise.runtime.events import (
     JobSnoozed,
 )
 from pollwise.runtime.executor.executor import Executor
+from pollwise.worker.declared.limits import WorkerLimits
 
 #: How a failed poll is retried: such a run must not wait for a store for ever.
 ONCE_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5)
 #: How long a poll waits where only a long poll asks all servers of the store, in seconds.
 HOLD_TO_SEE_ALL = 1.0
+#: How many kinds a summary names whose jobs wait for a limit.
+KINDS_NAMED = 5
 
 
 @dataclass(slots=True)
@@ -31,6 +36,8 @@ class RunSummary:
     done: the handler returned. retried: it failed, and the job runs again later. dead: it failed,
     and the job does not run again. snoozed: it raised `Snooze`. cancelled: the job was cancelled.
     lost: the lease expired.
+    limited: how many jobs were ready at the end but wait for a limit, by kind; at most 1,000 of
+    each kind are counted.
     """
 
     done: int = 0
@@ -39,11 +46,12 @@ class RunSummary:
     snoozed: int = 0
     cancelled: int = 0
     lost: int = 0
+    limited: dict[str, int] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
         """How many runs there were."""
-        return sum(astuple(self))
+        return sum(getattr(self, name) for name in COUNTED.values())
 
     @property
     def failed(self) -> int:
@@ -58,9 +66,22 @@ class RunSummary:
         """Add the counts of other runs."""
         for name in COUNTED.values():
             setattr(self, name, getattr(self, name) + getattr(more, name))
+        for kind, count in more.limited.items():
+            self.limited[kind] = self.limited.get(kind, 0) + count
 
     def __str__(self) -> str:
-        return ", ".join(f"{getattr(self, name)} {name}" for name in COUNTED.values())
+        ran = ", ".join(f"{getattr(self, name)} {name}" for name in COUNTED.values())
+        return f"{ran}; {_waiting_text(self.limited)}" if self.limited else ran
+
+
+def _waiting_text(limited: Mapping[str, int]) -> str:
+    more = "+" if any(count >= WAITING_MAX for count in limited.values()) else ""
+    kinds = sorted(limited)
+    named = ", ".join(kinds[:KINDS_NAMED])
+    others = f" and {len(kinds) - KINDS_NAMED} more kinds" if len(kinds) > KINDS_NAMED else ""
+    total = sum(limited.values())
+    verb = "waits" if total == 1 else "wait"
+    return f"{total}{more} {verb} for a limit ({named}{others})"
 
 
 #: The events that are counted, and as what.
@@ -85,8 +106,12 @@ class OnceOnly:
     A poll proves nothing while handlers run: they may put jobs, or free a key.
     """
 
-    def __init__(self, executor: Executor[Any, Any]) -> None:
+    def __init__(
+        self, executor: Executor[Any, Any], limits: WorkerLimits, summary: RunSummary
+    ) -> None:
         self._executor = executor
+        self._limits = limits
+        self._summary = summary
         self._was_idle = True  # before the last poll
         executor.polls.hint()
 
@@ -95,6 +120,7 @@ class OnceOnly:
         if executor.stopping:
             return
         if not found and self._was_idle:
+            self._summary.limited = await self._limits.waiting()
             executor.stop()
             return
         self._was_idle = not found

@@ -88,7 +88,7 @@ class Presence:
         self._last = self._next = 0.0  # when the record was written, and is to be written again
         self._worked = False  # since the record was written
         self._written: WorkerInfo | None = None
-        self.tally = Tally(f"{self._instance} {name}", clock)
+        self.tally: Tally = Tally(f"{self._instance} {name}", clock)
         self._keeps_history = self._able and queue.capabilities.history
         if self._keeps_history:
             executor.pruning.fold = queue.fold_history

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ from pollwise.worker.declared.limits import WorkerLimits
 from pollwise.worker.declared.schedules import WorkerSchedules
 from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, ResultsUnread
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
-from pollwise.worker.once import ONCE_RETRY, OnceOnly, hold_of
+from pollwise.worker.once import ONCE_RETRY, OnceOnly, RunSummary, hold_of
 from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.places import ClaimCall, LimitPlaces
 from pollwise.worker.presence import Presence
@@ -103,13 +103,13 @@ class WorkerRun:
         events: Events,
         processes: ProcessPool | None = None,
         *,
-        once: bool = False,
+        once: RunSummary | None = None,
         schedules: Mapping[str, Schedule] | None = None,
         limits: Mapping[str, KindLimits] | None = None,
     ) -> None:
         polling = options.polling.for_source(queue.capabilities.long_poll)
         options = replace(options, polling=polling)
-        self.source = queue.name
+        self.source: str = queue.name
         self._queue = queue
         self._name = name
         self._options = options
@@ -127,9 +127,8 @@ class WorkerRun:
             prefetch_bytes=options.prefetch_bytes,
             max_runs=options.max_jobs,
             wants=frozenset(handlers),
-            retry=ONCE_RETRY if once else POLL_RETRY,
+            retry=POLL_RETRY if once is None else ONCE_RETRY,
         )
-        self._once = OnceOnly(self._executor) if once else None
         if options.hints and queue.capabilities.cancel:
             self._executor.leases.listen(queue.hints())
         self._reports = ProgressReports(
@@ -166,6 +165,7 @@ class WorkerRun:
             queue, name, handlers, declared, self._executor, clock, events, hints=options.hints
         )
         self._limits = WorkerLimits(queue, name, handlers, limits or {}, events)
+        self._once = None if once is None else OnceOnly(self._executor, self._limits, once)
         self._places = LimitPlaces(queue, self._executor, clock, ahead=options.prefetch is None)
         self._tally = self._presence.tally
         self._measurer = QueueMeasurer(queue.name)
@@ -174,9 +174,9 @@ class WorkerRun:
         self._hinted = 0  # polls that a hint started
         self._given_back = 0
         self._blocked: dict[str, str] = {}  # by job, how it blocked the event loop when it was lost
-        self.stop = self._executor.stop
-        self.state = self._executor.state
-        self.close_queue = self._executor.close_store
+        self.stop: Callable[[], None] = self._executor.stop
+        self.state: Callable[[], dict[str, Any]] = self._executor.state
+        self.close_queue: Callable[[], Awaitable[None]] = self._executor.close_store
 
     @property
     def recycled(self) -> str:

@@ -195,7 +195,7 @@ class TaskRef(FlowPart[Any]):
         codec: Codecs | CodecChain | None = None,
         limit_by: str | None = None,
     ) -> None:
-        self.kind = checked_name(kind, "kind")
+        self.kind: str = checked_name(kind, "kind")
         self._limit_by = None if limit_by is None else checked_name(limit_by, "limit_by")
         self._queue = queue
         self._codec = chain_of(codec)

@@ -88,10 +88,12 @@ class Worker:
         elif not isinstance(queue, Queue):
             raise ConfigError(f"queue = {queue!r} must be a queue or the URL of one")
         self.queue = queue
-        self.options = checked_options(options, WorkerRunOptions) or WorkerRunOptions()
-        self.name = name or own_name()
-        self.events = events or Events()
-        self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
+        self.options: WorkerRunOptions = (
+            checked_options(options, WorkerRunOptions) or WorkerRunOptions()
+        )
+        self.name: str = name or own_name()
+        self.events: Events = events or Events()
+        self.clock: Clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
         self._in_processes: dict[str, ProcessCall] = {}
@@ -106,7 +108,7 @@ class Worker:
         self._run: WorkerRun | None = None
         self._stop_asked = False
         #: Why the last run ended by itself, to be started again in a fresh process; else "".
-        self.recycled = ""
+        self.recycled: str = ""
 
     def handle(
         self,
@@ -386,7 +388,7 @@ class Worker:
         summary = RunSummary()
         end = self.events.subscribe(summary.count, *COUNTED)
         try:
-            await self._main(chosen, once=True)
+            await self._main(chosen, once=summary)
         finally:
             end()
         return summary
@@ -411,7 +413,7 @@ class Worker:
         options: WorkerRunOptions | None,
         started: asyncio.Event | None = None,
         *,
-        once: bool = False,
+        once: RunSummary | None = None,
     ) -> None:
         refuse_if_forbidden()
         chosen = checked_options(options, WorkerRunOptions) or self.options
@@ -463,7 +465,8 @@ class Worker:
         """The processes of the handlers that run in one."""
         if not self._in_processes:
             return None
-        from pollwise.worker.processes.pool import ProcessPool, cpu_count
+        from pollwise.platforms.processes import cpu_count
+        from pollwise.worker.processes.pool import ProcessPool
 
         return ProcessPool(
             options.cpu_processes or cpu_count(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import configparser
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -69,27 +68,6 @@ def test_a_build_farm_in_ten_minutes(tmp_path: Path) -> None:
     assert len(secrets) == 3
     for log in tmp_path.glob("*.log"):
         assert not any(secret in log.read_text() for secret in secrets), log.name
-
-
-def test_the_readme_shows_how_tokens_are_made(tmp_path: Path) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
-    readme = (DOCS.parent / "README.md").read_text("utf-8")
-    found = re.search(r"## Workers anywhere.*?```text\n(.*?)```", readme, re.DOTALL)
-    assert found is not None
-    port = free_port()
-    blocks = []
-    for line in found[1].replace("127.0.0.1:8420", f"127.0.0.1:{port}").splitlines():
-        title = next((name for name in READY if line.startswith(STARTS[name])), None)
-        if title is not None:
-            blocks.append(f'```sh title="{title}"\n{line}\n```')
-        elif not line.startswith("pip install"):
-            blocks.append(f"```sh\n{line}\n```")
-    command = shlex.split(found[1].partition(" -- ")[2].splitlines()[0])
-    assert shutil.which(command[0]), "what it runs is there without being made first"
-    said = run_script(as_script("\n".join(blocks), port), tmp_path, port)
-    assert '"kind":"build"' in said
-    assert '"state":"ready"' in said
 
 
 def test_the_fastapi_page_is_served_as_it_says(tmp_path: Path) -> None:

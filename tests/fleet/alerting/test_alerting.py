@@ -392,7 +392,7 @@ def test_a_crash_while_a_target_is_removed_loses_no_end(
             removals += 1
             raise StoreUnavailable("killed before the removal")
 
-        store.remove = remove  # type: ignore[method-assign]
+        store.remove = remove  # type: ignore[method-assign, misc]
         fleet = fleet_with(clock, channel, store=store)
         fleet.add(target("api", probe, "down"))
         probe.fail("api")

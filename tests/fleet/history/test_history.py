@@ -354,7 +354,7 @@ class Failing(SqliteFleetStore):
 
     broken = False
 
-    async def save(self, batch, extras=None):  # type: ignore[no-untyped-def]
+    async def save(self, batch, extras=None):  # type: ignore[no-untyped-def, misc]
         if self.broken:
             raise StoreUnavailable("no disk")
         return await super().save(batch, extras)
@@ -432,7 +432,7 @@ class Watched(SqliteFleetStore):
 
     saves = 0
 
-    async def save(self, batch, extras=None):  # type: ignore[no-untyped-def]
+    async def save(self, batch, extras=None):  # type: ignore[no-untyped-def, misc]
         refused = await super().save(batch, extras)
         for each in await self.load():
             opened = open_history(each)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.lab import files
+from pollwise.lab.files import write
 from pollwise.lab.numeric import np
 from pollwise.lab.policies import USUAL, CostTerms, parse
 from pollwise.lab.prices import MONTH, PRICES, price_named
@@ -35,6 +35,7 @@ from pollwise.lab.report.page import page
 from pollwise.lab.report.picture import picture
 from pollwise.lab.texts import money
 from pollwise.lab.traces.synthetic import workload
+from pollwise.platforms.files import usual_mode
 
 PRICE = PRICES["s3-list"]
 TERMS = CostTerms(PRICE.dollars, 0.01 / 3600)
@@ -501,10 +502,10 @@ def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     for content in (b"one", b"two"):
         report.check_out(path)
-        files.write(path, content)
+        write(path, content)
         assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
-    assert path.stat().st_mode & 0o777 == 0o666 & ~files._umask()
+    assert path.stat().st_mode & 0o777 == usual_mode()
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -519,7 +520,7 @@ def test_nothing_half_written_is_left(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises((ConfigError, KeyboardInterrupt)) as raised:
-        files.write(path, b"x" * 100_000)
+        write(path, b"x" * 100_000)
     if isinstance(error, OSError):
         assert "No space left on device" in str(raised.value)
     assert path.read_bytes() == b"before"

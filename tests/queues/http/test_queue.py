@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import pollwise
-from pollwise import Concurrency
+from pollwise import Concurrency, Rate
 from pollwise.controller.http.queues.routes import QueueApi
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import (
@@ -413,6 +413,7 @@ def test_limits_pass_through(token: Path, tmp_path: Path) -> None:
     [
         "", "[]", "{}", '{"most":0}', '{"most":1.5}', '{"fair":true,"by":7}', '{"rate":[1,2]}',
         '{"rate":[1,1e400,1]}', '{"rate":[10000000,60,1]}', '{"most":1,"weights":{"a":2}}',
+        '{"rate":[Infinity,60,1]}', '{"rate":[1,60,Infinity]}', '{"most":1,"set_at":1e999}',
         "[" * 5000, 7, "x" * 40_000,
     ],
 )  # fmt: skip
@@ -424,6 +425,31 @@ def test_limits_from_the_network_are_checked(token: Path, value: object) -> None
         async with inside(api, token, clock) as queue:
             with pytest.raises(ConfigError, match=r"send|Rate|Concurrency|by = "):
                 await queue._post("set-limits", {"kind": "send", "value": value})
+            assert await queue.limits.list() == []
+        await api.close()
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ({"limits": '{"most":2}'}, r"no field 'limits'; the fields are kind, value"),
+        ({"value": None, "limits": 1}, "no field 'limits'"),
+        ({}, "needs a `value`"),
+    ],
+)
+def test_a_misspelt_call_removes_no_limits(token: Path, more: dict[str, Any], wrong: str) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        async with inside(api, token, clock) as queue:
+            kept = await queue.limits.set("send", Concurrency(1))
+            with pytest.raises(ConfigError, match=wrong):
+                await queue._post("set-limits", {"kind": "send", **more})
+            assert await queue.limits.list() == [kept]
+            assert await queue._post("set-limits", {"kind": "send", "value": None})
             assert await queue.limits.list() == []
         await api.close()
 
@@ -561,6 +587,9 @@ LARGE = "x" * (1024 * 1024)
         ("cancel", {"ids": ["1"] * 10_001}, "at most 10000"),
         ("cancel", {"ids": ["1"], "nonce": 7}, "nonce"),
         ("retry", {"ids": "a"}, "ids"),
+        ("flow", {"id": "1", "most": 0}, "most = 0 must be"),
+        ("flow", {"id": "1", "most": "9"}, "most = '9' must be"),
+        ("flow", {"id": "1", "most": 10_001}, "from 1 to 10000"),
         ("hint", {"message": "x" * 9000}, "message"),
     ],
 )
@@ -580,6 +609,49 @@ def test_what_the_controller_refuses_to_read(path: str, body: Any, says: str) ->
         await api.close()
 
     asyncio.run(main())
+
+
+def test_a_single_run_that_may_not_see_what_waits_for_a_limit_says_so(
+    token: Path, tmp_path: Path
+) -> None:
+    clock = VirtualClock()
+    (tmp_path / "worker").write_text("worker")
+
+    async def main() -> None:
+        api, seen = make_api(None, clock), Seen()
+        async with (
+            inside(api, token, clock) as queue,
+            inside(api, tmp_path / "worker", clock) as far,
+        ):
+            await queue.limits.set("send", Rate(1, per="1h", burst=1))
+            await queue.put([NewJob("send"), NewJob("send")])
+            worker = Worker(far, events=seen.events)
+
+            @worker.handle("send")
+            async def send(job: Job) -> None: ...
+
+            summary = await worker.run_once(options())
+            assert (summary.done, summary.limited) == (1, {})
+            [failed] = seen.of(ChoreFailed)
+            assert failed.chore == "limits"
+            assert "worker" in failed.error
+
+    clock.run(main())
+
+
+def test_the_last_job_of_a_large_flow_is_shown(token: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with inside(make_api(None, clock), token, clock) as queue:
+            parts = [NewJob("part") for _ in range(1200)]
+            ids = await queue.put([*parts, NewJob("join", after=parts)])
+            view = await queue.flow(ids[-1])
+            assert view is not None
+            assert view.more
+            assert [each.info.job.id for each in view.jobs] == [*ids[:1100], ids[-1]]
+
+    clock.run(main())
 
 
 @pytest.mark.parametrize("asked", ["jobs?newest=yes", "jobs?limit=x", "stats?by=key"])

@@ -77,10 +77,9 @@ class LimitedSide(Side):
 
     async def view(self) -> tuple[Any, dict[int, dict[str, Any]]]:
         rest, shown = await super().view()
+        # Whether a lease that has run out counts until the next claim is left to each store.
         [use] = await next(self.handles).limits.use("a")
-        next_at = use.next_at and round(use.next_at, 3)
-        groups = sorted((each.group, each.running) for each in use.groups if each.running)
-        return (rest, use.running, use.waiting, next_at, groups), shown
+        return (rest, use.next_at and round(use.next_at, 3)), shown
 
 
 def compare(opener: Opener, steps: list[Step], choice: int, other: int | None) -> None:

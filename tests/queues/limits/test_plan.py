@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pollwise.queues.limits import plan
 from pollwise.queues.limits.plan import KindUse, Line, Place, WaitingJobs, planned, shares
-from pollwise.queues.limits.record import SKEW, KindLimits, KindRate
+from pollwise.queues.limits.record import SLACK, KindLimits, KindRate
 
 rates = st.builds(
     KindRate, st.integers(1, 1000), st.sampled_from([0.5, 1.0, 60.0, 3600.0]), st.integers(1, 50)
@@ -62,8 +62,8 @@ def test_a_rate_that_became_faster_has_all_of_its_room_after_one_burst(
     full_at = slow.after(0.0, NOW, slow.burst)
     if fast.too_high(full_at, NOW):
         full_at = fast.after(full_at, NOW, 0)
-    assert full_at <= NOW + fast.free + SKEW
-    assert fast.room(full_at, NOW + fast.free + SKEW) == fast.burst
+    assert full_at <= NOW + fast.free + SLACK
+    assert fast.room(full_at, NOW + fast.free + SLACK) == fast.burst
 
 
 # Turns

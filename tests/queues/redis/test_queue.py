@@ -15,10 +15,10 @@ from pollwise.errors import (
     StoreUnavailable,
     UniqueConflict,
 )
-from pollwise.queues.base import Queue
+from pollwise.queues.base import ClaimRequest, Queue
 from pollwise.queues.redis import store as redis_store
 from pollwise.queues.redis.queue import RedisQueue
-from pollwise.queues.redis.store import SCRIPTS
+from pollwise.queues.redis.store import EMPTY_PAUSE, MOST_DUE, SCRIPTS
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from pollwise.storage.redis.scripts import script
@@ -399,3 +399,21 @@ def test_a_queue_at_another_node_of_a_cluster(own_redis: OwnRedis) -> None:
 
     asyncio.run(main())
     assert all(node.execute("DBSIZE") for node in nodes), "each node has some of the queues"
+
+
+def test_a_claim_ends_when_a_script_found_nothing(redis: Redis, name: str) -> None:
+    """More jobs are due than one script makes ready, and those that it made are of another kind."""
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with RedisQueue(redis.url(), name, clock=clock) as queue:
+            await queue.put([NewJob("x", delay=1) for _ in range(MOST_DUE + 1)])
+            await queue.put([NewJob("y", delay=2)])
+            await clock.advance(3)
+            asked = ClaimRequest("w", 10, 60.0, 0.0, ["y"], False)
+            claims, again, _ = await queue._store.claim(asked, clock.epoch(), None)
+            assert (claims, again) == ([], EMPTY_PAUSE)
+            [claim] = await queue.claim("w", 10, 60, kinds=["y"])
+            assert claim.job.kind == "y"
+
+    clock.run(main())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pollwise.platforms import processes, signals
 
 #: How much output is read at once, in bytes.
 PIECE = 65536
@@ -94,7 +95,7 @@ class Command:
                     cwd=self.folder,
                     env=dict(self.environ),
                     pass_fds=(control_out, status_in),
-                    start_new_session=True,
+                    **processes.own_group(),
                 )
         except OSError as error:
             reading.close()
@@ -114,7 +115,7 @@ class Command:
             return CommandResult(None, f"the command could not be started: {told['error']}")
         if told.get("left"):
             self.output(f"\n[pollwise: {told['left']} processes could not be ended]\n".encode())
-        code = told.get("code", -signal.SIGKILL)
+        code = told.get("code", -signals.KILL)
         return CommandResult(code, _error(code, why, self.timeout), why)
 
     async def _wait(
@@ -164,14 +165,7 @@ def processes_of(folder: Path) -> list[int]:
 
     Only Linux shows the environment; on other systems none is found, and they end by themselves.
     """
-    mark = b"POLLWISE_WORK=" + os.fsencode(folder.absolute())
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            environ = (place / "environ").read_bytes()
-            if any(each == mark or each.startswith(mark + b"/") for each in environ.split(b"\0")):
-                found.append(int(place.name))
-    return found
+    return processes.with_variable(b"POLLWISE_WORK=" + os.fsencode(folder.absolute()))
 
 
 def end_processes(folder: Path) -> None:
@@ -180,10 +174,7 @@ def end_processes(folder: Path) -> None:
         found = processes_of(folder)
         if not found:
             return
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in found:
-                with suppress(OSError):
-                    os.kill(pid, number)
+        processes.kill_all(found)
 
 
 class _PipeReader:
@@ -228,9 +219,5 @@ def _error(code: int | None, why: str | None, timeout: float | None) -> str | No
     if why is not None or code == 0 or code is None:
         return None
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return f"the command was ended by {name}"
+        return f"the command was ended by {signals.name_of(-code)}"
     return f"the command ended with exit code {code}"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import pwd
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pollwise.errors import ConfigError
+from pollwise.platforms import users
 
 #: The variables that every command gets; others are named by the option `env`.
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM",
           "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR")  # fmt: skip
 #: How long the sandbox may take to start once, in seconds.
 SANDBOX_WITHIN = 30.0
-#: From <linux/prctl.h>.
-_PR_SET_DUMPABLE = 4
 
 _BWRAP = (
     "--die-with-parent", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
@@ -67,10 +63,10 @@ class CommandUser:
         if name is None:
             return None
         try:
-            found = pwd.getpwnam(name)
+            found = users.named(name)
         except (KeyError, ValueError):
             raise ConfigError(f"user = {name!r} does not exist on this machine") from None
-        if os.geteuid() != 0:
+        if not users.is_root():
             raise ConfigError(
                 f"user = {name!r}: only root can run commands as another user; start the agent as "
                 "root, or as that user and without this option"
@@ -91,12 +87,12 @@ class CommandUser:
         """
         for at, folders, files in os.walk(folder, topdown=False):
             for name in (*folders, *files):
-                os.chown(Path(at, name), self.uid, self.gid, follow_symlinks=False)
-        os.chown(folder, self.uid, self.gid, follow_symlinks=False)
+                users.give(Path(at, name), self.uid, self.gid)
+        users.give(folder, self.uid, self.gid)
 
     def check_reach(self, folder: Path) -> None:
         """Raise if the user cannot enter a folder above this one."""
-        groups = os.getgrouplist(self.name, self.gid)
+        groups = users.groups_of(self.name, self.gid)
         for each in folder.resolve().parents:
             found = each.stat()
             owner, group = found.st_uid == self.uid, found.st_gid in groups
@@ -166,9 +162,3 @@ class Sandbox:
                 f"sandbox = 'bwrap' does not work on this machine ({failed}); allow user "
                 "namespaces, correct --sandbox-arg, or leave this option out"
             )
-
-
-def hide_memory() -> None:
-    """Keep other processes of this user from reading our memory and environment (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -16,8 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+from pollwise.platforms.files import FOLDER, NO_FOLLOW, NO_TERMINAL, NO_WAIT, NOT_INHERITED
+
+_FOLDER = os.O_RDONLY | FOLDER | NO_FOLLOW | NOT_INHERITED
+_FILE = os.O_RDONLY | NO_FOLLOW | NO_WAIT | NOT_INHERITED | NO_TERMINAL
 
 
 def open_inside(folder: Path, *parts: str, owner: int | None = None) -> IO[bytes]:
@@ -60,7 +62,7 @@ def read_at_most(file: IO[bytes], limit: int) -> bytes:
 def write_new(path: Path, data: bytes) -> None:
     """Write a new file, in place of whatever has that name now; it is on disk at the return."""
     remove_tree(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW | NOT_INHERITED
     with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
         file.write(data)
         file.flush()
@@ -77,7 +79,7 @@ def remove_tree(path: Path) -> None:
         if not stat.S_ISDIR(path.lstat().st_mode):
             path.unlink()
             return
-        parent = os.open(path.parent, _FOLDER & ~os.O_NOFOLLOW)
+        parent = os.open(path.parent, _FOLDER & ~NO_FOLLOW)
     except FileNotFoundError:
         return
     try:

@@ -86,7 +86,7 @@ class AppriseChannel(Channel):
                 f"url: Apprise cannot use it: {_joined(said) or 'it knows no such service'}; give "
                 "the URL of a service, such as mailto://user:password@example.org"
             )
-        self.service = str(service.service_name)
+        self.service: str = str(service.service_name)
         self._threads: DaemonThreads | None = None
 
     async def _send(self, notice: Notice) -> None:

@@ -47,12 +47,12 @@ class Channel(ABC):
                 f"{type(self).__name__} has no argument {min(unknown)!r}; besides its own it "
                 f"takes {', '.join(ChannelOptions.__annotations__)}"
             )
-        self.name = checked_name(name, "the name of a channel", ConfigError)
-        self.timeout = seconds(options.get("timeout", "10s"), "timeout", positive=True)
+        self.name: str = checked_name(name, "the name of a channel", ConfigError)
+        self.timeout: float = seconds(options.get("timeout", "10s"), "timeout", positive=True)
         quiet = options.get("quiet")
-        self.quiet = Quiet.parsed(quiet) if isinstance(quiet, str) else quiet
-        self.quiet_except = frozenset(_severities(options.get("quiet_except", ())))
-        self.clock = options.get("clock") or Clock()
+        self.quiet: Quiet | None = Quiet.parsed(quiet) if isinstance(quiet, str) else quiet
+        self.quiet_except: frozenset[str] = frozenset(_severities(options.get("quiet_except", ())))
+        self.clock: Clock = options.get("clock") or Clock()
 
     async def send(self, notice: Notice) -> None:
         """Send a notice; return when the other side has accepted it. Raises ChannelError."""

@@ -4,7 +4,6 @@ them, and whether a channel works.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from typing import Annotated, Any
@@ -38,6 +37,7 @@ from pollwise.cli.output import (
 from pollwise.errors import ChannelError, ConfigError, did_you_mean
 from pollwise.fleet.control import note as write_audit
 from pollwise.fleet.stores.base import FleetStore
+from pollwise.platforms import loops
 
 
 def alerts(
@@ -151,7 +151,7 @@ def try_channel(
             await channel.close()
 
     try:
-        asyncio.run(send())
+        loops.run(send())
     except ChannelError as error:
         if as_json:
             print_json({"channel": name, "sent": False, "error": str(error)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -52,6 +51,7 @@ from pollwise.fleet.views import (
     target_json,
 )
 from pollwise.observe import logs
+from pollwise.platforms import loops
 from pollwise.runtime.signals import process_ends_on_signals
 from pollwise.settings import load
 
@@ -133,7 +133,7 @@ def run(
         targets = opening.read_checked(settings, overrides, "Nothing was started.")
     logs.show_users_records(settings.fleet.log_level, settings.fleet.log_format)
     with process_ends_on_signals():  # a probe that hangs in a thread would keep it
-        asyncio.run(run_fleet(settings, targets, overrides, node))
+        loops.run(run_fleet(settings, targets, overrides, node))
 
 
 @app.command("check")

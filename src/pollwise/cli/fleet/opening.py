@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import getpass
-import os
 import shlex
 import socket
 import time
@@ -28,6 +25,8 @@ from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.stores.urls import open_store
 from pollwise.fleet.targets import Target
 from pollwise.fleet.views import UNKNOWN, TargetState, states
+from pollwise.platforms import loops
+from pollwise.platforms.users import who_am_i
 from pollwise.runtime.redact import without_secrets
 from pollwise.settings import Settings, load
 from pollwise.settings.groups import unknown_groups
@@ -69,7 +68,7 @@ def with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) -
         finally:
             await store.close()
 
-    return asyncio.run(main())
+    return loops.run(main())
 
 
 def read_checked(
@@ -187,11 +186,7 @@ def snapshot_of(settings: Settings, *, alerts: bool = False) -> FleetSnapshot:
 
 def asker() -> str:
     """The user and host of this command, for the log of the node that carries out an order."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user without a name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
+    return f"{who_am_i()}@{socket.gethostname()}"
 
 
 def named(targets: Iterable[TargetState], name: str) -> TargetState:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import socket
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
@@ -26,6 +23,8 @@ from pollwise.fleet.probes.kept import connections
 from pollwise.fleet.stores.base import NAME
 from pollwise.fleet.stores.urls import open_store
 from pollwise.observe.health.serving import serving_health
+from pollwise.platforms import signals
+from pollwise.platforms.terminal import has_terminal
 from pollwise.runtime.http import warn_without_tls
 from pollwise.settings import FleetSettings, Settings, load
 from pollwise.settings.groups import unknown_groups
@@ -98,33 +97,26 @@ def reload_on_hangup(control: Control) -> Callable[[], None]:
 
     The end of the terminal that it was started in sends the same signal, and stops the fleet.
     """
-    if sys.platform == "win32":
+    hangup = signals.HANGUP
+    if hangup is None:  # Windows
         return lambda: None
-    loop, had_terminal = asyncio.get_running_loop(), _has_terminal()
+    loop, had_terminal = asyncio.get_running_loop(), has_terminal()
     running: set[asyncio.Task[None]] = set()
 
     def hung_up() -> None:
-        if had_terminal and not _has_terminal():
+        if had_terminal and not has_terminal():
             control.fleet.stop()
             return
         task = loop.create_task(control.reload("SIGHUP"))
         running.add(task)
         task.add_done_callback(running.discard)
 
-    loop.add_signal_handler(signal.SIGHUP, hung_up)
+    signals.wake(loop, hangup, hung_up)
 
     def end() -> None:
-        loop.remove_signal_handler(signal.SIGHUP)
+        signals.do_not_wake(loop, hangup)
 
     return end
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 def _tell_unknown_groups(control: Control) -> None:

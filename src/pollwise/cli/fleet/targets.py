@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,6 +23,7 @@ from pollwise.fleet.file import FleetFile, FleetFileError, read
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.stores.definitions import DefinitionConflict, StoredDefinition
 from pollwise.fleet.stores.urls import open_store
+from pollwise.platforms import loops
 from pollwise.settings import Settings
 
 Name = Annotated[str, typer.Argument(help="The name of the target.")]
@@ -161,7 +161,7 @@ class Checker:
     def __init__(self, settings: Settings) -> None:
         given = settings.fleet
         self._path = given.file
-        self.file = _file(settings)
+        self.file: FleetFile | None = _file(settings)
         groups = {} if self.file is None else self.file.group_tables
         rules = StoredRules.of(given.api_may_run, given.api_variables)
         self._tables = StoredTables(rules, groups, for_views=True)
@@ -208,7 +208,7 @@ def with_made_store(settings: Settings, work: Callable[[FleetStore], Awaitable[N
         finally:
             await store.close()
 
-    asyncio.run(main())
+    loops.run(main())
 
 
 def tables_of(pairs: list[str], *, removing: bool = False) -> dict[str, Any]:

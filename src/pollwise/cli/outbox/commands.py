@@ -35,6 +35,7 @@ from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
 from pollwise.outbox import export as measuring
 from pollwise.outbox.publishers import open_publisher
+from pollwise.platforms import loops
 from pollwise.queues.views import MEASURED_MAX
 from pollwise.runtime.events import Events
 from pollwise.runtime.redact import without_user
@@ -140,7 +141,7 @@ def export(
 
     close = serve_metrics(events, own.metrics_port, own.metrics_host)
     try:
-        asyncio.run(main())
+        loops.run(main())
     finally:
         close()
 
@@ -320,7 +321,7 @@ def prune(
                 count += pruned
         return count
 
-    count = asyncio.run(all_of_them())
+    count = loops.run(all_of_them())
     print_json({"pruned": count}) if as_json else say(f"pruned {count} record(s)")
 
 

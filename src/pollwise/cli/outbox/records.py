@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from pollwise.errors import ConfigError
 from pollwise.outbox import open_store
 from pollwise.outbox.records import RECORD_STATES, RecordInfo, RecordState
 from pollwise.outbox.stores.base import OutboxStore
+from pollwise.platforms import loops
 from pollwise.runtime.payloads.envelope import shown
 from pollwise.runtime.redact import without_secrets
 
@@ -37,7 +37,7 @@ def with_store(url: str, work: Callable[[OutboxStore], Awaitable[T]]) -> T:
         async with open_store(url) as store:
             return await work(store)
 
-    return asyncio.run(main())
+    return loops.run(main())
 
 
 def list_records(

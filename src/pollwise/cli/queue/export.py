@@ -11,6 +11,7 @@ from pollwise.cli.options import LogFormat, LogLevel
 from pollwise.cli.running import serve_metrics
 from pollwise.durations import seconds
 from pollwise.observe import logs
+from pollwise.platforms import loops
 from pollwise.runtime.events import Events
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.measuring import QueueExporter
@@ -47,6 +48,6 @@ def export(
 
     close = serve_metrics(events, port, host)
     try:
-        asyncio.run(main())
+        loops.run(main())
     finally:
         close()

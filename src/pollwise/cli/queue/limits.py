@@ -11,6 +11,7 @@ import typer
 from pollwise.cli.options import Json
 from pollwise.cli.output import fail, moment, print_json, print_table, say, visible
 from pollwise.cli.queue.opening import Url, with_queue
+from pollwise.cli.queue.text import shortened
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.limits.record import Concurrency, KindLimits, Limit, Rate
@@ -18,6 +19,8 @@ from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse
 
 #: How many groups of a kind the table shows: those that are fullest.
 GROUPS_SHOWN = 10
+#: The table cuts longer names of groups.
+GROUP_WIDTH = 40
 Kind = Annotated[str, typer.Argument(help="The kind of jobs.")]
 
 
@@ -129,7 +132,8 @@ def _rows(use: LimitUse, now: float) -> Iterator[tuple[object, ...]]:
     yield limits.kind, "", limits.text, *_figures(use, limits.most, now)
     if limits.grouped:
         for each in use.groups[:GROUPS_SHOWN]:
-            yield "", each.group or "(none)", "", *_figures(each, limits.most_each, now)
+            group = shortened(each.group, GROUP_WIDTH) or "(none)"
+            yield "", group, "", *_figures(each, limits.most_each, now)
 
 
 def _figures(use: LimitUse | GroupUse, most: int | None, now: float) -> tuple[str, str, str]:

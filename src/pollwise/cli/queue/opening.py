@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
 import typer
 
 from pollwise.errors import ConfigError
+from pollwise.platforms import loops
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
@@ -41,4 +41,4 @@ def with_queue(
                 )
             return await work(queue)
 
-    return asyncio.run(main())
+    return loops.run(main())

@@ -69,6 +69,7 @@ def flow(url: Url, job_id: Id, as_json: Json = False) -> None:
     A job is shown below the one that it waits for. Jobs that begin at the same time are branches.
     Exits with 1 if the job belongs to no flow, or does not exist any more: the jobs of a flow are
     kept for an hour after its end, or for as long as the queue keeps finished jobs (?keep=1d).
+    Of a flow with more than 1,000 jobs, the first 1,000 are shown, and the job itself.
 
     Example: pollwise queue flow sqlite:///jobs.db 17
     """
@@ -81,7 +82,7 @@ def flow(url: Url, job_id: Id, as_json: Json = False) -> None:
         return
     states = Counter(each.info.state for each in view.jobs)
     counts = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
-    first = f"the first {len(view.jobs)} jobs" if view.more else f"{len(view.jobs)} jobs"
+    first = f"{len(view.jobs)} of its jobs" if view.more else f"{len(view.jobs)} jobs"
     say((f"flow {visible(view.name)}", "bold"), f"  {first}: {counts}")
     for row in rows_of(view):
         info = row.job.info

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from pollwise.cli.output import (
 from pollwise.cli.queue.opening import Url, with_queue
 from pollwise.cli.queue.text import progress_text
 from pollwise.errors import StoreError, Unsupported
+from pollwise.platforms.users import who_am_i
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo
@@ -233,8 +233,4 @@ def _what(kind: str | None) -> str:
 
 def user_here() -> str:
     """Who runs this command, and where."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # this user has no name
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"
+    return f"{who_am_i()}@{socket.gethostname()}"

@@ -23,6 +23,7 @@ from pollwise.durations import seconds
 from pollwise.errors import ConfigError, PollwiseError
 from pollwise.lab.policies import parse_one
 from pollwise.observe import logs
+from pollwise.platforms import loops
 from pollwise.runtime.events import Events, PollFinished
 from pollwise.runtime.loop import POLL_RETRY, PollLoop
 from pollwise.runtime.loop import poll as poll_source
@@ -73,7 +74,7 @@ def poll(
     logs.set_up(log_level or "warning", log_format or "text", libraries=True)
     pace = _strategy(strategy, every, once)
     try:
-        asyncio.run(_poll(url, pace, cursor, once=once, maximum=maximum))
+        loops.run(_poll(url, pace, cursor, once=once, maximum=maximum))
     except _PollError as error:
         fail(without_secrets_inside(str(error)))
         raise typer.Exit(1) from None

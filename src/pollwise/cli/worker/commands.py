@@ -78,7 +78,7 @@ def worker(
 
     Example: pollwise worker shop.jobs:worker --concurrency 16 --metrics-port 9091
 
-    With --once it exits when no job is ready and none runs: with code 0, or 1 if a run failed.
+    With --once it exits when no job may start and none runs: with code 0, or 1 if a run failed.
     """
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}
@@ -134,7 +134,7 @@ def _run_once(found: Any, settings: Settings, processes: int, cost: Price | None
         raise ConfigError(f"--once runs one process, not --processes {processes}; leave it out")
     ran = run_in_processes(found, settings, "worker", 1, cost, found.run_once)
     if ran is not None:
-        note(logging.INFO, "ran_once", f"all ready jobs ran: {ran}", **asdict(ran))
+        note(logging.INFO, "ran_once", f"ran what may run now: {ran}", **asdict(ran))
         raise typer.Exit(1 if ran.failed else 0)
 
 

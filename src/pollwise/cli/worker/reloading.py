@@ -10,7 +10,6 @@ import asyncio
 import importlib.util
 import logging
 import os
-import signal
 import sys
 import sysconfig
 from contextlib import suppress
@@ -25,6 +24,8 @@ from pollwise.cli.running import (
     without_options,
 )
 from pollwise.errors import ConfigError, MissingExtra
+from pollwise.platforms import loops, signals
+from pollwise.platforms.system import not_on_windows
 from pollwise.runtime.signals import stopping_on_signals
 
 #: How long handlers may go on when code has changed, in seconds; then their jobs are given back.
@@ -44,6 +45,7 @@ def run_reloading(target: str, folders: list[Path] | None) -> int:
 
     folders: what to watch; None for the current folder and that of the target's module.
     """
+    not_on_windows("--reload", "restart the worker yourself when code changes")
     try:
         import watchfiles  # noqa: F401
     except ImportError:
@@ -53,7 +55,7 @@ def run_reloading(target: str, folders: list[Path] | None) -> int:
     for folder in watched:
         if not folder.is_dir():
             raise ConfigError(f"--reload-dir {folder} is not a folder")
-    return asyncio.run(Reloader([*PROGRAM, *words], watched).run())
+    return loops.run(Reloader([*PROGRAM, *words], watched).run())
 
 
 def folders_of(target: str) -> list[Path]:
@@ -161,9 +163,9 @@ class Reloader:
 async def _ended(process: asyncio.subprocess.Process, grace: float) -> None:
     """End a process: its handlers may go on for the grace, then it gives their jobs back."""
     for number, within in (
-        (signal.SIGTERM, grace),
-        (signal.SIGTERM, END_WITHIN),  # the second signal ends the worker's own grace
-        (signal.SIGKILL, None),
+        (signals.TERMINATE, grace),
+        (signals.TERMINATE, END_WITHIN),  # the second signal ends the worker's own grace
+        (signals.KILL, None),
     ):
         if process.returncode is not None:
             return

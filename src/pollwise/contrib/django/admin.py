@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django.contrib import admin, messages
@@ -190,18 +190,25 @@ class JobList:
     error: why there is none.
     """
 
-    columns = ("Job", "Kind and last error", "State", "Since", "Attempts", "Worker")
+    columns: ClassVar[tuple[str, ...]] = (
+        "Job",
+        "Kind and last error",
+        "State",
+        "Since",
+        "Attempts",
+        "Worker",
+    )
 
     def __init__(self, request: HttpRequest, queues: dict[str, DjangoQueue], label: str) -> None:
         self._label = label
-        self.state = request.GET.get("state", "")
-        self.kind = request.GET.get("kind", "")
-        self.after = request.GET.get("after", "")
-        self.error = ""
+        self.state: str = request.GET.get("state", "")
+        self.kind: str = request.GET.get("kind", "")
+        self.after: str = request.GET.get("after", "")
+        self.error: str = ""
         self.jobs: list[dict[str, Any]] = []
         self.filters: list[tuple[str, list[tuple[str, str, bool]]]] = []
-        self.next_url = ""
-        self.first_url = self._url(after="") if self.after else ""
+        self.next_url: str = ""
+        self.first_url: str = self._url(after="") if self.after else ""
         if label:
             try:
                 self._read(queues[label])

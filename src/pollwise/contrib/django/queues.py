@@ -50,7 +50,7 @@ class DjangoQueue:
         self.name = name
         self._codec = codec
         self.place = place
-        self.joined = place.database is not None
+        self.joined: bool = place.database is not None
         self._calls = self._joined() if self.joined else self._apart()
 
     def _joined(self) -> SyncQueue:

@@ -36,9 +36,9 @@ class Workers:
 
     def __init__(self, workers: Sequence[Worker], events: Events) -> None:
         self.workers = workers
-        self.options = workers[0].options
+        self.options: WorkerRunOptions = workers[0].options
         self.events = events
-        self.recycled = ""
+        self.recycled: str = ""
 
     @property
     def codec(self) -> CodecChain | None:
@@ -68,6 +68,7 @@ class Workers:
         with stopping_on_signals(stopped.set):
             while found and not stopped.is_set():
                 before = total.runs
+                total.limited.clear()  # each round sees all that wait
                 for worker in self.workers:
                     if not stopped.is_set():
                         total.add(await worker.run_once(options))

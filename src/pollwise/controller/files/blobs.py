@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pollwise.controller.http.answers import HttpError, bytes_gone
 from pollwise.controller.missing_files import NO_ROOM, BlobsMissing, check_room
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
+from pollwise.platforms.files import BINARY, NO_FOLLOW, NOT_INHERITED
 from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
@@ -199,8 +200,8 @@ class FolderBlobs(Blobs):
 
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
-        self.folder = Path(folder).absolute()
-        self.url = f"file://{self.folder}"
+        self.folder: Path = Path(folder).absolute()
+        self.url: str = f"file://{self.folder}"
         #: The disk on which it was last seen.
         self._disk: int | None = None
 
@@ -290,7 +291,7 @@ class _FileWriter(BlobWriter):
     def finish(self) -> None:
         os.fsync(self._descriptor)  # a full disk may be reported only now
         self._close()
-        self._part.rename(self._path)
+        self._part.replace(self._path)
         _sync_folder(self._path.parent)
 
     def abandon(self) -> None:
@@ -450,7 +451,7 @@ def _wrong_checksum(expected: str, found: str) -> HttpError:
     )
 
 
-_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = NO_FOLLOW | NOT_INHERITED | BINARY
 
 
 def _checked(name: str) -> str:

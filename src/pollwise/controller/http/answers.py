@@ -46,7 +46,7 @@ class HttpError(Exception):
         self.code = code
         self.message = message
         self.what_to_do = what_to_do
-        self.headers = dict(headers or {})
+        self.headers: dict[str, str] = dict(headers or {})
         self.items = items
 
     def body(self) -> bytes:

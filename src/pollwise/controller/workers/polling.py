@@ -95,7 +95,7 @@ class Poller:
             options.span("max_wait"), SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
         )
         self._held_max = options.waiting_max
-        self.held = 0  # polls
+        self.held: int = 0  # polls
         self._closing = False
 
     def admit(self, known: KnownWorker, ask: PollRequest, now: float) -> None:

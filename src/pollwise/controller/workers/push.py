@@ -34,8 +34,8 @@ class WorkerSocket(Hint):
     def __init__(self, known: KnownWorker, send: Send, sockets: WorkerSockets) -> None:
         super().__init__(known.group.kinds)
         self.known = known
-        self.closed = asyncio.Event()
-        self.sent_at = sockets.clock.now()
+        self.closed: asyncio.Event = asyncio.Event()
+        self.sent_at: float = sockets.clock.now()
         self._send = send
         self._sockets = sockets
         self._pending: dict[str, Mapping[str, Any]] = {}  # by its text: a repeated one is sent once

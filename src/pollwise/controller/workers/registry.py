@@ -161,7 +161,7 @@ class WorkerRegistry:
         self._contact_at = -math.inf
         self._limit = RegistrationLimit(options.span("min_interval"), clock)
         #: When workers were heard again after an outage, or for the first time.
-        self.resumed_at = -math.inf
+        self.resumed_at: float = -math.inf
 
     def __len__(self) -> int:
         return len(self._known)

@@ -90,7 +90,7 @@ class Runs:
         self._clock = clock
         self._events = events
         self._random = Random()
-        self.lease_s = options.span("heartbeat_timeout")
+        self.lease_s: float = options.span("heartbeat_timeout")
         self._held_s = max(HELD_FOR, 2 * self.lease_s)
         self._fresh_for = min(RUNS_FRESH, RENEW_AFTER * self.lease_s)
         self._read_at = -RUNS_FRESH

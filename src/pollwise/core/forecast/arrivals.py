@@ -45,10 +45,10 @@ class Regimes:
     """An estimate of the current rate of items, and how it changes."""
 
     def __init__(self) -> None:
-        self.items = 0.0
-        self.age = 0.0
+        self.items: float = 0.0
+        self.age: float = 0.0
         #: Items per second over the whole memory; one item is assumed.
-        self.long_run = 0.0
+        self.long_run: float = 0.0
         self._exponent = 0  # of the long-run rate, as a power of 2
         self._rates = [1.0] * RATES
         self._belief = [1.0 / RATES] * RATES

@@ -164,7 +164,7 @@ class RestoredPacer(Pacer):
     def __init__(self, strategy: Strategy, pacer: Pacer, ahead: float) -> None:
         self._strategy = strategy
         self._pacer = pacer
-        self.ahead = ahead
+        self.ahead: float = ahead
 
     def allows(self, pause: Pause) -> bool:
         """True if the strategy can answer this, from numbers that are finite."""

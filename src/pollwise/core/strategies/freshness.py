@@ -115,9 +115,9 @@ class FreshnessPacer(Pacer):
         self._polled_at: float | None = None
         self._succeeded_at: float | None = None
         #: How often the reading changes, as estimated.
-        self.changes = ChangeRate(1.0 / strategy.base_interval)
+        self.changes: ChangeRate = ChangeRate(1.0 / strategy.base_interval)
         #: How many polls wait for a slot; set by the fleet.
-        self.queued = 0
+        self.queued: int = 0
 
     def first(self) -> Pause:
         return Pause(self._interval)

@@ -76,7 +76,7 @@ class Alerting:
     ) -> None:
         self.settings = settings
         self.changes = changes
-        self.maintenance = maintenance or NoMaintenance()
+        self.maintenance: Maintenance | NoMaintenance = maintenance or NoMaintenance()
         self._fleet = fleet
         self._scheduler = scheduler
         self._clock = clock

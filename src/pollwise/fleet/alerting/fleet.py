@@ -30,9 +30,9 @@ class FleetWithAlerts:
         self.store = store
         self.clock = clock
         #: Its channels, and which of them hear of what; `use_alerts` changes it while it runs.
-        self.alerts = alerts
+        self.alerts: Alerts = alerts
         #: The maintenance windows of its file and its store.
-        self.maintenance = MaintenanceWindows()
+        self.maintenance: MaintenanceWindows = MaintenanceWindows()
         self._memory_alerts = MemoryAlerts()
         #: Functions that are called with each change, as channels of this process.
         self._listeners: dict[str, Channel] = {}

@@ -56,7 +56,7 @@ class RunningAlerts:
         self._unput: list[Notice] = []
         #: Without an outbox in the store.
         self._in_memory: OutboxStore | None = None
-        self.alerting = Alerting(
+        self.alerting: Alerting = Alerting(
             fleet, run.scheduler, store, clock, events, self._keep, self.find,
             self._with_listeners(settings), tuple(listeners), maintenance,
         )  # fmt: skip

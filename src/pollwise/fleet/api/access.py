@@ -52,7 +52,7 @@ class Refusal(HTTPException):
         code: str | None = None,
     ) -> None:
         super().__init__(status, message, headers)
-        self.code = code or CODES.get(status, "refused")
+        self.code: str = code or CODES.get(status, "refused")
         self.what_to_do = what_to_do
 
 

@@ -85,7 +85,7 @@ class TargetSources:
     ) -> None:
         self.fleet = fleet
         self.file = file
-        self.rules = rules or StoredRules()
+        self.rules: StoredRules = rules or StoredRules()
         self.applied = applied
         self._read = read
         self._seen = self._tried = None if file is None else file.signature

@@ -86,7 +86,9 @@ class StoredTables(TargetTables):
         self.problems.clear()
         if not self._rules.may_run and _names_file(table):  # before anything looks at that path
             raise WrongDefinition([_NO_FILES])
-        self.groups = {name: {} for name in self._file_groups}  # they exist
+        self.groups: dict[str, dict[str, Any]] = {
+            name: {} for name in self._file_groups
+        }  # they exist
         group = table.get("group")
         if isinstance(group, str) and group in self._file_groups:
             # The target's own keys replace those of its group, and with them their variables.

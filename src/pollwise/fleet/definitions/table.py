@@ -46,7 +46,7 @@ class WrongDefinition(ConfigError):
     """A definition of a target that cannot be used. `problems` has everything that is wrong."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(map(without_hidden, problems))
+        self.problems: tuple[str, ...] = tuple(map(without_hidden, problems))
         super().__init__("; ".join(self.problems))
 
 

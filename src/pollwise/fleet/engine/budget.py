@@ -36,9 +36,9 @@ class FleetBudget:
     def __init__(self, polls: float, burst: float | None = None, goal: str = "changes") -> None:
         #: Polls a second of all nodes together, and of this one.
         self.whole = polls
-        self.polls = polls
-        self.burst = max(polls, 1.0) if burst is None else burst
-        self.tokens = TokenBucket(polls, self.burst)
+        self.polls: float = polls
+        self.burst: float = max(polls, 1.0) if burst is None else burst
+        self.tokens: TokenBucket = TokenBucket(polls, self.burst)
         self._shares = Shares(polls, GOALS[goal])
         self._taken: dict[RunningTarget, float] = {}
         self._outside = 0.0

@@ -22,11 +22,11 @@ class PollSlot:
         #: Wakes it while it has nothing to poll.
         self.wake: asyncio.Future[None] | None = None
         self.entry: RunningTarget | None = None
-        self.started = 0.0
-        self.deadline = math.inf
+        self.started: float = 0.0
+        self.deadline: float = math.inf
         #: Its poll was cancelled; its poll still runs all the same.
-        self.expired = False
-        self.stuck = False
+        self.expired: bool = False
+        self.stuck: bool = False
 
     def uncancel(self) -> None:
         """Let its task continue after a cancellation."""

@@ -22,7 +22,7 @@ from pollwise.errors import ProbeTimeout
 from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, PollSlot
 from pollwise.fleet.engine.failures import is_permanent, text_of
 from pollwise.fleet.engine.nodes import RENEW, Nodes
-from pollwise.fleet.engine.observing import Observation, event_of
+from pollwise.fleet.engine.observing import Observation, PollObserver, event_of
 from pollwise.fleet.engine.options import FleetRunOptions
 from pollwise.fleet.engine.restore import catch_up, restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
@@ -80,7 +80,7 @@ class FleetRun:
         self._deadlines = Deadlines(self._loop, self._slots, self._replace_stuck)
         self._count_at = 0.0
         self._chores = Chores(name, clock, bus)
-        self.saving = Saving(store, scheduler, self._chores, clock, self.pump)
+        self.saving: Saving = Saving(store, scheduler, self._chores, clock, self.pump)
         self._nodes: Nodes | None = None
         if store is not None and store.shared:
             lease = seconds(options.lease, "lease")
@@ -96,19 +96,19 @@ class FleetRun:
                 options.location,
             )
         #: Called with each finished poll.
-        self.observers = recorders(store, scheduler)
+        self.observers: list[PollObserver] = recorders(store, scheduler)
         self.alerting: Alerting | None = None
         #: Chores that also run before the first poll.
         self._first: list[str] = []
         self._not_ready = True
-        self.loaded = False
+        self.loaded: bool = False
         self._stopping = False
         self._hurry = False
         self._ending = False
         self._stop = asyncio.Event()
         self._landed = asyncio.Event()
         #: Number of polls that ended since the start.
-        self.polls = 0
+        self.polls: int = 0
 
     # From start to stop
 

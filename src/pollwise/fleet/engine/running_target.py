@@ -41,31 +41,31 @@ class RunningTarget:
         strategy: Strategy,
         within: float = math.inf,
     ) -> None:
-        self.target = target
-        self.probe = probe
-        self.host = host
-        self.strategy = strategy
+        self.target: Target = target
+        self.probe: Probe = probe
+        self.host: str | None = host
+        self.strategy: Strategy = strategy
         #: Maximum seconds from the end of a poll to the next one, also while it fails or is dead.
-        self.within = within
+        self.within: float = within
         #: None for a fixed interval, which needs no pacer.
         self.pacer: Pacer | None = None if isinstance(strategy, Fixed) else strategy.pacer()
         self.share: Share | None = None
-        self.due = math.inf
+        self.due: float = math.inf
         #: A point of the grid of a fixed interval.
         self.grid: float | None = None
-        self.interval = strategy.min_interval
-        self.failures = 0
+        self.interval: float = strategy.min_interval
+        self.failures: int = 0
         #: When the failures in a row began; and the same once they are confirmed: the target is
         #: down. None after a success.
         self.failing_since: float | None = None
         self.down_since: float | None = None
-        self.dead = False
-        self.permanent = False
-        self.paused = False
+        self.dead: bool = False
+        self.permanent: bool = False
+        self.paused: bool = False
         self.place: int = GONE
         self.reading: Reading | None = None
         #: The last readings, packed: see `pollwise.fleet.recent`.
-        self.recent = b""
+        self.recent: bytes = b""
         #: Its periods and roll-ups; None before the first poll, or if no store keeps them.
         self.history: TargetTracker | None = None
         #: What other locations saw; None if it is not confirmed from several.
@@ -78,7 +78,7 @@ class RunningTarget:
         self.changed_at: float | None = None
         self.error: str | None = None
         #: With several nodes: until when this node holds it, and the token of its claim.
-        self.until = math.inf
+        self.until: float = math.inf
         self.token: int | None = None
 
     @property

@@ -57,7 +57,7 @@ class Saving:
         self._dirty: dict[RunningTarget, None] = {}
         self._removed: dict[str, None] = {}
         #: What is saved with its target, and called when that contained notices.
-        self.unsaved_alerts = UnsavedAlerts()
+        self.unsaved_alerts: UnsavedAlerts = UnsavedAlerts()
         self.notices_saved: Callable[[], None] = _nothing
         #: Error of the last attempt; None after a success.
         self.error: str | None = None

@@ -47,16 +47,16 @@ class Scheduler:
         self.budget = budget
         self.entries: dict[str, RunningTarget] = {}
         #: Number of targets that this node holds; without other nodes, all.
-        self.held = 0
+        self.held: int = 0
         #: By due time, then priority, then score, then name. Parked targets are not on it.
         self.agenda: Agenda[RunningTarget] = Agenda(ties=_stalest_first)
         #: Seconds since 1970 minus the loop's time, for quiet hours and saved times.
-        self.offset = 0.0
+        self.offset: float = 0.0
         #: Number of targets that are due and wait for a slot, as last counted by the run.
         self.queued = 0
         #: Number of polls in progress.
-        self.flying = 0
-        self.waiting = 0
+        self.flying: int = 0
+        self.waiting: int = 0
         #: Targets that quiet hours defer, and when they would be due.
         self.deferred: dict[RunningTarget, float] = {}
         self._hosts: HostLimits[RunningTarget] = HostLimits(per_host or math.inf, _stalest_first)

@@ -89,30 +89,38 @@ class TargetTracker:
     )  # fmt: skip
 
     def __init__(self, target: str, at: int) -> None:
-        self.target = target
-        self.state = UNKNOWN
+        self.target: str = target
+        self.state: int = UNKNOWN
         #: When the open period began, and up to when its time is counted.
-        self.since = self.seen = at
+        self.since: int = at
+        self.seen: int = at
         #: When the next poll is due, and when its absence makes the time since then unknown.
-        self.planned = self.lapses = at
+        self.planned: int = at
+        self.lapses: int = at
         #: When the maintenance window ends that covers an outage.
-        self.covered = 0
-        self.reason = ""
+        self.covered: int = 0
+        self.reason: str = ""
         #: The open hour, counted from 1970, and the time in each state in it.
-        self.hour = at // _HOUR
-        self.times = [0, 0, 0, 0]
+        self.hour: int = at // _HOUR
+        self.times: list[int] = [0, 0, 0, 0]
         #: The whole hours of its day: the times, and the packed figures in base64.
-        self.day_times = (0, 0, 0)
-        self.day = ""
+        self.day_times: tuple[int, int, int] = (0, 0, 0)
+        self.day: str = ""
         self._clear()
         #: Finished rows that the store does not have yet.
         self.waiting: list[Period | TargetRollup] = []
 
     def _clear(self) -> None:
         """Begin the figures of an hour."""
-        self.polls = self.failed = self.changed = self.took = self.values = 0
+        self.polls: int = 0
+        self.failed: int = 0
+        self.changed: int = 0
+        self.took: int = 0
         self.latencies: dict[int, int] = {}
-        self.low = self.high = self.total = 0.0
+        self.values: int = 0
+        self.low: float = 0.0
+        self.high: float = 0.0
+        self.total: float = 0.0
 
     # One poll
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,9 @@ from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
 from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.fleet.targets import ProbeContext, Reading, Target
+from pollwise.platforms.processes import kill_group, own_group
+from pollwise.platforms.signals import name_of
+from pollwise.platforms.system import is_windows
 
 OUTPUT_MAX = 1024 * 1024
 #: Seconds that output is still read after the program ended, if a child keeps it open.
@@ -52,6 +54,7 @@ class CommandProbe:
 
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
+        check_system(options)
         self._words = _checked_words(options)
         self._expect = options.codes("expect", (0,), 0, 255, "an exit code such as 0")
         self._extract = Extract(options)
@@ -78,6 +81,12 @@ class CommandProbe:
         if len(self._expect) > 1:
             value = f"exit {ended.status} {value}"
         return Reading(value, None, facts, f"exit {ended.status}, {summary}")
+
+
+def check_system(options: ProbeOptions) -> None:
+    """Refuse a probe that runs programs on Windows: their children could not be killed."""
+    if is_windows():
+        options.wrong("type", "needs Linux or macOS, and this is Windows; use another one")
 
 
 class EndedProgram(NamedTuple):
@@ -109,7 +118,7 @@ async def run_program(
             stderr=asyncio.subprocess.PIPE,
             cwd=folder,
             env={**os.environ, **env} if env else None,
-            start_new_session=True,
+            **own_group(),
         )
     except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
         raise failed(f"{name!r} cannot be run: {error.strerror}", permanent=True) from None
@@ -178,8 +187,7 @@ async def _killed(transport: asyncio.SubprocessTransport, program: _Program) -> 
     The id of a group is not reused while any process of it is alive; if all are gone, it was free
     only for a moment.
     """
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(transport.get_pid(), signal.SIGKILL)
+    kill_group(transport.get_pid())
     try:
         # A killed program ends at once; another cancellation must not leave it unreaped.
         await asyncio.shield(asyncio.ensure_future(program.exited.wait()))
@@ -207,8 +215,7 @@ def _checked_words(options: ProbeOptions) -> tuple[str, ...]:
 
 def _ended(status: int | None) -> str:
     if status is not None and status < 0:
-        with suppress(ValueError):
-            return f"was killed by {signal.Signals(-status).name}"
+        return f"was killed by {name_of(-status)}"
     return f"exited with {status}"
 
 

@@ -15,6 +15,7 @@ import json
 import re
 from typing import Any
 
+from pollwise.alerts.patterns import Pattern
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.probes.options import ProbeOptions, failed
@@ -72,8 +73,8 @@ class Extract:
 
     def __init__(self, options: ProbeOptions) -> None:
         options.only_one("json", "regex")
-        self.pattern = options.pattern("regex")
-        self.written = options.text("json")
+        self.pattern: Pattern | None = options.pattern("regex")
+        self.written: str = options.text("json")
         self.path: Path | None = None
         if options.has("json"):
             try:

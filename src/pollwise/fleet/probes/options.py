@@ -30,7 +30,7 @@ class BadOptions(ConfigError):
     """Wrong options. `problems` has the name of each and what is wrong with it."""
 
     def __init__(self, target: str, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems: tuple[Problem, ...] = tuple(problems)
         said = "; ".join(f"{key} {what}".strip() for key, what in problems)
         super().__init__(f"target {target!r}: {said}")
 

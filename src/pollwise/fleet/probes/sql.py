@@ -52,7 +52,9 @@ class SqlProbe:
         options = ProbeOptions(target)
         self._url = options.text("url", needed=True)
         self._shown = shown_url(self._url)
-        self.host = checked_sql_url(options, self._url, self._shown) if self._url else None
+        self.host: str | None = (
+            checked_sql_url(options, self._url, self._shown) if self._url else None
+        )
         self._query = options.text("query", needed=True)
         self._rows = options.whole("rows", 1, 1, 1000)
         options.finish()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 
 from pollwise.core.outcome import Plain
-from pollwise.fleet.probes.command import run_program
+from pollwise.fleet.probes.command import check_system, run_program
 from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
@@ -55,6 +55,7 @@ class SystemdProbe:
 
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
+        check_system(options)
         self._unit = _checked_unit(options)
         self._expect = _checked_states(options)
         scope = "--user" if options.flag("user", False) else "--system"

@@ -36,7 +36,7 @@ class DefinitionConflict(ConfigError):
     """Definitions that somebody else changed in the meantime, or that exist already."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+        self.names: tuple[str, ...] = tuple(names)
         listed = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
         super().__init__(
             f"target {listed} was defined or changed by somebody else; read it again, and repeat "

@@ -70,7 +70,7 @@ class TraceText:
         self._text = text
         self._size_max = size_max
         self._size = 0
-        self.number = 0
+        self.number: int = 0
         self.span: float | None = None
 
     def cells(self) -> Iterator[Cell]:

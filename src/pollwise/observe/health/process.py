@@ -68,7 +68,7 @@ class KnownHealth(ABC):
     """
 
     def __init__(self) -> None:
-        self.stopping = False
+        self.stopping: bool = False
         self._told: list[str] | None = None
         self._on_change: list[Callable[[KnownHealth], None]] = []
 

@@ -60,7 +60,7 @@ class HealthServer:
         self._places = threading.BoundedSemaphore(REQUESTS_MAX)
         self._woken, self._waker = socket.socketpair()
         #: Where it serves; "" if it does not.
-        self.url = ""
+        self.url: str = ""
         if self._listener is not None:
             name = f"[{host}]" if ":" in host else host
             self.url = f"http://{name}:{self._listener.getsockname()[1]}"

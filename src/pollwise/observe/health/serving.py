@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pollwise.observe.health.process import Blocked, KnownHealth, ProcessHealth
 from pollwise.observe.health.server import QUESTION_MAX, HealthServer
 from pollwise.observe.health.systemd import Notifier
+from pollwise.platforms.sockets import local_datagram_pair
 from pollwise.runtime.events import Events
 
 logger = logging.getLogger("pollwise")
@@ -126,7 +127,7 @@ class ProcessesHealth(KnownHealth):
     @contextmanager
     def of(self, number: int) -> Iterator[socket.socket]:
         """A process lives within this block; yields the socket over which it is asked."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        ours, theirs = local_datagram_pair()
         ours.setblocking(False)
         process = self._processes[number] = _Process(ours)
 

@@ -6,11 +6,11 @@ They are datagrams to the socket that `NOTIFY_SOCKET` names. Without that variab
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import MutableMapping
 from contextlib import suppress
 
 from pollwise.observe.health.process import KnownHealth
+from pollwise.platforms.sockets import has_local_sockets, local_datagrams
 
 SOCKET, WATCHDOG, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 #: A sign of life is sent at this share of the time after which systemd ends the service, so that
@@ -29,7 +29,7 @@ class Notifier:
     def __init__(self, address: str, every: float | None = None) -> None:
         # An abstract socket is written with an @.
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket = local_datagrams()
         self._socket.setblocking(False)
         self._ready = False
         self.every = every
@@ -43,7 +43,7 @@ class Notifier:
         address, microseconds, pid = (
             environ.pop(name, None) for name in (SOCKET, WATCHDOG, WATCHDOG_PID)
         )
-        if not address or address[0] not in "/@" or not hasattr(socket, "AF_UNIX"):
+        if not address or address[0] not in "/@" or not has_local_sockets():
             return None
         every = None
         mine = pid is None or pid == str(os.getpid())

@@ -79,7 +79,7 @@ class AwsPublisher(Publisher[AwsClient]):
         self, name: str, region: str | None, endpoint: str | None, common: PublisherOptions
     ) -> None:
         # botocore reads only AWS_DEFAULT_REGION; newer tools set AWS_REGION.
-        self.region = region or os.environ.get("AWS_REGION")
+        self.region: str | None = region or os.environ.get("AWS_REGION")
         self._endpoint = endpoint
         place = without_secrets(endpoint) if endpoint else self.region
         where = f"{name} at {place}" if place else name
@@ -201,7 +201,7 @@ class SqsPublisher(AwsPublisher):
     ) -> None:
         place = SqsAddress.of(queue, region, endpoint)
         super().__init__(f"sqs:{place.name}", place.region, place.endpoint, common)
-        self.queue = place.name
+        self.queue: str = place.name
         self._url = place.queue if "://" in place.queue else None
 
     async def _open(self) -> AwsClient:

@@ -93,11 +93,11 @@ class Publisher(ABC, Generic[L]):
                 f"{type(self).__name__} has no argument {min(unknown)!r}; besides its own it "
                 f"takes {', '.join(PublisherOptions.__annotations__)}"
             )
-        self.name = checked_name(options.get("name") or name, "name", ConfigError)
-        self.__name__ = self.name
+        self.name: str = checked_name(options.get("name") or name, "name", ConfigError)
+        self.__name__: str = self.name
         self.where = where
-        self.timeout = seconds(options.get("timeout", "10s"), "timeout", positive=True)
-        self.clock = options.get("clock") or Clock()
+        self.timeout: float = seconds(options.get("timeout", "10s"), "timeout", positive=True)
+        self.clock: Clock = options.get("clock") or Clock()
         self.envelope: Envelope = options.get("envelope") or CloudEvents()
         if not callable(self.envelope):
             raise ConfigError(f"envelope = {self.envelope!r} must be a function or CloudEvents()")

@@ -118,7 +118,7 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
         secrets += [parts.path] if len(parts.path) > 1 else []
         secrets += place_of(proxy, ("http", "https"), "http://proxy:3128")[1] if proxy else []
         super().__init__(f"webhook:{parts.netloc.rpartition('@')[2]}", where, secrets, common)
-        self.retry_on = frozenset(retry_on)
+        self.retry_on: frozenset[int] = frozenset(retry_on)
         self._url = httpx.URL(url)
         self._ssl = ssl
         self._proxy = proxy

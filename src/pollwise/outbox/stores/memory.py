@@ -134,7 +134,7 @@ class MemoryOutboxStore(OutboxStore):
     ) -> list[KeyClaim]:
         now = self.clock.epoch()
         next_due = self._promote(now)
-        self.lanes = tuple(sorted(self._lanes))
+        self.lanes: tuple[str, ...] = tuple(sorted(self._lanes))
         claims: list[KeyClaim] = []
         lines = [line for line in self._lines.values() if line.lane == lane]
         free = [line for line in lines if self._claimable(line, now)]

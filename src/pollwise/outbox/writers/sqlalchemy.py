@@ -100,7 +100,7 @@ class AsyncConnectionWriter(RecordWriter):
 class AsyncSessionWriter(AsyncConnectionWriter):
     """An `AsyncSession`."""
 
-    plain = SessionWriter
+    plain: type[ConnectionWriter] = SessionWriter
 
 
 class AsyncScopedSessionWriter(AsyncSessionWriter):

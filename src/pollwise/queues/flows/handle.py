@@ -37,8 +37,8 @@ class FlowHandle(Generic[R_co]):
         read: ReadResults[R_co],
     ) -> None:
         """awaited: the jobs that must be done, without those of `on_failure`."""
-        self.ids = tuple(ids)
-        self.id = self.ids[0]
+        self.ids: tuple[str, ...] = tuple(ids)
+        self.id: str = self.ids[0]
         self._awaited = tuple(awaited)
         self._queue = queue
         self._read = read
@@ -85,8 +85,8 @@ class SyncFlowHandle(Generic[R_co]):
         read: ReadResults[R_co],
     ) -> None:
         """awaited: the jobs that must be done, without those of `on_failure`."""
-        self.ids = tuple(ids)
-        self.id = self.ids[0]
+        self.ids: tuple[str, ...] = tuple(ids)
+        self.id: str = self.ids[0]
         self._awaited = tuple(awaited)
         self._queue = queue
         self._read = read

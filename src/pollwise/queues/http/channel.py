@@ -37,7 +37,7 @@ class HttpTransport(HintTransport):
     def __init__(self, queue: HttpQueue) -> None:
         self._queue = queue
         self._socket: Socket | None = None
-        self.proven = False
+        self.proven: bool = False
 
     async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
         try:

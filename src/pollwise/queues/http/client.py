@@ -58,7 +58,7 @@ class RequestRefused(StoreError):
         super().__init__(message)
         self.status = status
         self.code = code
-        self.headers = headers or {}
+        self.headers: Mapping[str, str] = headers or {}
 
 
 class Busy(StoreUnavailable):
@@ -155,7 +155,7 @@ class ControllerClient:
         transport: httpx.AsyncBaseTransport | None = None,
         dial: Any = None,
     ) -> None:
-        self.base = checked_base(base)
+        self.base: str = checked_base(base)
         self._clock = clock
         self._timeout = timeout
         self._ca_file = ca_file
@@ -164,7 +164,7 @@ class ControllerClient:
         self._dial = dial
         self._client: httpx.AsyncClient | None = None
         self._home = Home()
-        self.closed = False
+        self.closed: bool = False
         watch_forks(self)
 
     async def call(

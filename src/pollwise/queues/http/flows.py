@@ -26,7 +26,7 @@ class FlowCalls(Queue):
         ]
 
     async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
-        answer = await self._again(lambda: self._post("flow", {"id": job_id}))
+        answer = await self._again(lambda: self._post("flow", {"id": job_id, "most": most}))
         return [
             FlowJob(wire.info_from(each["info"], self.name), tuple(each["after"]), each["failure"])
             for each in answer["jobs"]

@@ -15,12 +15,14 @@ A note of the topic "limits", with the kind as its name, has this JSON, without 
 A rate is kept by one number for the kind, and one for each group: `full_at`, when all of its
 allowance will have come back. With `step = seconds / amount`:
 
-    full_at         above now + burst * step + SKEW, it counts as now + burst * step: it was set
-                    under a slower rate, or the clock was put back. The claim that finds this stores
-                    it, even if it gets nothing.
+    full_at         min(full_at, now + burst * step): it was set under a slower rate, or the clock
+                    was put back. A claim that finds it higher stores this, even if it gets nothing.
     room(now)       floor((now + burst * step - max(full_at, now) + SLACK) / step), from 0 to burst
     after n starts  full_at = max(full_at, now) + n * step
     next start      when room is 1 again: full_at - (burst - 1) * step
+
+`now` is read when the claim has the lock of the kind: if a claim came with an earlier time than the
+one before it, it would lower full_at, and give the rate more room.
 """
 
 from __future__ import annotations
@@ -28,27 +30,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds, short
 from pollwise.errors import ConfigError
-from pollwise.queues.notes import NOTE_VALUE_MAX
+from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
 from pollwise.runtime.jobs.fields import DELAY_MAX, checked_name
 
 #: The largest number of a limit.
 LIMIT_MAX = 1_000_000
 #: The largest weight of a group.
 WEIGHT_MAX = 1000
+#: The shortest time of a rate, in seconds: claims divide by it.
+PER_MIN = 1e-6
 #: The share of a rate that may start at once, unless `burst` says otherwise. With it, a window of
 #: `per` sees at most 1.05 times the rate.
 BURST_SHARE = 0.05
 #: Seconds by which a start may be early, because times are rounded: at the time of the next start
 #: there must be room for it. It does not add up.
 SLACK = 1e-6
-#: Seconds by which the times of two claims may be in another order than the claims, as one of them
-#: waited for a lock, or the clocks of two machines differ. Less does not give a rate more room.
-SKEW = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,8 @@ class Rate:
     def __post_init__(self) -> None:
         _check_whole(self.amount, "the amount of a Rate", LIMIT_MAX)
         per = seconds(self.per, "per", positive=True)
+        if per < PER_MIN:
+            raise ConfigError(f"per = {self.per!r} is below the limit of a microsecond")
         if per > DELAY_MAX:
             raise ConfigError(f"per = {self.per!r} is above the limit of ten years")
         object.__setattr__(self, "per", per)
@@ -136,7 +138,7 @@ class KindRate:
 
     def too_high(self, full_at: float, now: float) -> bool:
         """True if a claim has to store it again, after no start."""
-        return full_at > now + self.free + SKEW
+        return full_at > now + self.free + SLACK
 
     def next_start(self, full_at: float, now: float) -> float | None:
         """When the next one may start; None: now."""
@@ -261,23 +263,24 @@ def kind_limits(
 def limits_from(kind: str, text: str) -> KindLimits | None:
     """From the value of a note, which another process wrote; None if it is not one of ours."""
     try:
-        value = json.loads(text)
-        rates = {
-            name: KindRate(int(amount), float(per), int(burst))
-            for name in ("rate", "rate_each")
-            if value.get(name) is not None
-            for amount, per, burst in [value[name]]
-        }
-        if any(not isfinite(r.per) or min(r.amount, r.per, r.burst) <= 0 for r in rates.values()):
+        if len(text.encode()) > NOTE_VALUE_MAX:
             return None
-        return KindLimits(
-            kind, _whole(value.get("most")), _whole(value.get("most_each")), rates.get("rate"),
-            rates.get("rate_each"), value.get("fair") is True,
-            _checked_weights(value.get("weights")), value.get("by"),
-            "code" if value.get("origin") == "code" else "calls", float(value.get("set_at", 0.0)),
+        value = json.loads(text, parse_constant=_no_number)
+        by, set_at, weights = value.get("by"), value.get("set_at", 0.0), value.get("weights")
+        if isinstance(set_at, bool) or not 0 <= set_at < TIME_MAX:
+            return None
+        if weights is not None:
+            weights = {name: _plain(weight) for name, weight in weights.items()}
+        _check_by(by)
+        made = KindLimits(
+            kind, _most_in(value, "most"), _most_in(value, "most_each"), _rate_in(value, "rate"),
+            _rate_in(value, "rate_each"), value.get("fair") is True,
+            _checked_weights(weights), by, "code" if value.get("origin") == "code" else "calls",
+            float(set_at),
         )  # fmt: skip
-    except (AttributeError, KeyError, TypeError, ValueError):  # our own errors are ValueErrors
-        return None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None  # our own errors are ValueErrors
+    return made if made.grouped or made.most is not None or made.rate is not None else None
 
 
 def _rate_value(rate: KindRate) -> list[float]:
@@ -288,11 +291,32 @@ def _each(by: str | None) -> str:
     return f" for each {by}" if by else ""
 
 
-def _whole(value: object) -> int | None:
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _plain(value: object) -> Any:
+    """A number of JSON: 5.0 and 5 are the same."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _most_in(note: Mapping[str, Any], name: str) -> int | None:
+    value = _plain(note.get(name))
+    if value is not None:
+        _check_whole(value, name, LIMIT_MAX)
+    return value  # type: ignore[no-any-return]
+
+
+def _rate_in(note: Mapping[str, Any], name: str) -> KindRate | None:
+    value = note.get(name)
     if value is None:
         return None
-    _check_whole(value, "a limit", LIMIT_MAX)
-    return value  # type: ignore[return-value]
+    amount, per, burst = map(_plain, value)
+    _check_whole(amount, f"the amount of {name}", LIMIT_MAX)
+    _check_whole(burst, f"the burst of {name}", LIMIT_MAX)
+    if isinstance(per, bool) or not PER_MIN <= per <= DELAY_MAX:
+        raise ConfigError(f"the seconds of {name}, {per!r}, are not from {PER_MIN} to ten years")
+    return KindRate(amount, float(per), burst)
 
 
 def _check_whole(value: object, what: str, most: int) -> None:
@@ -301,7 +325,7 @@ def _check_whole(value: object, what: str, most: int) -> None:
 
 
 def _check_by(by: object, name: str = "by") -> None:
-    if by is not None and (not isinstance(by, str) or not by):
+    if by is not None and (not isinstance(by, str) or not by or not by.isprintable()):
         raise ConfigError(f"{name} = {by!r} must be the name of an argument of the task, or None")
 
 

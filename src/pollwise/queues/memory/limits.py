@@ -35,8 +35,8 @@ class LimitedKind(WaitingJobs):
     """The jobs of one limited kind: those that are ready, in heaps, and those that are leased."""
 
     def __init__(self, text: str, limits: KindLimits, records: Mapping[int, MemoryJob]) -> None:
-        self.text = text
-        self.use = KindUse(limits)
+        self.text: str = text
+        self.use: KindUse = KindUse(limits)
         self._records = records
         self._suspects: list[Entry] = []
         self._heaps: dict[str, list[Entry]] = {}

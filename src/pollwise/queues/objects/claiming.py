@@ -18,7 +18,7 @@ from pollwise.queues.objects.chain import (
     read_roots,
     token_of,
 )
-from pollwise.queues.objects.contention import Chosen
+from pollwise.queues.objects.contention import Chosen, Contention
 from pollwise.queues.objects.core import ACT_WITHIN, GRACE, TICK, Core
 from pollwise.queues.objects.markers.notes import KindChoice, ObjectNotes
 from pollwise.queues.objects.names import (
@@ -100,11 +100,11 @@ class UnitClaimer:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.held: dict[tuple[str, int], HeldUnit] = {}
-        self.contention = core.contention
+        self.contention: Contention = core.contention
         self._hidden = 0
         self._spare: tuple[LiveListing, Sequence[str] | None] | None = None
-        self.notes = ObjectNotes(core)
-        self.lost_races = 0
+        self.notes: ObjectNotes = ObjectNotes(core)
+        self.lost_races: int = 0
         #: Ends jobs whose lease ended after a request to cancel; set by the queue.
         self.end_lapsed: Callable[[list[ClaimUnit], float], Awaitable[None]]
 

@@ -59,11 +59,11 @@ class Core:
         self.base = base
         self.shown = shown
         self.name = name
-        self.time = StoreClock(clock, store.grain)
-        self.cache = BodyCache()
-        self.rng = random.Random()
-        self.contention = Contention(clock, self.rng)
-        self.closed = False
+        self.time: StoreClock = StoreClock(clock, store.grain)
+        self.cache: BodyCache = BodyCache()
+        self.rng: random.Random = random.Random()
+        self.contention: Contention = Contention(clock, self.rng)
+        self.closed: bool = False
         self._home = Home()
         self._limit = asyncio.Semaphore(REQUESTS)
         self._checking: asyncio.Task[None] | None = None

@@ -189,7 +189,7 @@ class ObjectQueue(Queue):
         location: the store's URL for people: `s3://bucket`.
         """
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
-        self.prefix = prefix.strip("/")
+        self.prefix: str = prefix.strip("/")
         if not re.fullmatch(r"(?:[A-Za-z0-9_=.-]+/)*[A-Za-z0-9_=.-]+|", self.prefix) or {
             ".", "..",
         } & {*self.prefix.split("/")}:  # fmt: skip

@@ -240,7 +240,7 @@ class StoreClock:
 
     def __init__(self, clock: Clock, grain: float | None) -> None:
         self._clock = clock
-        self.grain = 1.0 if grain is None else grain
+        self.grain: float = 1.0 if grain is None else grain
         self._given = grain is not None
         self._drift = 0.0 if grain == 0 else DRIFT
         self._low = self._high = 0.0

@@ -8,12 +8,12 @@ number of puts.
 from __future__ import annotations
 
 import asyncio
-import select
 import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pollwise.platforms.sockets import can_poll
 from pollwise.queues.postgres.puts import is_plain, more_params, statement_of
 from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import NewJob
@@ -46,7 +46,7 @@ class BlockingPuts:
         """Put jobs; None if the event loop has to do it."""
         if (
             not self._database.fits  # the first call checks the tables
-            or not hasattr(select, "poll")
+            or not can_poll()
             or any(job.unique is not None for job in jobs)
             or sum([job.size for job in jobs]) > HERE_BYTES
         ):

@@ -129,7 +129,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.database = Database(
+        self.database: Database = Database(
             conninfo,
             TABLES,
             name,

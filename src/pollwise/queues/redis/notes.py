@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
+from pollwise.queues.limits.record import limits_from
 from pollwise.queues.notes import (
     NOTES_MAX,
     NewNote,
@@ -39,6 +40,14 @@ def _written(rows: Iterable[HistoryRow]) -> list[str | int]:
     return [part for row in rows for part in row]
 
 
+def _limits_read(note: NewNote) -> str:
+    """What claims read of a note of limits; empty if it gives none. The scripts do not check it."""
+    if note.topic != "limits" or note.value is None:
+        return ""
+    found = limits_from(note.name, note.value)
+    return "" if found is None else found.to_note(plain=True)
+
+
 class RedisNotes:
     """The notes and the history of one queue; `run` runs a script of this queue.
 
@@ -52,7 +61,8 @@ class RedisNotes:
         ttl = "" if note.ttl is None else repr(note.ttl)
         done, answer, stamp = await self._run(
             "notes", "write", time_text(now), note.topic, note.name, note.value or "", ttl,
-            NOTES_MAX[note.topic], note.answer or "", _kept_for(now), *_written(note.history),
+            NOTES_MAX[note.topic], note.answer or "", _limits_read(note), _kept_for(now),
+            *_written(note.history),
         )  # fmt: skip
         return NoteWritten(bool(done), answer.decode() or None, stamp.decode() or None)
 

@@ -83,7 +83,7 @@ class RedisQueue(Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.prefix = checked_name(prefix, "prefix", ConfigError)
+        self.prefix: str = checked_name(prefix, "prefix", ConfigError)
         self._address = RedisAddress(url, prefix)
         if "{" in prefix or "}" in prefix:
             raise ConfigError(

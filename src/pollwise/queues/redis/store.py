@@ -17,7 +17,7 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:leased     zset    number by the end of its lease
     …:heads      hash    key -> the one job of the key that is ready, delayed or leased
     …:blocked    zset    key, NUL, number as bytes; all scores 0, so that a key's jobs are a range
-    …:limited    hash    kind -> its limits as claims read them; see `limits_of` in common.lua
+    …:limited    hash    kind -> its limits as claims read them; see `limits` in common.lua
     …:lines:KIND zset    jobs that may run, if limit groups of the kind take turns: group, NUL,
                          priority, run_at and number as bytes; all scores 0
     …:groups     hash    number -> the limit group of the job, if it has one
@@ -89,6 +89,7 @@ from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
     Claim,
+    Job,
     JobInfo,
     NewJob,
     Progress,
@@ -110,6 +111,8 @@ LAYOUT, LAYOUT_WITH_FLOWS = 1, 2
 MOST_AT_ONCE = 1000
 #: The maximum number of jobs that one claim makes ready.
 MOST_DUE = 1000
+#: In how many seconds to claim again if a script found nothing, though more may be ready.
+EMPTY_PAUSE = 0.01
 #: The approximate maximum of bytes of jobs that one script returns, and of results that it stores.
 MOST_BYTES = 16 * 1024 * 1024
 #: The maximum bytes of one put of several jobs.
@@ -149,14 +152,14 @@ class RedisStore:
         keep: float | None,
         keep_answers: float,
     ) -> None:
-        self.tag = tag_of(prefix, queue)
-        self.channel = f"{self.tag}:hints:{connections.address.db}"
+        self.tag: str = tag_of(prefix, queue)
+        self.channel: str = f"{self.tag}:hints:{connections.address.db}"
         self._connections = connections
         self._queue = queue
         self._keep_for = keep
         self._keep = "0" if keep is None else repr(keep)
-        self.notes = RedisNotes(self._run)
-        self.flows = RedisFlows(queue, self._run, self.endings)
+        self.notes: RedisNotes = RedisNotes(self._run)
+        self.flows: RedisFlows = RedisFlows(queue, self._run, self.endings)
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self.after_fork()
         self._in_doubt = InDoubt(claim_of)
@@ -224,6 +227,8 @@ class RedisStore:
             )  # fmt: skip
             message = None
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
+            if more:  # limit groups took turns, so they are not in order
+                found.sort(key=lambda each: _place_of(each.job))
             claims += found
             left = float(due) if due else None
             counted: list[bytes] = more[0] if more else []
@@ -231,9 +236,12 @@ class RedisStore:
                 return claims, None, counted
             if alone:  # if it was left alone, because of what was claimed before, claim again soon
                 return claims, None if found else 0.0, counted
-            # More jobs may be due than one script makes ready: claim again.
+            # More jobs may be due than one script makes ready: claim again, but not at once if it
+            # found nothing.
             if len(found) < most and (left or left is None or claims):
                 return claims, left, counted
+            if not found:
+                return claims, EMPTY_PAUSE, counted
 
     async def settle(self, settlements: Sequence[Settlement], now: float | None) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others.
@@ -438,6 +446,11 @@ class RedisStore:
                 return await self._run(name, *args)
         finally:
             self._slots.append(slot)
+
+
+def _place_of(job: Job) -> tuple[int, float, int]:
+    """The place of a job in the order of claims."""
+    return -job.priority, job.run_at, number_of(job.id)
 
 
 def _only(job_id: str) -> _Numbers:

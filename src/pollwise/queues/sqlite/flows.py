@@ -38,7 +38,7 @@ class SqliteFlows:
         self._queue = queue
         self._keep = keep
         #: How long its ended jobs are kept for others, in seconds; None if the queue does so.
-        self.kept = FLOW_KEPT if keep is None or keep < FLOW_KEPT else None
+        self.kept: float | None = FLOW_KEPT if keep is None or keep < FLOW_KEPT else None
 
     # Inside a transaction
 

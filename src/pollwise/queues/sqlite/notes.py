@@ -43,7 +43,7 @@ class SqliteNotes(SqliteFile):
         self._queue = queue
         self._sql = self._sql | statements(limits_package.__name__)
         self._limits = SqliteLimits(self._rows)
-        self.history = SqliteHistory(self, "pollwise_history", "queue", queue)
+        self.history: SqliteHistory = SqliteHistory(self, "pollwise_history", "queue", queue)
 
     @abstractmethod
     def _put_one(self, job: NewJob, now: float) -> sqlite3.Cursor:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
@@ -70,7 +70,7 @@ class SqliteQueue(Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.path = file_path(path, "jobs.db")
+        self.path: Path = file_path(path, "jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(
                 f"synchronous = {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}"
@@ -79,8 +79,9 @@ class SqliteQueue(Queue):
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(
-            self.path, name, synchronous=synchronous, create=create, keep=self.keep
-        )
+            self.path, name, synchronous=synchronous, create=create, keep=self.keep,
+            clock=self.clock.epoch,
+        )  # fmt: skip
         self._puts_here = 0
         self._in_thread_until = 0.0
         self._thread = SqliteThread(self._store, store=self.url, opened=self._hints.opened)
@@ -133,8 +134,8 @@ class SqliteQueue(Queue):
         return None if made is None else made[0]
 
     _find = in_thread_now(SqliteStore.get)
-    stats = in_thread_now(SqliteStore.stats)
-    stats_by_kind = in_thread_now(SqliteStore.stats_by_kind)
+    stats: Final = in_thread_now(SqliteStore.stats)
+    stats_by_kind: Final = in_thread_now(SqliteStore.stats_by_kind)
     _put_in_thread = in_thread_now(SqliteStore.put)
     _settle = in_thread_now(SqliteStore.settle)
     _renew = in_thread_now(SqliteStore.renew)

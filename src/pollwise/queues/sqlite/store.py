@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,11 @@ class SqliteStore(SqliteNotes):
         synchronous: str,
         create: bool,
         keep: float | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(path, queue, synchronous=synchronous, create=create)
         self._keep = keep
+        self._clock = clock
         self._pruned_to = 0.0  # jobs that ended before were all examined
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
@@ -97,7 +100,7 @@ class SqliteStore(SqliteNotes):
         #: The limited kinds that are claimed for free handlers, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
         self._pages = SqlitePages(self.connect, self._sql, queue)
-        self.flows = SqliteFlows(self._rows, self._many, queue, keep)
+        self.flows: SqliteFlows = SqliteFlows(self._rows, self._many, queue, keep)
 
     # Jobs
 
@@ -177,6 +180,9 @@ class SqliteStore(SqliteNotes):
                 limits = self._limits_of(wanted) if limited else {}
                 again = None
                 if limits:
+                    now = max(self._clock(), now)  # it may have waited for the lock
+                    until = now + asked.lease
+                    values |= {"now": now, "until": until}
                     chosen = self._choose(limits, wanted, asked.limit, suspects, now)
                     suspect, again = chosen.suspect, chosen.again
                     rows = self._claim_chosen(chosen.seqs, [*limits], suspect, values)

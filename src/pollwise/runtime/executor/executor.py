@@ -84,14 +84,20 @@ class Executor(Generic[H, C]):
     ) -> None:
         self._work = work
         self._store = store
-        self.ahead = Ahead(prefetch, options.concurrency, prefetch_bytes, store.max_payload_bytes)
-        self.lease = seconds(options.lease, "lease")
+        self.ahead: Ahead = Ahead(
+            prefetch, options.concurrency, prefetch_bytes, store.max_payload_bytes
+        )
+        self.lease: float = seconds(options.lease, "lease")
         self._grace = seconds(options.grace, "grace")
         self._clock = clock
         self._events = events
-        self.random = random.Random(options.seed)
-        self.threads = HandlerThreads(options.concurrency, name, self._threads_changed)
-        self.recycling = Recycling(work.source, options, max_runs, clock, events, self._recycle)
+        self.random: random.Random = random.Random(options.seed)
+        self.threads: HandlerThreads = HandlerThreads(
+            options.concurrency, name, self._threads_changed
+        )
+        self.recycling: Recycling = Recycling(
+            work.source, options, max_runs, clock, events, self._recycle
+        )
         self._watchdog = Watchdog(work.source, self.lease, events, self._blocker)
         self._held: dict[str, H] = {}  # by name, from claim to settlement
         self._waiting: deque[H] = deque()
@@ -104,18 +110,18 @@ class Executor(Generic[H, C]):
         self._settler: Settler[H] = Settler(
             self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
         )
-        self.chores = Chores(work.source, clock, events)
+        self.chores: Chores = Chores(work.source, clock, events)
         self.leases: Leases[H] = Leases(
             self._held, work, self._settler, self.chores, self.lease, clock, self._lose,
             self._cancel, self._start_waiting,
         )  # fmt: skip
-        self.pruning = Pruning(store, clock, events, work.source)
+        self.pruning: Pruning = Pruning(store, clock, events, work.source)
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._hurry = asyncio.Event()
         self._held_poll: asyncio.Timeout | None = None
         self._stuck: asyncio.Task[None] | None = None
-        self.stopping = False
+        self.stopping: bool = False
         #: Called for each run that returned a settlement: with its work, the time, and how long it
         #: took.
         self.on_run: Callable[[H, float, float], None] | None = None

@@ -5,11 +5,10 @@ threads that never return.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from pollwise.errors import ConfigError
+from pollwise.platforms.limits import resident_bytes
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     Events,
@@ -22,19 +21,6 @@ from pollwise.runtime.executor.starting import RunOptions
 
 #: How often the memory is measured at most, in seconds; done when a run ends.
 MEASURE_EVERY = 1.0
-_STATM = Path("/proc/self/statm")
-
-
-def resident_bytes() -> int:
-    """The memory of this process: now on Linux, its peak elsewhere; 0 if it is not known."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    if _STATM.exists():
-        return int(_STATM.read_text().split()[1]) * resource.getpagesize()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def check_memory_limit(limit: int | None) -> None:
@@ -78,7 +64,7 @@ class Recycling:
         self._measure_at = 0.0
         self._full = False
         #: Why the run ended by itself, to be started again in a fresh process; else "".
-        self.reason = ""
+        self.reason: str = ""
 
     def at_most(self, claims: int, waiting: int) -> int:
         """How many of these claims may still start, beside those that wait already."""

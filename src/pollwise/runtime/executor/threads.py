@@ -136,7 +136,7 @@ class HandlerThreads:
     def __init__(self, limit: int, name: str, on_change: Callable[[], None]) -> None:
         self._executor = DaemonThreads(limit, name)
         self._on_change = on_change
-        self.abandoned = 0
+        self.abandoned: int = 0
         #: During a stop, a cancelled await goes on until its thread returns.
         self.patient = False
 

@@ -89,31 +89,31 @@ class NewJob:
         after: Sequence[NewJob] = (),
         on_failure: bool = False,
     ) -> None:
-        self.kind = checked_name(kind, "kind")
-        self.payload = payload
-        self.encoded = encode(payload, kind)
-        self.size = len(self.encoded.encode())
-        self.key = None if key is None else checked_name(key, "key")
-        self.unique = None if unique is None else checked_name(unique, "unique")
-        self.priority = checked_priority(priority)
-        self.delay = checked_delay(delay)
-        self.run_at = None if run_at is None else checked_moment(run_at, "run_at")
+        self.kind: str = checked_name(kind, "kind")
+        self.payload: Any = payload
+        self.encoded: str = encode(payload, kind)
+        self.size: int = len(self.encoded.encode())
+        self.key: str | None = None if key is None else checked_name(key, "key")
+        self.unique: str | None = None if unique is None else checked_name(unique, "unique")
+        self.priority: int = checked_priority(priority)
+        self.delay: float = checked_delay(delay)
+        self.run_at: float | None = None if run_at is None else checked_moment(run_at, "run_at")
         if limit_group is not None:
             limit_group = checked_name(limit_group, "limit_group")
             headers = {**(headers or {}), LIMIT_GROUP_HEADER: limit_group}
         elif isinstance(headers, Mapping) and LIMIT_GROUP_HEADER in headers:  # it is put again
             limit_group = checked_name(headers[LIMIT_GROUP_HEADER], "limit_group")
-        self.limit_group = limit_group
-        self.headers = {} if not headers else checked_headers(headers)
-        self.encoded_headers = encoded_headers(self.headers) if headers else None
-        self.after = _checked_after(after) if after else ()
-        self.on_failure = on_failure
+        self.limit_group: str | None = limit_group
+        self.headers: dict[str, str] = {} if not headers else checked_headers(headers)
+        self.encoded_headers: str | None = encoded_headers(self.headers) if headers else None
+        self.after: tuple[NewJob, ...] = _checked_after(after) if after else ()
+        self.on_failure: bool = on_failure
         self.place: FlowPlace | None = None
         if on_failure and not self.after:
             raise JobError("on_failure needs after: the jobs whose failure starts this one")
         if self.run_at is not None and self.delay:
             raise JobError(f"give delay = {delay!r} or run_at = {run_at!r}, not both")
-        self.replace = replace or debounce is not None
+        self.replace: bool = replace or debounce is not None
         if self.replace:
             self._check_replace(debounce)
 

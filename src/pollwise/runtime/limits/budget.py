@@ -41,7 +41,7 @@ class SharedBudget:
         check_count(limit, "limit", "polls in each `per`")
         check_count(burst, "burst", "polls that may start at once")
         self.limit = limit
-        self.per = seconds(per, "per", positive=True)
+        self.per: float = seconds(per, "per", positive=True)
         self.burst = burst
         longest = seconds(max_retry_after, "max_retry_after")
         self._budget: FairBudget[Hashable] = FairBudget(limit / self.per, burst, longest)

@@ -43,14 +43,14 @@ class CodecChain:
     def __init__(self, codecs: Codecs, *, required: bool = False) -> None:
         several = isinstance(codecs, Sequence) and not isinstance(codecs, str)
         given: Sequence[object] = codecs if several else [codecs]  # type: ignore[assignment]
-        self.codecs = tuple(map(check_codec, given))
+        self.codecs: tuple[Codec, ...] = tuple(map(check_codec, given))
         names = [codec.name for codec in self.codecs]
         if not names or len(names) > CODECS_MAX or len(set(names)) < len(names):
             raise ConfigError(
                 f"codec = {names!r} must be 1 to {CODECS_MAX} codecs with different names"
             )
         self.required = required
-        self.secret = any(codec.secret for codec in self.codecs)
+        self.secret: bool = any(codec.secret for codec in self.codecs)
         if required and not self.secret:
             raise ConfigError(f"required = True, but {'+'.join(names)} encrypts nothing")
         self._names = "+".join(names)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pollwise.errors import ConfigError
+from pollwise.platforms import files
 from pollwise.runtime.variables import KEYS
 
 KEY_BYTES = 32
@@ -168,7 +169,7 @@ def _key_of(words: Sequence[str], where: str) -> Key:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, flags | files.NO_WAIT)
 
 
 def read_private(
@@ -187,7 +188,7 @@ def read_private(
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise ConfigError(f"the {what} {path} is not a file")
-            if os.name == "posix" and about.st_mode & 0o077:
+            if files.may_be_used_by_others(about.st_mode):
                 raise ConfigError(
                     f"the {what} {path} has the mode {about.st_mode & 0o777:04o}, so users other "
                     f"than its owner can use it; run `chmod 600 {path}`, and {otherwise} if others "

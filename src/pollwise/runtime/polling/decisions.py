@@ -144,7 +144,7 @@ class LoopDecisions(Generic[T]):
     ) -> None:
         self.name = name
         self.strategy = strategy
-        self.counts = Counts()
+        self.counts: Counts = Counts()
         self._options = options or LoopOptions()
         drain = self._options.drain
         self._drains = strategy.drains if drain is None else drain
@@ -153,7 +153,7 @@ class LoopDecisions(Generic[T]):
         self._restored = False
         self._hint = hint(self._options.wants)
         #: The length of the present pause, in seconds, before jitter.
-        self.interval = self._pause.delay
+        self.interval: float = self._pause.delay
         self._next_at: float | None = None
         self._poll_by: float | None = None
         self._not_before = -math.inf

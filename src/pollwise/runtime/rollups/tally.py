@@ -46,10 +46,14 @@ class KindTally:
     __slots__ = ("dead", "done", "durations", "failed", "found", "taken", "waited", "waits")
 
     def __init__(self) -> None:
-        self.done = self.failed = self.dead = self.found = 0
+        self.done: int = 0
+        self.failed: int = 0
+        self.dead: int = 0
+        self.found: int = 0
         self.waits: defaultdict[int, int] = defaultdict(int)
         self.durations: defaultdict[int, int] = defaultdict(int)
-        self.waited = self.taken = 0.0
+        self.waited: float = 0.0
+        self.taken: float = 0.0
 
     def point(self, at: float, kind: str) -> HistoryPoint:
         return HistoryPoint(
@@ -74,11 +78,11 @@ class MinuteTally:
     def __init__(self, at: int) -> None:
         self.at = at
         self.kinds: dict[str, KindTally] = {}
-        self.polls = Counts()
-        self.there = 0.0
-        self.pauses = 0.0
-        self.shortest = math.inf
-        self.longest = -math.inf
+        self.polls: Counts = Counts()
+        self.there: float = 0.0
+        self.pauses: float = 0.0
+        self.shortest: float = math.inf
+        self.longest: float = -math.inf
 
     def is_empty(self) -> bool:
         return not self.kinds and not self.polls.polls

@@ -5,7 +5,7 @@ the methods of `CursorStore`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 from urllib.parse import unquote
 
 from pollwise.errors import ConfigError, CursorMoved
@@ -80,12 +80,12 @@ class SqliteCursors:
     """
 
     def __init__(self, path: str | Path, *, clock: Clock | None = None) -> None:
-        self.path = file_path(path, "cursors.db")
-        self.clock = clock or Clock()
+        self.path: Path = file_path(path, "cursors.db")
+        self.clock: Clock = clock or Clock()
         table = _CursorTable(self.path, synchronous="full", create=True)
         self._thread = SqliteThread(table, store=f"the cursors in {self.path}")
 
-    load = in_thread(_CursorTable.load)
+    load: Final = in_thread(_CursorTable.load)
 
     async def save(self, name: str, cursor: str, before: str | None) -> None:
         table: _CursorTable = self._thread.connected  # type: ignore[assignment]

@@ -8,7 +8,6 @@ another thread takes.
 from __future__ import annotations
 
 import math
-import select
 import threading
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq.abc import PGresult
 
+from pollwise.platforms.sockets import poller
 from pollwise.runtime.home import keep_for_parent, watch_forks
 from pollwise.storage.postgres.connections import AGAIN, CANCEL_PATIENCE, TRIES, Connections
 from pollwise.storage.postgres.errors import (
@@ -38,9 +38,8 @@ class BlockingConnection(StatementAnswer):
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         super().__init__(connection)
         self._connection = connection
-        self._input, self._either = select.poll(), select.poll()
-        self._input.register(self._pgconn.socket, select.POLLIN)
-        self._either.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
+        self._input = poller(self._pgconn.socket)
+        self._either = poller(self._pgconn.socket, writable=True)
         self._transformer = Transformer()
 
     @property
@@ -77,7 +76,7 @@ class BlockingConnection(StatementAnswer):
             self._wait(self._input, until)
         return self._result()
 
-    def _wait(self, files: select.poll, until: float) -> None:
+    def _wait(self, files: Any, until: float) -> None:
         left = until - time.monotonic()
         if left <= 0 or not files.poll(math.ceil(left * 1000)):
             raise TimeoutError

@@ -78,7 +78,7 @@ class Connections:
         self._closed = False
         self._cut: asyncio.TimerHandle | None = None
         #: The number of statements sent, for tests and benchmarks.
-        self.count = 0
+        self.count: int = 0
         watch_forks(self)
 
     async def rows(

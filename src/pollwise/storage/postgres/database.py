@@ -62,11 +62,11 @@ class Database:
         apart: str | None = None,
     ) -> None:
         self.tables = tables
-        self.schema = checked_schema(schema)
-        self.clock = clock or Clock()
+        self.schema: str = checked_schema(schema)
+        self.clock: Clock = clock or Clock()
         parts = checked(conninfo, "conninfo")
-        self.conninfo = completed(parts)
-        self.url = shown(parts, name, self.schema, what or tables.what)
+        self.conninfo: str = completed(parts)
+        self.url: str = shown(parts, name, self.schema, what or tables.what)
         timeout_s = seconds(timeout, "timeout", positive=True)
         most = _checked_connections(connections)
 
@@ -77,15 +77,15 @@ class Database:
             )
 
         divided = apart is not None and most > 1
-        self.connections = some(most - 1 if divided else most)
+        self.connections: Connections = some(most - 1 if divided else most)
         self._own = some(1) if divided else self.connections
         self._apart = apart
-        self.sql = {
+        self.sql: dict[str, bytes] = {
             each: statement.replace("{schema}", quoted(self.schema)).encode()
             for each, statement in (sql or statements(tables.package)).items()
         }
         #: The tables were checked, and have the version of this code.
-        self.fits = False
+        self.fits: bool = False
         self._ended = 0
         self._vacuum: asyncio.Task[None] | None = None
 

@@ -65,7 +65,7 @@ class PostgresTransport(HintTransport):
         channel: str | None = None,
     ) -> None:
         digest = hashlib.blake2b(f"{schema}\0{queue}".encode(), digest_size=8)
-        self.channel = channel or f"pollwise_{digest.hexdigest()}"
+        self.channel: str = channel or f"pollwise_{digest.hexdigest()}"
         self._connections = connections
         self._send = send
         self._listen = listen

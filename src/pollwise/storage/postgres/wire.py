@@ -13,6 +13,7 @@ from psycopg import capabilities
 from psycopg.pq import DiagnosticField, ExecStatus
 from psycopg.pq.abc import PGconn, PGresult
 
+from pollwise.platforms.loops import check_for_postgres
 from pollwise.runtime.home import watch_forks
 from pollwise.storage.postgres.errors import StatementRefused
 from pollwise.storage.postgres.params import Param
@@ -63,7 +64,7 @@ class WireConnection(StatementAnswer):
         super().__init__(connection)
         self._connection = connection
         self._heard = heard
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[None] | None = None
         self._fd = self._pgconn.socket
         self.loop.add_reader(self._fd, self._readable)
@@ -75,6 +76,7 @@ class WireConnection(StatementAnswer):
     async def connect(
         cls, conninfo: str, heard: Callable[[str, str], None] | None = None
     ) -> WireConnection:
+        check_for_postgres()
         connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
         return cls(connection, heard)
 

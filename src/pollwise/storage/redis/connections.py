@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,6 +19,7 @@ import redis.asyncio.connection as wire
 from redis import exceptions as trouble
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.platforms.sockets import keepalive
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.storage.redis.scripts import Script
@@ -84,7 +84,7 @@ class RedisAddress:
             self.options["host"] = parts.hostname or "localhost"
             self.options["port"] = port or 6379
             self.options["socket_keepalive"] = True
-            self.options["socket_keepalive_options"] = _keepalive()
+            self.options["socket_keepalive_options"] = keepalive(KEEPALIVE_AFTER, 15, 4)
             self.options["db"] = _database(parts.path)
         else:
             self._class = wire.UnixDomainSocketConnection
@@ -138,11 +138,6 @@ def _database(path: str) -> int:
     return int(text)
 
 
-def _keepalive() -> dict[int, int]:
-    wanted = {"TCP_KEEPIDLE": KEEPALIVE_AFTER, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
-    return {getattr(socket, name): n for name, n in wanted.items() if hasattr(socket, name)}
-
-
 class Connections:
     """The connections of one queue handle, opened as calls need them.
 
@@ -157,7 +152,7 @@ class Connections:
         check: Callable[[Connections], Awaitable[None]],
     ) -> None:
         self.address = address
-        self.closed = False
+        self.closed: bool = False
         self._clock = clock
         self._timeout = timeout
         self._check = check

@@ -39,7 +39,7 @@ class RedisTransport(HintTransport):
     def __init__(
         self, address: RedisAddress, channel: str, connections: Connections, clock: Clock
     ) -> None:
-        self.advice = (
+        self.advice: str = (
             "Check that the server answers, that this user may use the queue's channels "
             f"(ACL: &{{{address.prefix}:*), and that a proxy in between carries pub/sub."
         )
@@ -82,7 +82,7 @@ class Subscription:
         self.channel = channel
         self.heard = heard
         self.ready = ready
-        self.subscribed = asyncio.Event()
+        self.subscribed: asyncio.Event = asyncio.Event()
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.over.add_done_callback(self._end)
 

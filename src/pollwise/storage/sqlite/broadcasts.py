@@ -14,8 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from pollwise.platforms.watching import MODIFIED
 from pollwise.runtime.hints import Hint
-from pollwise.storage.sqlite.file_hints import IN_MODIFY, FileBeside, create_beside
+from pollwise.storage.sqlite.file_hints import FileBeside, create_beside
 from pollwise.storage.wanted import ANNOUNCE_EVERY, ANNOUNCED_FOR
 
 #: The file is emptied when it is larger than this, in bytes.
@@ -30,7 +31,7 @@ class BroadcastFile(FileBeside):
     hear: called with the kind of each broadcast of others, between `begin` and `rest`.
     """
 
-    events = IN_MODIFY
+    events = MODIFIED
 
     def __init__(self, database: Path, every: float, hear: Callable[[str], None]) -> None:
         self._hear_one = hear

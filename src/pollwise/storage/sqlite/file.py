@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.platforms.files import create_private
 from pollwise.runtime.decoding import NotUtf8
 from pollwise.storage.sql import incomplete_record, migrations, statements
 
@@ -48,7 +49,7 @@ class FileConnection(sqlite3.Connection):
     grouped = False
     inside = False
     file: tuple[int, int] | None = None
-    check_at = 0.0
+    check_at: float = 0.0
 
 
 class FileBusy(Exception):
@@ -315,13 +316,8 @@ CREATE TABLE IF NOT EXISTS {table} (
 
 def _make_private(path: Path) -> None:
     """Create the file for this user only; SQLite gives its -wal and -shm the same permissions."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with suppress(OSError):  # it exists, or SQLite's error says why it cannot
-        file = os.open(os.path.realpath(path), flags, 0o600)
-        try:
-            os.fchmod(file, 0o600)  # whatever the umask
-        finally:
-            os.close(file)
+        create_private(os.path.realpath(path))
 
 
 def file_path(path: str | Path, example: str) -> Path:

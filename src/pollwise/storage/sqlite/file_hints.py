@@ -8,18 +8,15 @@ opens a transaction nor takes a lock, so the database stays untouched.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+from pollwise.platforms.files import set_mode
+from pollwise.platforms.watching import can_watch, inotify
 from pollwise.runtime.hints import Hint, Hints
-
-IN_MODIFY = 0x002
-IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
 
 
 class FileHints(Hints):
@@ -41,7 +38,7 @@ class FileHints(Hints):
         self._loop: asyncio.AbstractEventLoop | None = None  # of the reader and the timers
         self._watch: int | None = None  # inotify's file descriptor
         self._watched: list[int] = []  # the inodes that it is about
-        self._cannot_watch = not sys.platform.startswith("linux")
+        self._cannot_watch = not can_watch()
         self._reading = False
         self._next_look: asyncio.TimerHandle | None = None
 
@@ -200,18 +197,4 @@ class FileBeside(FileHints):
 def create_beside(path: Path, database: Path) -> None:
     """Create a file of our own for all users of a database."""
     path.touch()
-    path.chmod(database.stat().st_mode & 0o666)
-
-
-def inotify(paths: Iterable[Path], events: int) -> int:
-    """A file descriptor that becomes readable whenever one of the files has such an event."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-    if descriptor < 0:
-        raise OSError(ctypes.get_errno(), "inotify_init1")
-    for path in paths:
-        if libc.inotify_add_watch(descriptor, os.fsencode(path), events) < 0:
-            error = ctypes.get_errno()
-            os.close(descriptor)
-            raise OSError(error, "inotify_add_watch")
-    return descriptor
+    set_mode(path, database.stat().st_mode & 0o666)

@@ -9,7 +9,6 @@ calls made `in_thread`.
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import threading
 import time
@@ -21,6 +20,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from pollwise.errors import StoreError
+from pollwise.platforms.processes import at_fork
 from pollwise.runtime.clock import Clock, VirtualLoop
 from pollwise.runtime.home import keep_for_parent
 from pollwise.storage.sqlite.file import FileConnection, SqliteFile
@@ -64,7 +64,7 @@ class SqliteThread:
             connected.share(beside.connected)
         self._calls.enter(connected)
         self._leave = weakref.finalize(self, self._calls.leave)  # if nobody closes it
-        self.closed = False
+        self.closed: bool = False
 
     def call(
         self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
@@ -252,8 +252,7 @@ def _in_child() -> None:
         _forking.pop().after_fork_in_child()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
 
 
 def _serve(waiting: deque[_WaitingCall | None], wake: threading.Lock, busy: threading.Lock) -> None:

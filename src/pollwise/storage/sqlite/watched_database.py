@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
+from pollwise.platforms.watching import MODIFIED
 from pollwise.runtime.hints import Hint
-from pollwise.storage.sqlite.file_hints import IN_MODIFY, FileHints
+from pollwise.storage.sqlite.file_hints import FileHints
 
 #: The delays of the checks after a change, in seconds, each from the one before.
 CHECK_AFTER = (0.001, 0.01, 0.03, 0.1, 0.5)
@@ -30,7 +31,7 @@ class WatchedDatabase(FileHints):
     anything: returns whether there is anything to claim.
     """
 
-    events = IN_MODIFY
+    events = MODIFIED
 
     def __init__(
         self, database: Path, every: float, anything: Callable[[], Awaitable[bool]]

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
+from pollwise.platforms.watching import ATTRIBUTES
 from pollwise.runtime.hints import Listening
 from pollwise.storage.sqlite.broadcasts import BroadcastFile, WantedFile
-from pollwise.storage.sqlite.file_hints import IN_ATTRIB, FileBeside, create_beside
+from pollwise.storage.sqlite.file_hints import FileBeside, create_beside
 
 
 class WatchedFile(FileBeside):
@@ -18,7 +19,7 @@ class WatchedFile(FileBeside):
     Broadcasts have a file of their own, because they end no pause and are heard while busy.
     """
 
-    events = IN_ATTRIB
+    events = ATTRIBUTES
 
     def __init__(self, database: Path, every: float) -> None:
         self._broadcasts = BroadcastFile(database, every, self._hear)

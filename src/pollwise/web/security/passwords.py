@@ -23,7 +23,7 @@ class Password:
             raise ConfigError(
                 f"{origin}: the password has {length} characters; use {SHORTEST} to {LONGEST}"
             )
-        self.hash = _hash(password)
+        self.hash: str = _hash(password)
 
     def is_it(self, given: str) -> bool:
         """Compare in a time that tells nothing about the password."""

@@ -27,7 +27,7 @@ class Signer:
         self._key = key
         self._clock = clock
         #: In the names of cookies: a browser keeps one set of cookies for all ports of a host.
-        self.mark = self.code("mark", "")[:8].replace("-", "x").replace("_", "y")
+        self.mark: str = self.code("mark", "")[:8].replace("-", "x").replace("_", "y")
 
     def code(self, purpose: str, text: str) -> str:
         """A keyed hash of a text, as text."""

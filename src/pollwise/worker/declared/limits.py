@@ -13,6 +13,7 @@ from pollwise.errors import HandlerError, StoreError, StoreUnavailable, Unsuppor
 from pollwise.queues.base import Queue
 from pollwise.queues.limits.plan import counted
 from pollwise.queues.limits.record import KindLimits, Limit, kind_limits
+from pollwise.queues.notes import WHOLE, without_paused
 from pollwise.runtime.events import ChoreFailed, Events, LimitsChanged
 from pollwise.runtime.executor.handlers import text_of
 
@@ -55,6 +56,25 @@ class WorkerLimits:
             if self._declared:
                 self._events.emit(ChoreFailed(self._queue.name, LIMITS, text_of(error)))
         self._to_set = False
+
+    async def waiting(self) -> dict[str, int]:
+        """How many jobs that could be run wait for a limit, by kind."""
+        queue = self._queue
+        if not queue.capabilities.limits:
+            return {}
+        waiting: dict[str, int] = {}
+        try:
+            limited = {
+                each.kind: each for each in await queue.limits.list() if each.kind in self._kinds
+            }
+            paused = [kind or WHOLE for kind in await queue.paused()] if limited else []
+            for kind in without_paused(limited, paused):
+                use = await queue._limit_use(limited[kind], 0)
+                if use.waiting:
+                    waiting[kind] = use.waiting
+        except (StoreError, Unsupported) as error:  # a token that may not see it, for example
+            self._events.emit(ChoreFailed(queue.name, LIMITS, text_of(error)))
+        return waiting
 
     async def _set_declared(self) -> None:
         limits = self._queue.limits

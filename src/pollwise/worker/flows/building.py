@@ -59,13 +59,13 @@ class FlowStep:
     def __init__(
         self, job: NewJob, target: PutTarget, read: Callable[[Any], Any], *, bare: bool
     ) -> None:
-        self.job = job
-        self.target = target
-        self.read = read
-        self.bare = bare
-        self.takes = ""
+        self.job: NewJob = job
+        self.target: PutTarget = target
+        self.read: Callable[[Any], Any] = read
+        self.bare: bool = bare
+        self.takes: str = ""
         self.after: tuple[FlowStep, ...] = ()
-        self.on_failure = False
+        self.on_failure: bool = False
 
     def linked(self, after: Sequence[NewJob]) -> NewJob:
         """The job to put, after these."""

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import faulthandler
 import inspect
 import json
 import logging
 import os
 import queue
-import signal
 import socket
 import sys
 import threading
@@ -46,12 +44,6 @@ _RECORD_FIELDS = (
     "name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName",
     "created", "msecs", "process", "processName", "threadName",
 )  # fmt: skip
-# From <linux/prctl.h>.
-_PR_SET_PDEATHSIG = 1
-# The kernel kills this process before the worker when memory runs out.
-_OOM_SCORE = "500"
-# The signals that stop a worker; it then decides about its processes.
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class ParentSocket:
@@ -217,14 +209,18 @@ class LoadedHandlers:
 def main(fd: int) -> None:
     channel = ParentSocket(fd)
     first = channel.receive()
-    if first is None or not _die_with(first["parent"]):
+    if first is None:
+        return
+    sys.path[:], sys.argv[:] = first["path"], first["argv"]
+    from pollwise.platforms import processes  # found on the path of the worker
+
+    if not processes.die_with(first["parent"]):
         return
     _leave_signals_to_the_worker()
     faulthandler.enable()
-    sys.path[:], sys.argv[:] = first["path"], first["argv"]
     forwarder = LogForwarder(channel)
     logging.getLogger().addHandler(forwarder)
-    os.register_at_fork(after_in_child=partial(_leave_socket_to_the_parent, channel, forwarder))
+    processes.at_fork(after_in_child=partial(_leave_socket_to_the_parent, channel, forwarder))
     logging.getLogger().setLevel(first["log_level"])
     todo: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     idle = threading.Event()
@@ -252,7 +248,7 @@ def _next(
 def _answer(handlers: LoadedHandlers, message: dict[str, Any]) -> dict[str, Any]:
     """Do what a message asks for."""
     from pollwise.errors import Reject
-    from pollwise.runtime.executor.recycling import resident_bytes
+    from pollwise.platforms.limits import resident_bytes
     from pollwise.runtime.jobs import encode
     from pollwise.worker.processes.failures import failure_of
 
@@ -290,16 +286,9 @@ def _receive(
 
 def _kill_all() -> None:
     """End this process and those that it started."""
-    os.killpg(os.getpid(), signal.SIGKILL)
+    from pollwise.platforms.processes import kill_group
 
-
-def _die_with(parent: int) -> bool:
-    """Die when the worker dies, even if it is killed; False if it is dead already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
-            file.write(_OOM_SCORE)
-    return os.getppid() == parent
+    kill_group(os.getpid())
 
 
 def _leave_socket_to_the_parent(channel: ParentSocket, forwarder: LogForwarder) -> None:
@@ -313,15 +302,18 @@ def _leave_signals_to_the_worker() -> None:
 
     Not SIG_IGN, which programs that a handler starts would inherit. Forks get the defaults.
     """
-    before = {number: signal.getsignal(number) for number in _STOP_SIGNALS}
-    for number in _STOP_SIGNALS:
-        signal.signal(number, lambda *_: None)
+    from pollwise.platforms import processes, signals
+
+    # The signals that stop a worker; it then decides about its processes.
+    before = {number: signals.handler_of(number) for number in signals.STOPPING}
+    for number in before:
+        signals.set_handler(number, lambda *_: None)
 
     def put_back() -> None:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signals.set_handler(number, handler)
 
-    os.register_at_fork(after_in_child=put_back)
+    processes.at_fork(after_in_child=put_back)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pollwise.errors import HandlerError
+from pollwise.platforms.system import is_windows
 from pollwise.runtime.executor.starting import no_runs
 from pollwise.worker.context import context_names
 
@@ -52,7 +53,7 @@ def check_importable(kind: str, function: object) -> None:
     name = getattr(function, "__qualname__", None)
     module = getattr(function, "__module__", None)
     what = f"the function {name or function!r} of kind {kind!r} cannot run in a process"
-    if sys.platform == "win32":
+    if is_windows():
         raise HandlerError(f"{what}: that needs Linux or macOS; leave process=True out")
     if name is None or module is None:
         raise HandlerError(

@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.errors import HandlerCrashed, HandlerTimeout, JobError
+from pollwise.platforms import processes
+from pollwise.platforms.signals import name_of
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.control.run_control import control_of
@@ -47,13 +48,6 @@ _JOB_FIELDS = (
     "id", "queue", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at",
     "unique", "headers", "sealed",
 )  # fmt: skip
-
-
-def cpu_count() -> int:
-    """How many CPUs this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class ProcessDied(Exception):
@@ -85,7 +79,7 @@ class HandlerProcess:
         #: The kinds whose handlers it has imported.
         self.loaded: set[str] = set()
         #: The memory that it used after its last run, in bytes.
-        self.memory = 0
+        self.memory: int = 0
 
     @property
     def alive(self) -> bool:
@@ -113,7 +107,7 @@ class HandlerProcess:
                 str(theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,
+                **processes.own_group(),
             )
             failed.pop_all()
         reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -247,8 +241,7 @@ class HandlerProcess:
     def _signal_all(self) -> None:
         """Kill it, and the processes that it started and that are still in its group."""
         if self._process is not None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            processes.kill_group(self._process.pid)
 
     async def kill(self) -> None:
         """Kill it and wait until it is gone."""
@@ -391,9 +384,6 @@ def _ended(code: int | None) -> str:
         return "ended for an unknown reason"
     if code >= 0:
         return f"ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
+    name = name_of(-code)
     more = "; the system may have run out of memory" if name == "SIGKILL" else ""
     return f"was killed by {name}{more}"

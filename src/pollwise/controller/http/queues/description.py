@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from pollwise.controller.http.queues.view_models import (
     RawEndings,
     RawFlow,
+    RawFlowAsked,
     RawId,
     RawJob,
     RawJobPage,
@@ -274,7 +275,7 @@ def raw_predecessors(name: str, body: RawId, keep: Keep = None) -> None: ...
 
 
 @description.post("/flow", summary="The jobs of a flow", **_answers(RawFlow, _READ))
-def raw_flow(name: str, body: RawId, keep: Keep = None) -> None: ...
+def raw_flow(name: str, body: RawFlowAsked, keep: Keep = None) -> None: ...
 
 
 @description.post("/cancel", summary="Cancel jobs", **_answers(RawStates | RawBulkDone, _OPERATE))

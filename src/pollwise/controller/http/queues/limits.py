@@ -19,8 +19,10 @@ from pollwise.queues.limits.record import (
     limits_from,
 )
 from pollwise.queues.limits.use import LimitUse
-from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
 from pollwise.runtime.jobs import checked_name
+
+#: The fields of a call that sets limits.
+LIMIT_FIELDS = ("kind", "value")
 
 
 async def limits(queue: Queue, *_: object) -> Any:
@@ -39,7 +41,15 @@ async def limit_use(queue: Queue, request: Request, _: dict[str, Any], who: str)
 
 
 async def set_limits(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-    kind, value = checked_name(body.get("kind"), "kind", ConfigError), body.get("value")
+    unknown = [name for name in body if name not in LIMIT_FIELDS]
+    if unknown:
+        raise ConfigError(
+            f"set-limits has no field {unknown[0][:40]!r}; the fields are {', '.join(LIMIT_FIELDS)}"
+        )
+    kind = checked_name(body.get("kind"), "kind", ConfigError)
+    if "value" not in body:
+        raise ConfigError("set-limits needs a `value`: that of a limit, or null to remove it")
+    value = body["value"]
     if value is None:
         return {"done": await queue.limits.remove(kind)}
     await queue.limits.keep(_limits_from(kind, value))
@@ -54,11 +64,8 @@ def _use_to(use: LimitUse) -> dict[str, Any]:
 def _limits_from(kind: str, value: object) -> KindLimits:
     """Limits as received, checked as those that a program states."""
     found = None
-    if isinstance(value, str) and len(value) <= NOTE_VALUE_MAX:
-        try:
-            found = limits_from(kind, value)
-        except RecursionError:  # JSON that nests too deep
-            found = None
+    if isinstance(value, str):
+        found = limits_from(kind, value)
     if found is None:
         raise ConfigError(f"value = {shown(value)} of the kind {kind!r} is not that of a limit")
     by = found.by or "group"
@@ -74,5 +81,5 @@ def _limits_from(kind: str, value: object) -> KindLimits:
     ]
     return kind_limits(
         kind, stated, fair_by=by if found.fair else None, weights=found.weights,
-        origin=found.origin, set_at=found.set_at if 0 <= found.set_at < TIME_MAX else 0.0,
+        origin=found.origin, set_at=found.set_at,
     )  # fmt: skip

@@ -147,7 +147,7 @@ class QueueApi:
         self._ends: set[asyncio.Event] = set()
         self._waiting: set[Hint] = set()
         self._stopping = False
-        self.instance = secrets.token_hex(8)
+        self.instance: str = secrets.token_hex(8)
 
     def routes(self, prefix: str = "/api/queue") -> list[BaseRoute]:
         """The routes, to be added to an application."""

@@ -8,6 +8,8 @@ from pydantic import BaseModel, Field
 
 from pollwise.controller.http.queues.worker_models import Name
 from pollwise.controller.http.schema import JobState
+from pollwise.queues.flows.view import FLOW_SHOWN_MAX
+from pollwise.runtime.store import MAX_BATCH
 
 
 class RawJob(BaseModel):
@@ -98,6 +100,12 @@ class RawOneJob(BaseModel):
 
 class RawId(BaseModel):
     id: Name
+
+
+class RawFlowAsked(RawId):
+    most: int = Field(
+        FLOW_SHOWN_MAX + 1, ge=1, le=MAX_BATCH, description="How many jobs at most, from the first."
+    )
 
 
 class RawPredecessor(BaseModel):

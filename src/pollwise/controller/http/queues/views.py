@@ -15,6 +15,7 @@ from pollwise.queues.http import wire
 from pollwise.queues.http.flows import flow_to, predecessors_to
 from pollwise.queues.views import COUNTED_MAX, MEASURED_MAX, BulkDone
 from pollwise.queues.waiting import ENDINGS
+from pollwise.runtime.store import MAX_BATCH
 
 #: The parameters of the query for a page of jobs.
 LIST = ("state", "kind", "worker", "newest", "limit", "after")
@@ -81,7 +82,10 @@ async def predecessors(queue: Queue, _: Request, body: dict[str, Any], who: str)
 
 
 async def flow(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-    return {"jobs": flow_to(await queue._flow(_id_in(body), FLOW_SHOWN_MAX + 1))}
+    most = body.get("most", FLOW_SHOWN_MAX + 1)
+    if type(most) is not int or not 1 <= most <= MAX_BATCH:
+        raise ConfigError(f"most = {most!r} must be a whole number from 1 to {MAX_BATCH}")
+    return {"jobs": flow_to(await queue._flow(_id_in(body), most))}
 
 
 def _id_in(body: Mapping[str, Any]) -> str:

@@ -58,7 +58,7 @@ class PostgresState(ControllerState):
             for name, statement in encoding.all_statements(TABLES.package, DIALECT).items()
         }
         self._names = {name: names for name, (_, names) in made.items()}
-        self.database = Database(
+        self.database: Database = Database(
             conninfo,
             TABLES,
             "agents",
@@ -69,8 +69,9 @@ class PostgresState(ControllerState):
             what="queue",
             sql={name: statement for name, (statement, _) in made.items()},
         )
-        self.schema, self.clock = self.database.schema, self.database.clock
-        self.url = self.database.url
+        self.schema: str = self.database.schema
+        self.clock: Clock = self.database.clock
+        self.url: str = self.database.url
 
     async def migrate(self) -> list[int]:
         return await self.database.migrate()

@@ -91,12 +91,12 @@ class SqliteState(ControllerState):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self.path = file_path(path, "jobs.db")
+        self.path: Path = file_path(path, "jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
-        self.clock = clock or Clock()
-        self.url = f"sqlite:///{quote(str(self.path))}"
+        self.clock: Clock = clock or Clock()
+        self.url: str = f"sqlite:///{quote(str(self.path))}"
         self._folder: str | None = None
         file = StateFile(self.path, synchronous=synchronous, create=create)
         self._thread = SqliteThread(file, name=f"pollwise-state-{self.path.name}", store=self.url)

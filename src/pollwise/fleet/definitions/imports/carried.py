@@ -79,7 +79,7 @@ def loaded(path: Path) -> Any:
 
 def _yaml(raw: bytes, path: Path) -> Any:
     try:
-        import yaml  # type: ignore[import-untyped]
+        import yaml
     except ImportError as error:
         raise MissingExtra("reading YAML", "import") from error
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

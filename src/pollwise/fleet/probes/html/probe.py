@@ -56,7 +56,7 @@ class HtmlProbe:
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
         self._fetch = Fetch(options, ("GET",), PAGE_MAX)
-        self.host = self._fetch.host
+        self.host: str | None = self._fetch.host
         self._optional = options.flag("optional", False)
         self._request = {
             "selector": selector_of(options, "selector", needed=True),

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.fleet.probes.options import failed
+from pollwise.platforms.loops import no_programs
+from pollwise.platforms.processes import own_group
 from pollwise.runtime.executor.background import to_its_end
 
 #: Maximum number of processes that read pages; each reads one at a time.
@@ -83,8 +85,10 @@ class _PageReader:
                 stderr=subprocess.DEVNULL,
                 limit=ANSWER_MAX,
                 env=_environment(),
-                start_new_session=True,  # Ctrl-C is for the fleet
+                **own_group(),  # Ctrl-C is for the fleet
             )
+        except NotImplementedError:
+            raise failed(str(no_programs("a probe of HTML")), permanent=True) from None
         except OSError as error:
             raise failed(f"no process to parse pages could be started: {error.strerror}") from None
         # Not part of the time for the page: a busy machine may take seconds to start Python.

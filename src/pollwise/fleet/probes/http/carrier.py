@@ -41,7 +41,8 @@ class ConnectTimes:
 
     def __init__(self) -> None:
         self._began = 0.0
-        self.tcp = self.tls = 0.0
+        self.tcp: float = 0.0
+        self.tls: float = 0.0
 
     async def __call__(self, event: str, _: dict[str, Any]) -> None:
         """Take a trace event of httpcore."""

@@ -108,14 +108,16 @@ class Fetch:
         methods: tuple[str, ...] = ("GET",),
         limit: int = BODY_MAX,
     ) -> None:
-        self.url = _checked_url(options)
+        self.url: str = _checked_url(options)
         parsed = httpx.URL(self.url) if self.url else httpx.URL("http://-")
         self.host: str | None = sys.intern(parsed.host.lower())
         if len(methods) > 1:
-            self.method = options.one_of("method", tuple(m.lower() for m in methods), "get").upper()
+            self.method: str = options.one_of(
+                "method", tuple(m.lower() for m in methods), "get"
+            ).upper()
         else:
             self.method = methods[0]
-        self.headers = options.headers() or _NO_HEADERS
+        self.headers: dict[str, str] = options.headers() or _NO_HEADERS
         if self.headers.get("accept-encoding", "gzip") not in ("gzip", "identity"):
             options.wrong("headers", "must have 'gzip' or 'identity' as accept-encoding")
         if (parsed.username or parsed.password) and "authorization" not in self.headers:
@@ -127,12 +129,14 @@ class Fetch:
             self.body = options.text("body").encode()
             if self.method in SAFE:
                 options.wrong("body", f"is not sent with {self.method}; give method = 'post'")
-        self.expect = options.codes("expect", (), 100, 599, "a status code such as 200")
-        self.redirects = options.whole("redirects", REDIRECTS, 0, 20)
-        self.limit = options.size("limit", limit)
+        self.expect: frozenset[int] = options.codes(
+            "expect", (), 100, 599, "a status code such as 200"
+        )
+        self.redirects: int = options.whole("redirects", REDIRECTS, 0, 20)
+        self.limit: int = options.size("limit", limit)
         tls = Tls(options.flag("verify", True), options.certificates())
-        self.tls = _USUAL_TLS if tls == _USUAL_TLS else tls
-        self.tls_warning = options.duration("tls_warning", TLS_WARNING)
+        self.tls: Tls = _USUAL_TLS if tls == _USUAL_TLS else tls
+        self.tls_warning: float = options.duration("tls_warning", TLS_WARNING)
 
     @property
     def shown(self) -> str:

@@ -51,7 +51,7 @@ class UrlProbe(ABC):
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
         self._fetch = Fetch(options, self.methods, self.limit)
-        self.host = self._fetch.host
+        self.host: str | None = self._fetch.host
         self._read_options(options)
         options.finish()
 
@@ -84,7 +84,7 @@ class HttpProbe(UrlProbe):
 
     __slots__ = ("_extract", "_status_only")
 
-    methods = ("GET", "HEAD", "POST")
+    methods: ClassVar[tuple[str, ...]] = ("GET", "HEAD", "POST")
 
     def _read_options(self, options: ProbeOptions) -> None:
         self._extract = Extract(options)

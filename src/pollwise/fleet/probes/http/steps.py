@@ -82,7 +82,7 @@ class StepFetch(Fetch):
     def __init__(self, options: ProbeOptions) -> None:
         super().__init__(options, METHODS)
         #: Its URL before variables are filled in; only this one is shown.
-        self.template = self.url
+        self.template: str = self.url
         self.jar: httpx.Cookies | None = None
 
     @property
@@ -120,7 +120,7 @@ class Step:
     )  # fmt: skip
 
     def __init__(self, options: ProbeOptions, number: int, known: dict[str, str]) -> None:
-        self.name = options.text("name") or f"step {number}"
+        self.name: str = options.text("name") or f"step {number}"
         self._fetch = StepFetch(options)
         _check_host(options, self._fetch)
         self._body = options.text("body")
@@ -139,7 +139,7 @@ class Step:
         }
         if options.has("attribute") and not options.has("selector"):
             options.wrong("attribute", "needs a selector")
-        self.limit = options.duration("timeout", 0.0)
+        self.limit: float = options.duration("timeout", 0.0)
         self._check_variables(options, known)
         self._variables: list[Variable] = variables_of(options, known)
         for each in self._variables:
@@ -232,7 +232,7 @@ class StepsProbe:
             except BadOptions as error:
                 for key, what in error.problems:
                     options.wrong("steps", f"(step {number}): {key} {what}")
-        self.host = self._steps[0].host if self._steps else None
+        self.host: str | None = self._steps[0].host if self._steps else None
         options.finish()
 
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:

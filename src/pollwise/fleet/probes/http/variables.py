@@ -90,7 +90,7 @@ class Variable:
     __slots__ = ("_cookie", "_extract", "_header", "_request", "name")
 
     def __init__(self, name: str, options: ProbeOptions) -> None:
-        self.name = name
+        self.name: str = name
         given = [
             key for key in ("json", "regex", "selector", "header", "cookie") if options.has(key)
         ]

@@ -69,6 +69,7 @@ class CertificateProbe:
         port, self._ask = 443, None
         if options.has("starttls"):
             port, self._ask = STARTTLS[options.one_of("starttls", tuple(STARTTLS), "smtp")]
+        self.host: str
         self.host, self._port = address_of(options, port)
         self._tls = TlsOptions(options, self.host)
         options.finish()

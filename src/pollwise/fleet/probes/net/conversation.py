@@ -175,7 +175,7 @@ class TlsOptions:
 
     def __init__(self, options: ProbeOptions, host: str) -> None:
         _certificates()  # a missing extra is reported now
-        self.server_name = options.text("server_name") or host
+        self.server_name: str = options.text("server_name") or host
         self._verify = options.flag("verify", True)
         self._ca = options.certificates()
         self._warning = options.duration("tls_warning", TLS_WARNING)

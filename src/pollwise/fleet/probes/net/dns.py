@@ -64,7 +64,7 @@ class DnsProbe:
         self._record = folded[options.one_of("record", tuple(folded), "a")]
         self._server, self._port = _checked_server(options)
         self._tcp = options.flag("tcp", False)
-        self.host = self._server
+        self.host: str | None = self._server
         options.finish()
 
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:

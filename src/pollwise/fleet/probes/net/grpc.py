@@ -71,6 +71,7 @@ class GrpcProbe:
 
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
+        self.host: str
         self.host, self._port = address_of(options)
         self._service = options.text("service").encode("utf-8", "replace")
         if len(self._service) > SERVICE_MAX:

@@ -11,6 +11,8 @@ It asks for the capabilities and logs out; nobody logs in.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pollwise.fleet.probes.net import mail
 from pollwise.fleet.probes.net.conversation import Conversation
 from pollwise.fleet.probes.net.mail import LINES_MAX, MailProbe, refused
@@ -24,7 +26,7 @@ class ImapProbe(MailProbe):
 
     __slots__ = ()
 
-    ports = (143, 993)
+    ports: ClassVar[tuple[int, int]] = (143, 993)
     goodbye = b"z LOGOUT\r\n"
 
     async def _greeting(self, talk: Conversation) -> str:

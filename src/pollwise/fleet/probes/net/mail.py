@@ -50,6 +50,7 @@ class MailProbe(ABC):
         self._starttls = options.flag("starttls", False)
         if from_start and self._starttls:
             options.wrong("starttls", "and tls contradict each other; give one of them")
+        self.host: str
         self.host, self._port = address_of(options, self.ports[from_start])
         self._tls = TlsOptions.if_wanted(options, self.host, from_start or self._starttls)
         self._pattern = options.pattern("regex")

@@ -64,7 +64,7 @@ class PingProbe:
 
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
-        self.host = options.text("address", needed=True).strip().lower()
+        self.host: str = options.text("address", needed=True).strip().lower()
         if "/" in self.host or "@" in self.host:
             # It may contain a password, and is printed with the target.
             written = shown_url(self.host)

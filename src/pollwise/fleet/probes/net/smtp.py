@@ -12,6 +12,8 @@ so it is the reading only with `regex`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pollwise.fleet.probes.net import mail
 from pollwise.fleet.probes.net.conversation import Conversation
 from pollwise.fleet.probes.net.mail import LINES_MAX, MailProbe, refused
@@ -26,7 +28,7 @@ class SmtpProbe(MailProbe):
 
     __slots__ = ("_hello",)
 
-    ports = (25, 465)
+    ports: ClassVar[tuple[int, int]] = (25, 465)
     goodbye = b"QUIT\r\n"
 
     def _read_options(self, options: ProbeOptions) -> None:

@@ -39,6 +39,7 @@ class TcpProbe:
 
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
+        self.host: str
         self.host, self._port = address_of(options)
         self._send = options.text("send").encode()
         self._pattern = options.pattern("regex")

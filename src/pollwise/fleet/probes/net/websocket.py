@@ -69,7 +69,7 @@ class WebSocketProbe:
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
         self._url, self._uri = _checked_url(options)
-        self.host = self._uri.host.lower()
+        self.host: str = self._uri.host.lower()
         self._headers = options.headers()
         self._send = options.text("send")
         self._pattern = options.pattern("regex")

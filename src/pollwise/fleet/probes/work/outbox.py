@@ -56,7 +56,7 @@ class OutboxProbe:
         self._url, _ = checked_store(options, open_store)
         self._most = options.whole("most", COUNTED_MAX, 1, MEASURED_MAX)
         self._window = window_of(options)
-        self.host = host_in(self._url)
+        self.host: str | None = host_in(self._url)
         options.finish()
 
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:

@@ -62,7 +62,7 @@ class QueueProbe:
         self._kind = options.text("kind") or None
         self._most = options.whole("most", COUNTED_MAX, 1, MEASURED_MAX)
         self._window = window_of(options)
-        self.host = host_in(self._url)
+        self.host: str | None = host_in(self._url)
         #: The facts that this store cannot tell.
         self.lacks: frozenset[str] = frozenset()
         if self._url.startswith("memory:"):

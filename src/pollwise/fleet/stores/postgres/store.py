@@ -95,8 +95,8 @@ class PostgresFleetStore(PostgresLocations, PostgresDefinitions, PostgresTargetH
         timeout: Duration = "10s",
         clock: Clock | None = None,
     ) -> None:
-        self.name = _checked_name(name, "fleet")
-        self.database = Database(
+        self.name: str = _checked_name(name, "fleet")
+        self.database: Database = Database(
             conninfo,
             TABLES,
             self.name,
@@ -105,7 +105,8 @@ class PostgresFleetStore(PostgresLocations, PostgresDefinitions, PostgresTargetH
             connections=CONNECTIONS,
             clock=clock,
         )
-        self.schema, self.url = self.database.schema, self.database.url
+        self.schema: str = self.database.schema
+        self.url: str = self.database.url
         self._fleet = text(self.name)
         self._alerts = AlertTables(self.database, self.name)
         self._timeout = timeout

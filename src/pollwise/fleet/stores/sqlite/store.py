@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 from pollwise.alerts.notices import NOTICES_KEPT, outbox_of_alerts
@@ -39,6 +39,7 @@ from pollwise.fleet.stores.sqlite.alerts import AlertTables
 from pollwise.fleet.stores.sqlite.definitions import DefinitionRows
 from pollwise.fleet.stores.sqlite.history import TargetHistoryTables, saved_from
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+from pollwise.platforms.processes import may_be_alive
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import Clock
 from pollwise.storage.sqlite.file import file_path, transaction
@@ -216,13 +217,13 @@ class SqliteFleetStore(FleetStore):
         create: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        self.path = file_path(path, "fleet.db")
+        self.path: Path = file_path(path, "fleet.db")
         self.name = fleet
-        self.url = f"sqlite:///{quote(str(self.path))}"
+        self.url: str = f"sqlite:///{quote(str(self.path))}"
         if fleet != NAME:
             self.url += f"?fleet={quote(fleet, safe='')}"
         self._tables = _FleetTables(self.path, fleet, create=create)
-        self.clock = clock or Clock()
+        self.clock: Clock = clock or Clock()
         self._thread = SqliteThread(self._tables, store=str(self.path))
 
     async def close(self) -> None:
@@ -237,33 +238,33 @@ class SqliteFleetStore(FleetStore):
             on_dead="continue",
         )
 
-    load = in_thread(_FleetTables.load)
-    save = in_thread_now(_FleetTables.save)
-    remove = in_thread_now(_FleetTables.remove)
-    alerts = in_thread(_FleetTables.alerts)
-    alerts_by_id = in_thread(_FleetTables.alerts_by_id)
-    acknowledge = in_thread_now(_FleetTables.acknowledge)
-    maintenance = in_thread(_FleetTables.maintenance)
-    keep_maintenance = in_thread_now(_FleetTables.keep_maintenance)
-    remove_maintenance = in_thread(_FleetTables.remove_maintenance)
-    page = in_thread(_FleetTables.page)
-    counts = in_thread_now(_FleetTables.counts)
-    pending = in_thread(_FleetTables.pending)
-    rollups = in_thread(_FleetTables.rollups)
-    spent = in_thread(_FleetTables.spent)
-    periods = in_thread(_FleetTables.periods)
-    enter = in_thread_now(_FleetTables.enter)
-    leave = in_thread(_FleetTables.leave)
-    nodes = in_thread_now(_FleetTables.nodes)
-    order = in_thread(_FleetTables.order)
-    orders = in_thread(_FleetTables.orders)
-    settings = in_thread(_FleetTables.settings)
-    keep_settings = in_thread(_FleetTables.keep_settings)
-    definitions = in_thread(_FleetTables.definitions)
-    definitions_version = in_thread(_FleetTables.definitions_version)
-    define = in_thread_now(_FleetTables.define)
-    audit = in_thread_now(_FleetTables.audit)
-    list_audit = in_thread(_FleetTables.list_audit)
+    load: Final = in_thread(_FleetTables.load)
+    save: Final = in_thread_now(_FleetTables.save)
+    remove: Final = in_thread_now(_FleetTables.remove)
+    alerts: Final = in_thread(_FleetTables.alerts)
+    alerts_by_id: Final = in_thread(_FleetTables.alerts_by_id)
+    acknowledge: Final = in_thread_now(_FleetTables.acknowledge)
+    maintenance: Final = in_thread(_FleetTables.maintenance)
+    keep_maintenance: Final = in_thread_now(_FleetTables.keep_maintenance)
+    remove_maintenance: Final = in_thread(_FleetTables.remove_maintenance)
+    page: Final = in_thread(_FleetTables.page)
+    counts: Final = in_thread_now(_FleetTables.counts)
+    pending: Final = in_thread(_FleetTables.pending)
+    rollups: Final = in_thread(_FleetTables.rollups)
+    spent: Final = in_thread(_FleetTables.spent)
+    periods: Final = in_thread(_FleetTables.periods)
+    enter: Final = in_thread_now(_FleetTables.enter)
+    leave: Final = in_thread(_FleetTables.leave)
+    nodes: Final = in_thread_now(_FleetTables.nodes)
+    order: Final = in_thread(_FleetTables.order)
+    orders: Final = in_thread(_FleetTables.orders)
+    settings: Final = in_thread(_FleetTables.settings)
+    keep_settings: Final = in_thread(_FleetTables.keep_settings)
+    definitions: Final = in_thread(_FleetTables.definitions)
+    definitions_version: Final = in_thread(_FleetTables.definitions_version)
+    define: Final = in_thread_now(_FleetTables.define)
+    audit: Final = in_thread_now(_FleetTables.audit)
+    list_audit: Final = in_thread(_FleetTables.list_audit)
 
 
 def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:
@@ -275,12 +276,4 @@ def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:
         return True
     if pid == os.getpid():
         return run in _OUR_RUNS
-    if os.name != "posix":  # on Windows, os.kill would end the process
-        return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # the process of another user
-        return True
-    return True
+    return may_be_alive(pid)

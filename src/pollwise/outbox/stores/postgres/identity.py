@@ -32,7 +32,7 @@ class PostgresIdentity:
         self._url = url
         self._lock = threading.Lock()
         self._found: str | None = None
-        self.known = False
+        self.known: bool = False
 
     def read(self) -> str | None:
         """The identity; None if it could not be read, and then puts are not checked."""

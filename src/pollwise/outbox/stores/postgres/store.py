@@ -96,7 +96,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
         on_dead: OnDead = "block",
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.database = Database(
+        self.database: Database = Database(
             conninfo,
             TABLES,
             name,
@@ -161,7 +161,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
         if again is not None:
             self._hints.send_at(self.clock.now() + max(again, 0.0))
         if not lane:
-            self.lanes = tuple(lanes.split("\n")) if lanes else ()
+            self.lanes: tuple[str, ...] = tuple(lanes.split("\n")) if lanes else ()
         rows.sort(key=itemgetter(1, 0))  # by key, then in order
         claims = [
             self._claim_of(lane, relay, list(each)) for _, each in groupby(rows, itemgetter(1))

@@ -80,7 +80,9 @@ class SqliteCalls(RelayCalls):
         super().__init__(absolute, synchronous=None, create=False, timeout=timeout, outbox=outbox)
         self._sql = STATEMENTS
         self._outbox = outbox
-        self.history = SqliteHistory(self, "pollwise_outbox_history", "outbox", outbox)
+        self.history: SqliteHistory = SqliteHistory(
+            self, "pollwise_outbox_history", "outbox", outbox
+        )
 
     # The connection and the tables
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
@@ -50,7 +51,7 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
         on_dead: OnDead = "block",
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.path = file_path(path, "shop.db")
+        self.path: Path = file_path(path, "shop.db")
         if str(path) == ":memory:":
             raise ConfigError(
                 "path = ':memory:' is visible to one connection only, so no relay can see it; give "
@@ -102,8 +103,8 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
             self._more_behind(more)
         return lost
 
-    relays = in_thread_now(SqliteCalls.relays)
-    forget_lanes = in_thread(SqliteCalls.forget_lanes)
+    relays: Final = in_thread_now(SqliteCalls.relays)
+    forget_lanes: Final = in_thread(SqliteCalls.forget_lanes)
     _read_lanes = in_thread(SqliteCalls.lanes)
     _stats = in_thread_now(SqliteCalls.stats)
     _renew = in_thread_now(SqliteCalls.renew)

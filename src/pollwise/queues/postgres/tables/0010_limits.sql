@@ -62,7 +62,40 @@ BEGIN
 END
 $$;
 
--- The limits in a note; none if the note is not understood.
+-- A whole number in a note, from 1 to p_most; NULL if there is none. Another value is an error.
+CREATE FUNCTION {schema}.whole_of(p_value jsonb, p_most integer) RETURNS integer
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_value IS NULL OR p_value = 'null' THEN
+        RETURN NULL;
+    END IF;
+    IF jsonb_typeof(p_value) <> 'number' OR p_value::numeric NOT BETWEEN 1 AND p_most
+       OR p_value::numeric <> trunc(p_value::numeric) THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003';
+    END IF;
+    RETURN p_value::numeric::integer;
+END
+$$;
+
+-- A rate in a note: the seconds between two starts, and its burst.
+CREATE FUNCTION {schema}.rate_of(
+    p_value jsonb, OUT step double precision, OUT burst integer
+)
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_value IS NULL OR p_value = 'null' THEN
+        RETURN;
+    END IF;
+    burst := {schema}.whole_of(p_value -> 2, 1000000);
+    step := (p_value -> 1)::double precision / {schema}.whole_of(p_value -> 0, 1000000);
+    IF jsonb_typeof(p_value) <> 'array' OR jsonb_array_length(p_value) <> 3 OR step IS NULL
+       OR burst IS NULL OR (p_value -> 1)::numeric NOT BETWEEN 0.000001 AND 315360000 THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003';
+    END IF;
+END
+$$;
+
+-- The limits in a note; none if it is not one of ours, as `limits_from` in limits/record.py decides.
 CREATE FUNCTION {schema}.limits_of(
     p_value text, OUT most integer, OUT most_each integer, OUT step double precision,
     OUT burst integer, OUT step_each double precision, OUT burst_each integer, OUT grouped boolean,
@@ -72,20 +105,26 @@ LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     v_note jsonb;
 BEGIN
+    IF octet_length(p_value) > 32768 THEN
+        RAISE EXCEPTION USING ERRCODE = 'PX003';
+    END IF;
     v_note := p_value::jsonb;
-    most := (v_note ->> 'most')::integer;
-    most_each := (v_note ->> 'most_each')::integer;
-    step := (v_note -> 'rate' ->> 1)::double precision / (v_note -> 'rate' ->> 0)::double precision;
-    burst := (v_note -> 'rate' ->> 2)::double precision;
-    step_each := (v_note -> 'rate_each' ->> 1)::double precision
-        / (v_note -> 'rate_each' ->> 0)::double precision;
-    burst_each := (v_note -> 'rate_each' ->> 2)::double precision;
+    most := {schema}.whole_of(v_note -> 'most', 1000000);
+    most_each := {schema}.whole_of(v_note -> 'most_each', 1000000);
+    SELECT r.step, r.burst INTO step, burst FROM {schema}.rate_of(v_note -> 'rate') AS r;
+    SELECT r.step, r.burst INTO step_each, burst_each
+    FROM {schema}.rate_of(v_note -> 'rate_each') AS r;
     weights := nullif(v_note -> 'weights', 'null');
     grouped := coalesce(v_note -> 'fair' = 'true', false) OR most_each IS NOT NULL
         OR step_each IS NOT NULL;
-    IF least(most, most_each, burst, burst_each, 1) < 1 OR least(step, step_each, 1) <= 0
-       OR (step IS NULL) <> (burst IS NULL) OR (step_each IS NULL) <> (burst_each IS NULL)
-       OR EXISTS (SELECT 1 FROM jsonb_each_text(weights) AS w WHERE w.value::integer < 1) THEN
+    PERFORM {schema}.whole_of(w.value, 1000) FROM jsonb_each(weights) AS w;
+    IF EXISTS (
+        SELECT 1 FROM jsonb_each(weights) AS w
+        WHERE w.value = 'null' OR w.key !~ '^[^[:cntrl:]]{1,200}$'
+    ) OR coalesce(jsonb_typeof(v_note -> 'by'), 'null') NOT IN ('string', 'null')
+      OR v_note ->> 'by' ~ '^$|[[:cntrl:]]'
+      OR coalesce(jsonb_typeof(v_note -> 'set_at'), 'number') <> 'number'
+      OR (v_note -> 'set_at')::numeric < 0 OR (v_note -> 'set_at')::numeric >= 253370000000 THEN
         RAISE EXCEPTION USING ERRCODE = 'PX003';
     END IF;
 EXCEPTION WHEN OTHERS THEN
@@ -401,6 +440,13 @@ BEGIN
                     LIMIT 1
                 ) AS next
                 WHERE c.n <= v_groups
+            ), examined AS MATERIALIZED (
+                SELECT c.n, c.name, (
+                    SELECT g.full_at FROM {schema}.limit_groups AS g
+                    WHERE t.step_each IS NOT NULL AND g.queue = p_queue AND g.kind = v_kind
+                      AND g.limit_group = c.name
+                ) AS full_at
+                FROM circle AS c WHERE c.n BETWEEN 1 AND v_groups
             ), own AS MATERIALIZED (
                 SELECT g.*, least(g.room, g.first + (v_rounds - 1) * g.weight) AS quota
                 FROM (
@@ -418,17 +464,13 @@ BEGIN
                                        LIMIT t.most_each
                                    ) AS leased
                                ) END,
-                               CASE WHEN t.step_each IS NOT NULL THEN {schema}.rate_room((
-                                   SELECT g.full_at FROM {schema}.limit_groups AS g
-                                   WHERE g.queue = p_queue AND g.kind = v_kind
-                                     AND g.limit_group = c.name
-                               ), t.step_each, t.burst_each, p_now) END
+                               CASE WHEN t.step_each IS NOT NULL THEN {schema}.rate_room(
+                                   c.full_at, t.step_each, t.burst_each, p_now) END
                            )::integer AS room
-                    FROM circle AS c
+                    FROM examined AS c
                     CROSS JOIN LATERAL (
                         SELECT coalesce((t.weights ->> c.name)::integer, 1) AS weight
                     ) AS w
-                    WHERE c.n BETWEEN 1 AND v_groups
                     OFFSET 0
                 ) AS g
                 WHERE g.room > 0
@@ -461,7 +503,8 @@ BEGIN
                    (SELECT sum(w.weight)::integer FROM waiting AS w
                     WHERE w.i = w.quota AND w.quota < w.room) AS more,
                    (SELECT max(c.n) FROM circle AS c) AS groups_seen,
-                   (SELECT c.name FROM circle AS c WHERE c.n = v_groups) AS last
+                   (SELECT c.name FROM circle AS c WHERE c.n = v_groups) AS last,
+                   (SELECT max(e.full_at) FROM examined AS e) AS high
             INTO v_picked
             FROM (
                 SELECT w.*, CASE WHEN w.i <= w.first THEN w.first - w.i
@@ -481,6 +524,12 @@ BEGIN
                     v_rounds, (v_room - v_picked.count + v_picked.more - 1) / v_picked.more);
             END IF;
         END LOOP;
+        -- The clock was put back: else these groups would start nothing until it is as late again.
+        IF v_picked.high > p_now + t.burst_each * t.step_each + 1e-6 THEN
+            UPDATE {schema}.limit_groups AS g SET full_at = p_now + t.burst_each * t.step_each
+            WHERE g.queue = p_queue AND g.kind = v_kind
+              AND g.full_at > p_now + t.burst_each * t.step_each + 1e-6;
+        END IF;
         kinds := kinds || array_fill(v_kind, ARRAY[v_picked.count]);
         places := places || ARRAY(SELECT generate_series(1, v_picked.count));
         seqs := seqs || v_picked.seqs;

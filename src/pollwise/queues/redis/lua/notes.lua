@@ -4,11 +4,12 @@
 -- write: write a note, or delete it if it has no value, and delete those of its topic that have expired
 -- if there are many.
 -- ARGV: "write", now, topic, name, value, seconds until it expires or '' for never, the maximum number
--- of notes, and a topic to answer from or ''; then how long rows of history are kept in seconds or '',
+-- of notes, a topic to answer from or '', and, of a note of limits, what claims read, or '' if it gives no
+-- limits; then how long rows of history are kept in seconds or '',
 -- and level, time, writer and value of each row to write.
 -- Returns 1 if it was written, or was there to delete, else 0; the note of the same name in the topic
 -- to answer from, or ''; and, if a topic was given, the stamp of the last change of schedules, or ''.
-local what, imposed, topic, name, value, ttl, most, answer = unpack(ARGV, 1, 8)
+local what, imposed, topic, name, value, ttl, most, answer, limits_read = unpack(ARGV, 1, 9)
 local now = clock(imposed)
 if what == 'read' then
   local found = {}
@@ -44,24 +45,36 @@ else
 end
 if topic == 'limits' and done == 1 then
   -- What claims read; see common.lua. Jobs may be left in `lines` when groups no longer take turns.
-  local given, flag = value ~= '' and cjson.decode(value) or {}, 'k'
+  local given, flag = limits_read ~= '' and cjson.decode(limits_read) or {}, 'k'
   if given.fair or given.most_each or given.rate_each then
     flag = 'g'
+    if sub(limits().of(name) or '', 1, 1) ~= 'g' then
+      -- Jobs without a group that run under the limits before now count in the group ''.
+      local key, ids, untils = KEY.running .. name, {}, {}
+      for n, part in ipairs(call('ZRANGE', key, 0, -1, 'WITHSCORES')) do
+        local list = n % 2 == 1 and ids or untils
+        list[#list + 1] = part
+      end
+      for n, group in ipairs(fetch(KEY.groups, ids)) do
+        if not group then add(key .. '\0', untils[n], ids[n]) end
+      end
+      flush()
+    end
   elseif call('EXISTS', limits() and KEY.lines .. name) == 1 then
     flag = 'm'
   end
-  if value == '' then
+  if limits_read == '' then
     local state = call('HGET', limits() and KEY.turns, name)
     if state and unpack_bytes('>d', state) <= now then call('HDEL', KEY.turns, name) end
   end
-  if value == '' and flag == 'k' then
+  if limits_read == '' and flag == 'k' then
     call('HDEL', KEY.limited, name)
   else
-    call('HSET', KEY.limited, name, flag .. value)
+    call('HSET', KEY.limited, name, flag .. limits_read)
   end
 end
-for n = 10, #ARGV, 4 do
-  write_history(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[9])
+for n = 11, #ARGV, 4 do
+  write_history(ARGV[n], ARGV[n + 1], ARGV[n + 2], ARGV[n + 3], ARGV[10])
 end
 local found, stamp = '', ''
 if answer ~= '' then

@@ -31,9 +31,9 @@ class RunControl:
         self._asked = False
         self._progress: Progress | None = None
         self._written: Progress | None = None
-        self.requested = False
-        self.seen = False
-        self.over = False
+        self.requested: bool = False
+        self.seen: bool = False
+        self.over: bool = False
         self.before: list[Any] = []
 
     def report(self, progress: Progress) -> None:

@@ -74,13 +74,18 @@ class FleetSource:
 
     def __init__(self, slug: str, fleet: Fleet | FleetStore, clock: Clock) -> None:
         self.slug = slug
-        self.name = self.title = fleet.name
+        self.name: str = fleet.name
+        self.title: str = fleet.name
         self._clock = clock
         self._fleet = fleet if isinstance(fleet, Fleet) else None
-        self.store = fleet.store if isinstance(fleet, Fleet) else fleet
+        self.store: FleetStore | None = fleet.store if isinstance(fleet, Fleet) else fleet
         #: Of a fleet of this process, with those of its file.
-        self.maintenance = MaintenanceWindows() if self._fleet is None else self._fleet.maintenance
-        self.place = "this process" if self.store is None else self.store.url  # without secrets
+        self.maintenance: MaintenanceWindows = (
+            MaintenanceWindows() if self._fleet is None else self._fleet.maintenance
+        )
+        self.place: str = (
+            "this process" if self.store is None else self.store.url
+        )  # without secrets
         self._took = 0.0
         self._counts = Remembered(self._read_counts, clock, COUNTS_REMEMBERED)
         self._open = Remembered(self._read_open, clock, COUNTS_REMEMBERED)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from pollwise.errors import PollwiseError
-from pollwise.queues.flows.tree import rows_of
+from pollwise.queues.flows.handle import CANCEL_AT_ONCE
+from pollwise.queues.flows.tree import FlowRow, rows_of
 from pollwise.queues.flows.view import FlowView
-from pollwise.runtime.jobs import ENDED, STATES, JobInfo
+from pollwise.runtime.jobs import ENDED, STATES, JobInfo, State
+from pollwise.runtime.store import MAX_BATCH
 from pollwise.web.pages.job.page import source_of
 from pollwise.web.redaction import redacted_text
 from pollwise.web.sources import QueueSource
 from pollwise.web.texts import TONES
 from pollwise.web.view import NotShown, Refused, View, Visit
+
+#: How many jobs the table lists; a browser takes seconds to lay out a thousand.
+ROWS_SHOWN = 200
 
 
 class FlowPage(View):
@@ -42,38 +47,69 @@ class FlowPage(View):
             )
         states = Counter(each.info.state for each in view.jobs)
         rows = rows_of(view)
+        listed = _listed(rows, job_id)
         return {
             **context,
             "view": view,
-            "rows": [(row, _said(row.job.info)) for row in rows],
+            "left_out": len(rows) - len(listed),
+            "rows": [(row, _said(row.job.info)) for row in listed],
             "states": [(each, states[each], TONES[each]) for each in STATES if states[each]],
-            "dead": states["dead"],
-            "going_on": any(each.info.state not in ENDED for each in view.jobs),
+            # Of jobs that are not shown, the states are not known: an action looks at them.
+            "dead": view.more or states["dead"] > 0,
+            "going_on": view.more or any(each.info.state not in ENDED for each in view.jobs),
         }
 
     async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
         source = source_of(visit)
-        view = await _flow_of(source, visit.path["id"])
+        states = await _states_of(source, visit.path["id"])
         source.forget()
-        if view is None:
+        if not states:
             raise Refused("There is no such flow any more.")
         if action == "retry":
-            dead = [each.info.job.id for each in view.jobs if each.info.state == "dead"]
-            done = await source.queue.retry(dead) if dead else 0
+            dead = [each for each, state in states.items() if state == "dead"]
+            done = sum([await source.queue.retry(each) for each in _portions(dead)])
             if not done:
                 raise Refused("No job of this flow is dead any more.")
             return f"Dead jobs that run again, with fresh attempts: {done}."
-        live = [each.info.job.id for each in view.jobs if each.info.state not in ENDED]
-        states = Counter((await source.queue.cancel(live)).values()) if live else Counter()
-        ended, asked = states["cancelled"], states["leased"]
+        live = [each for each, state in states.items() if state not in ENDED]
+        now: Counter[State] = Counter()
+        for each in _portions(live):
+            now.update((await source.queue.cancel(each)).values())
+        ended, asked = now["cancelled"], now["leased"]
         if not ended and not asked:
             raise Refused("No job of this flow waits or runs any more.")
         told = f" Running jobs that were asked to stop: {asked}." if asked else ""
         return f"Jobs that were cancelled: {ended}.{told}"
 
 
+def _listed(rows: list[FlowRow], job_id: str) -> list[FlowRow]:
+    """The rows of the table, in their order: of many, the asked job, then those that hold it up."""
+    if len(rows) <= ROWS_SHOWN:
+        return rows
+
+    def rank(place: int) -> tuple[bool, bool]:
+        info = rows[place].job.info
+        return info.job.id != job_id, info.state in ("done", "cancelled")
+
+    chosen = sorted(range(len(rows)), key=rank)[:ROWS_SHOWN]
+    return [rows[place] for place in sorted(chosen)]
+
+
 async def _flow_of(source: QueueSource, job_id: str) -> FlowView | None:
     return await source.queue.flow(job_id) if source.queue.capabilities.flows else None
+
+
+async def _states_of(source: QueueSource, job_id: str) -> dict[str, State]:
+    """The states of all jobs of a flow, also of those that are not shown; empty if it is gone."""
+    if not source.queue.capabilities.flows:
+        return {}
+    jobs = await source.queue._flow(job_id, MAX_BATCH)
+    return {each.info.job.id: each.info.state for each in jobs}
+
+
+def _portions(ids: list[str]) -> Iterator[list[str]]:
+    for first in range(0, len(ids), CANCEL_AT_ONCE):
+        yield ids[first : first + CANCEL_AT_ONCE]
 
 
 def _said(info: JobInfo) -> str:

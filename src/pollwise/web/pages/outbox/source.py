@@ -39,8 +39,9 @@ class OutboxSource:
     def __init__(self, slug: str, store: OutboxStore, clock: Clock) -> None:
         self.slug = slug
         self.store = store
-        self.name = self.title = store.name
-        self.place = store.url  # without secrets
+        self.name: str = store.name
+        self.title: str = store.name
+        self.place: str = store.url  # without secrets
         self._stats = Remembered(store.stats, clock, COUNTS_REMEMBERED)
         self._relays = Remembered(store.relays, clock, REST_REMEMBERED)
         self._ranges: dict[str, Remembered[Sequence[HistoryPoint]]] = {

@@ -16,12 +16,10 @@ local function group(name)
   return found
 end
 
-local function live(key) return call('ZCOUNT', key, '(' .. format('%.17g', now), '+inf') end
-
 local full_at, state = 0, call('HGET', KEY.turns, kind)
 if state then full_at = unpack_bytes('>d', state) end
 local answer = {
-  format('%.17g', now), live(running), call('ZCARD', waiting) + call('ZCARD', ready),
+  format('%.17g', now), call('ZCARD', running), call('ZCARD', waiting) + call('ZCARD', ready),
   format('%.17g', full_at),
 }
 if sub(limits().of(kind) or '', 1, 1) ~= 'g' then return answer end
@@ -46,7 +44,7 @@ local leased = call('ZREVRANGE', running, 0, most - 1)
 for _, name in ipairs(fetch(KEY.groups, leased)) do group(name or '') end
 for _, each in ipairs(order) do
   answer[#answer + 1] = each.name
-  answer[#answer + 1] = live(running .. '\0' .. each.name)
+  answer[#answer + 1] = call('ZCARD', running .. '\0' .. each.name)
   answer[#answer + 1] = each.waiting
   answer[#answer + 1] = call('ZSCORE', KEY.full .. kind, each.name) or '0'
 end

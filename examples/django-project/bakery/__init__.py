@@ -1,0 +1,1 @@
+"""Orders of bread, and the tasks that bake them."""

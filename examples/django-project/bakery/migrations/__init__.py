@@ -1,0 +1,1 @@
+"""The migrations of the bakery, as `manage.py makemigrations` writes them."""

@@ -1,0 +1,278 @@
+"""The deploy kit: what can be run here runs, what cannot is linted, and manifests fit together."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import typer
+import yaml
+
+import pollwise
+from pollwise.cli.app import app
+from pollwise.durations import seconds
+from tests.observe.test_dashboards import metric_of, selectors
+from tests.support.daemons import wait_until
+from tests.support.servers import Postgres, debian
+
+ROOT = Path(__file__).resolve().parent.parent
+KIT = ROOT / "deploy"
+BIN = Path(sys.executable).parent
+COMPOSE = yaml.safe_load((KIT / "compose.yaml").read_text(encoding="utf-8"))
+UNITS = sorted((KIT / "systemd").glob("*.service"))
+MANIFESTS = [
+    document
+    for path in sorted((KIT / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+]
+PODS = {
+    each["metadata"]["name"]: each["spec"]["template"]
+    for each in MANIFESTS
+    if each["kind"] in ("Deployment", "Job")
+}
+
+
+def dockerfile(instruction: str) -> list[str]:
+    """The JSON list of CMD, or of the command of HEALTHCHECK."""
+    text = (KIT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    [line] = re.findall(rf"^{instruction}\b.*$", text, re.MULTILINE)
+    words: list[str] = json.loads(line[line.index("[") :])
+    return words
+
+
+def words_of(command: list[str]) -> Iterator[list[str]]:
+    """The words of each `pollwise` in a command, which may be a line for a shell."""
+    if command[:2] == ["sh", "-c"]:
+        for part in re.split(r"&&|;", command[2].replace("$$", "$")):
+            words = shlex.split(part.replace("$DATABASE_URL", "postgresql://app@db/shop"))
+            yield words[1:] if words[0] == "exec" else words
+    else:
+        yield command
+
+
+def commands() -> dict[str, list[str]]:
+    """Every `pollwise` command of the kit, by where it is."""
+    found = {"Dockerfile": dockerfile("CMD")}
+    listed: dict[str, list[str]] = {
+        f"compose {name}": service["command"]
+        for name, service in COMPOSE["services"].items()
+        if "command" in service
+    }
+    for name, pod in PODS.items():
+        listed[f"kubernetes {name}"] = pod["spec"]["containers"][0]["command"]
+    for name, command in listed.items():
+        for n, words in enumerate(words_of(command)):
+            found[f"{name} {n}"] = words
+    for unit in UNITS:
+        [line] = re.findall(r"^ExecStart=(.*)$", unit.read_text(encoding="utf-8"), re.MULTILINE)
+        found[unit.name] = ["pollwise", *shlex.split(line)[1:]]
+    return {name: words for name, words in found.items() if words[0] == "pollwise"}
+
+
+@pytest.mark.parametrize("name", commands())
+def test_each_command_exists_with_its_options(name: str) -> None:
+    words = commands()[name][1:]
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):  # a group
+        context = command.context_class(command)
+        assert words, f"{name}: no command is named"
+        _, command, words = command.resolve_command(context, words)
+    command.make_context(command.name, words)  # raises for what is unknown or missing
+
+
+def test_the_dockerfile_passes_its_linter() -> None:
+    done = subprocess.run([BIN / "hadolint", KIT / "Dockerfile"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_image_has_all_that_it_copies() -> None:
+    text = (KIT / "Dockerfile").read_text(encoding="utf-8")
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = [
+        path
+        for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE)
+        for path in line.split()
+    ]
+    assert "deploy/app" in copied
+    for path in copied:
+        assert (ROOT / path).exists(), path
+        assert f"!{path}" in ignored, f"{path} is not sent to the builder"
+
+
+def test_the_constraints_of_the_image_are_the_pins_of_the_tests(tmp_path: Path) -> None:
+    text = (KIT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    [script] = re.findall(r"sed -n ('.*?') /src/dev\.txt", text)
+    program = shlex.split(script)[0]
+    pins = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8")
+    done = subprocess.run(["sed", "-n", program], input=pins, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(re.findall(r"^[a-z0-9]", pins, re.MULTILINE))
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9][\w.-]*==[^ ]+( ; .*[^\\ ])?", line), line
+
+
+def test_the_compose_file_fits_its_schema() -> None:
+    command = [
+        str(BIN / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec",
+        str(KIT / "compose.yaml"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_compose_publishes_on_loopback_and_asks_for_passwords() -> None:
+    for service in COMPOSE["services"].values():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), port
+    text = (KIT / "compose.yaml").read_text(encoding="utf-8")
+    given = {line.partition("=")[0] for line in (KIT / "env.example").read_text().splitlines()}
+    asked = set(re.findall(r"\$\{(\w+)", text))
+    assert asked == {name for name in given if re.fullmatch(r"\w+", name)}
+    assert all(f"${{{name}:?" in text for name in asked), "a password that is unset must be refused"
+
+
+def test_prometheus_of_compose_has_a_configuration_that_it_takes() -> None:
+    promtool = debian("promtool")
+    config = KIT / "prometheus/prometheus.yml"
+    done = subprocess.run(
+        [promtool, "check", "config", "--syntax-only", config], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    jobs = yaml.safe_load(config.read_text(encoding="utf-8"))["scrape_configs"]
+    asked = {
+        (name.partition(":")[0], int(each.get("port") or name.partition(":")[2]))
+        for job in jobs
+        for each in job.get("dns_sd_configs", []) + job.get("static_configs", [])
+        for name in each.get("names", []) + each.get("targets", [])
+    }
+    for name, port in asked:
+        assert str(port) in str(COMPOSE["services"][name]["command"]), f"{name} serves no {port}"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
+    analyze = debian("systemd-analyze")
+    text = unit.read_text(encoding="utf-8").replace("/srv/shop/venv/bin/pollwise", "/bin/true")
+    (tmp_path / unit.name).write_text(text)
+    done = subprocess.run([analyze, "verify", tmp_path / unit.name], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Kubernetes
+
+
+def test_the_kustomization_names_every_manifest() -> None:
+    [kustomization] = [each for each in MANIFESTS if each["kind"] == "Kustomization"]
+    others = {path.name for path in (KIT / "kubernetes").glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(kustomization["resources"]) == others
+    images = {
+        container["image"] for pod in PODS.values() for container in pod["spec"]["containers"]
+    }
+    assert images == {image["name"] for image in kustomization["images"]}
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_pods_may_do_little(name: str) -> None:
+    """What the namespace's "restricted" standard demands, and more."""
+    spec = PODS[name]["spec"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert spec["automountServiceAccountToken"] is False
+    for container in spec["containers"]:
+        allowed = container["securityContext"]
+        assert allowed["allowPrivilegeEscalation"] is False
+        assert allowed["readOnlyRootFilesystem"] is True
+        assert allowed["capabilities"] == {"drop": ["ALL"]}
+        assert container["resources"]["limits"]["memory"]
+        assert container["resources"]["requests"]["cpu"]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_ports_and_probes_fit_the_command(name: str) -> None:
+    for container in PODS[name]["spec"]["containers"]:
+        ports: Mapping[str, int] = {
+            each["name"]: each["containerPort"] for each in container.get("ports", ())
+        }
+        for port in ports.values():
+            assert str(port) in " ".join(container["command"])
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if probe in container:
+                assert container[probe]["httpGet"]["port"] in ports
+
+
+@pytest.mark.parametrize("manifest", [each for each in MANIFESTS if each["kind"] == "Deployment"],
+                         ids=lambda each: each["metadata"]["name"])  # fmt: skip
+def test_deployments_select_their_own_pods(manifest: dict[str, Any]) -> None:
+    chosen = manifest["spec"]["selector"]["matchLabels"]
+    assert chosen == manifest["spec"]["template"]["metadata"]["labels"]
+    others = [
+        each for name, each in PODS.items()
+        if name != manifest["metadata"]["name"] and each["metadata"]["labels"] == chosen
+    ]  # fmt: skip
+    assert others == []
+
+
+def test_a_stop_has_longer_than_the_grace_of_a_worker() -> None:
+    grace = seconds(pollwise.WorkerRunOptions().grace)
+    assert PODS["pollwise-worker"]["spec"]["terminationGracePeriodSeconds"] > grace
+    assert int(COMPOSE["services"]["worker"]["stop_grace_period"].rstrip("s")) > grace
+    for unit in UNITS:
+        [stop] = re.findall(r"^TimeoutStopSec=(\d+)$", unit.read_text(), re.MULTILINE)
+        assert int(stop) > grace
+
+
+def test_keda_scales_the_workers_by_a_metric_that_the_exporter_has() -> None:
+    [scaled] = [each for each in MANIFESTS if each["kind"] == "ScaledObject"]
+    assert scaled["spec"]["scaleTargetRef"]["name"] in PODS
+    [trigger] = scaled["spec"]["triggers"]
+    [selector] = selectors(promql_parser.parse(trigger["metadata"]["query"]))
+    metric = metric_of(selector.name or "")
+    assert metric is not None
+    assert metric.name == "pollwise_queue_depth"
+    assert {each.name for each in selector.matchers.matchers} <= set(metric.labels)
+
+
+# The commands of the image, without a container: as another user's environment would be.
+
+
+def test_the_commands_of_the_image_work_on_postgres(postgres: Postgres) -> None:
+    environment = {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "DATABASE_URL": postgres.create_database("deploy"),
+        "PYTHONPATH": str(KIT / "app"),
+    }
+    [migrate] = [COMPOSE["services"]["migrate"]["command"]]
+    shell = [word.replace("$$", "$") for word in migrate]
+    subprocess.run(shell, cwd=KIT / "app", env=environment, check=True, capture_output=True)
+    worker = [str(BIN / "pollwise"), *dockerfile("CMD")[1:]]
+    with subprocess.Popen(
+        worker, cwd=KIT / "app", env=environment, stderr=subprocess.PIPE, text=True
+    ) as running:
+        try:
+            check = [sys.executable, *dockerfile("HEALTHCHECK")[1:]]
+
+            def healthy() -> bool:
+                with suppress(subprocess.CalledProcessError):
+                    subprocess.run(check, env=environment, check=True, capture_output=True)
+                    return True
+                return False
+
+            wait_until(healthy, "the health check of the image")
+            ask = "from jobs import resize; print(resize.put_sync(7).result('60s'))"
+            asked = subprocess.run(
+                [sys.executable, "-c", ask], env=environment, capture_output=True, text=True
+            )
+            assert asked.stdout == "image-7-800.png\n", asked.stderr
+        finally:
+            running.terminate()
+        assert running.wait(60) == 0
