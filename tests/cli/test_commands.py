@@ -42,7 +42,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "queue put", "queue stats", "queue list", "queue show", "queue result", "queue cancel",
         "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume", "queue export",
         "queue workers", "queue running", "queue set-concurrency", "queue top", "queue history",
-        "queue limits", "queue set-limits", "queue remove-limits",
+        "queue limits", "queue set-limits", "queue remove-limits", "queue flow",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
         "outbox drop", "outbox prune", "outbox migrate", "outbox list", "outbox show",
         "outbox relays", "outbox replay", "outbox release", "outbox export", "outbox history",
