@@ -59,22 +59,14 @@ def pytest_configure() -> None:
 
 #: Files that take long. They come first: each runs in one process, and the last would run alone.
 LONG = (
-<<<<<<< HEAD
     "web/browser/test_pages", "test_docs", "queues/test_conformance", "web/browser/test_actions",
-=======
-    "web/browser/test_pages", "test_docs", "test_examples",
-    "queues/test_conformance", "web/browser/test_actions",
->>>>>>> speed
     "queues/objects/test_servers", "queues/http/test_conformance", "cli/test_fleet",
     "cli/test_worker_processes", "controller/http/test_schema", "agent/test_attacks",
     "agent/test_agent", "agent/test_processes", "queues/sqs/test_conformance",
     "worker/test_servers_in_trouble", "worker/test_quiet", "worker/test_doomed",
     "queues/test_waiting", "support/test_servers", "controller/security/test_security",
     "outbox/test_relay_kills", "queues/postgres/test_stress", "controller/test_two_controllers",
-<<<<<<< HEAD
     "test_examples", "test_types", "test_packaging",
-=======
->>>>>>> speed
 )  # fmt: skip
 
 
