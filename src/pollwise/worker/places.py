@@ -2,7 +2,7 @@
 
 Each claimed job holds a place of its limit, in all workers. One that waits here for a handler holds
 it for nothing, so such jobs are claimed for free handlers. Only where runs are so short that a call
-to the store takes longer, some are claimed ahead: those that handlers finish in a few milliseconds.
+to the store takes longer, some are claimed ahead: those that handlers finish in a millisecond.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from pollwise.runtime.executor.ahead import AHEAD_MAX, AHEAD_SECONDS, TOOK_WEIGH
 from pollwise.runtime.executor.executor import Executor
 from pollwise.worker.processes.pool import ProcessPool
 
-#: How long a job that holds a place may wait here for a handler, in seconds.
-WAIT_MAX = 0.01
+#: How long a job that holds a place may wait here for a handler, in seconds: about as long as a
+#: claim takes.
+WAIT_MAX = 0.001
 #: A run that takes this many times as long as those before counts at once.
 LONGER = 10
 
