@@ -1,6 +1,5 @@
 """Results, progress and cancels under `kill -9`: one ending per job, and everybody agrees on it.
 
-from tests.support.forked import Forked
 Workers report progress and settle with results while they are killed at random, and somebody else
 cancels jobs at random. Afterwards each job is done with the result of its newest lease, or
 cancelled; what a caller was told is what is stored, and what somebody who waits for the results
@@ -23,10 +22,11 @@ from pollwise.errors import JobFailed
 from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob
-from tests.support.forked import Forked
+from tests.support.crew import Crew
 
 JOBS = 150
 KILLS = 8
+WORKERS = 3
 CHILD = Path(__file__).with_name("record_child.py")
 
 
@@ -34,31 +34,6 @@ CHILD = Path(__file__).with_name("record_child.py")
 def url(shared_url: str) -> str:
     only_results = shared_url.startswith(("sqlite", "redis"))
     return shared_url if only_results else f"{shared_url}&keep=1h"
-
-
-class Crew:
-    """Three workers, of which one is killed and replaced now and then."""
-
-    def __init__(self, url: str, log: Path, rng: random.Random) -> None:
-        self._url, self._log, self._rng = url, log, rng
-        self._count = 0
-        self._workers = [self._start() for _ in range(3)]
-
-    def _start(self) -> Forked:
-        self._count += 1
-        words = [self._url, f"worker-{self._count}", str(self._log), str(self._rng.random())]
-        return Forked([CHILD, *words], out=False, err=False)
-
-    def kill_one(self) -> None:
-        at = self._rng.randrange(len(self._workers))
-        self._workers[at].kill()
-        self._workers[at].wait()
-        self._workers[at] = self._start()
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
-            worker.wait()
 
 
 async def under_kills(
@@ -126,7 +101,7 @@ def test_each_job_has_one_ending(url: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with open_queue(url) as queue:
             await queue.migrate()
-            crew = await asyncio.to_thread(Crew, url, log, rng)
+            crew = await asyncio.to_thread(Crew, CHILD, WORKERS, rng, url, log)
             try:
                 told, got = await under_kills(queue, crew, rng)
             finally:

@@ -20,7 +20,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.flows.linking import linked
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob
-from tests.support.forked import Forked
+from tests.support.crew import Crew
 
 CHILD = Path(__file__).with_name("kill_child.py")
 WORKERS = 3
@@ -29,33 +29,6 @@ SIZE = 3
 FLAKY = 5
 #: How many groups are put at a time.
 AT_ONCE = 100
-
-
-class Crew:
-    """Workers, of which one is killed and replaced now and then."""
-
-    def __init__(self, rng: random.Random, *words: object) -> None:
-        self._rng = rng
-        self._words = words
-        self._count = 0
-        self._workers = [self._start() for _ in range(WORKERS)]
-
-    def _start(self) -> Forked:
-        self._count += 1
-        url, *rest = self._words
-        words = [CHILD, url, f"worker-{self._count}", *rest, self._rng.random()]
-        return Forked(words, out=False, err=False)
-
-    def kill_one(self) -> None:
-        at = self._rng.randrange(len(self._workers))
-        self._workers[at].kill()
-        self._workers[at].wait()
-        self._workers[at] = self._start()
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
-            worker.wait()
 
 
 def group(number: int) -> list[NewJob]:
@@ -131,7 +104,7 @@ def under_kills(url: str, folder: Path, groups: int, kills: int, apart: float) -
             if not queue.capabilities.flows:
                 pytest.skip(f"{type(queue).__name__} cannot link jobs")
             await queue.migrate()
-            crew = await asyncio.to_thread(Crew, rng, url, log, mended)
+            crew = await asyncio.to_thread(Crew, CHILD, WORKERS, rng, url, log, mended)
             within = 60 + groups
             try:
                 put = await put_groups(queue, groups)

@@ -15,7 +15,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.limits.record import Concurrency, Rate
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import STATES, NewJob
-from tests.support.forked import Forked
+from tests.support.crew import Crew
 
 CHILD = Path(__file__).with_name("kill_child.py")
 WORKERS = 4
@@ -23,32 +23,6 @@ GROUPS = ("a", "b", "c", "d", "e")
 MOST, MOST_EACH = 6, 2
 LEASE = 1.0
 RATE = Rate(200, 1, burst=5)
-
-
-class Crew:
-    """Workers, of which one is killed and replaced now and then."""
-
-    def __init__(self, rng: random.Random, url: str, log: Path) -> None:
-        self._rng = rng
-        self._url, self._log = url, log
-        self._count = 0
-        self._workers = [self._start() for _ in range(WORKERS)]
-
-    def _start(self) -> Forked:
-        self._count += 1
-        words = [CHILD, self._url, f"worker-{self._count}", self._log, LEASE, self._rng.random()]
-        return Forked(words, out=False, err=False)
-
-    def kill_one(self) -> None:
-        at = self._rng.randrange(len(self._workers))
-        self._workers[at].kill()
-        self._workers[at].wait()
-        self._workers[at] = self._start()
-
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.kill()
-            worker.wait()
 
 
 class Held(NamedTuple):
@@ -131,7 +105,7 @@ def under_kills(url: str, folder: Path, jobs: int, kills: int) -> None:
             await queue.limits.set("slow", RATE)
             some = [(kind, rng.choice(GROUPS)) for kind in ("few", "slow") for _ in range(jobs)]
             await queue.put([NewJob(kind, group, limit_group=group) for kind, group in some])
-            crew = await asyncio.to_thread(Crew, rng, url, log)
+            crew = await asyncio.to_thread(Crew, CHILD, WORKERS, rng, url, log, LEASE)
             marks = sorted(rng.sample(range(jobs // 10, 2 * jobs - jobs // 10), kills))
             try:
                 async with asyncio.timeout(60 + jobs / 10):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from pollwise.durations import Duration
@@ -12,6 +12,7 @@ from pollwise.queues.flows.view import FlowView
 from pollwise.queues.sync import SyncQueue
 from pollwise.runtime.jobs import State
 
+Q = TypeVar("Q")
 R_co = TypeVar("R_co", covariant=True)
 #: The result of a flow, from those of its jobs by their ids.
 ReadResults = Callable[[Mapping[str, Any]], R_co]
@@ -21,11 +22,8 @@ CANCEL_AT_ONCE = 1_000
 _TELLING = ("dead", "cancelled", None)
 
 
-class FlowHandle(Generic[R_co]):
-    """A flow that was put.
-
-    ids: those of its jobs, in put order. id: the first one; the flow is found by any of them.
-    """
+class _Handle(Generic[Q, R_co]):
+    """What the handles of both ways to put have in common."""
 
     __slots__ = ("_awaited", "_queue", "_read", "id", "ids")
 
@@ -33,7 +31,7 @@ class FlowHandle(Generic[R_co]):
         self,
         ids: Sequence[str],
         awaited: Sequence[str],
-        queue: Callable[[], Queue],
+        queue: Callable[[], Q],
         read: ReadResults[R_co],
     ) -> None:
         """awaited: the jobs that must be done, without those of `on_failure`."""
@@ -42,6 +40,27 @@ class FlowHandle(Generic[R_co]):
         self._awaited = tuple(awaited)
         self._queue = queue
         self._read = read
+
+    def _result_of(self, found: Mapping[str, Any], timeout: Duration | None) -> R_co:
+        """The result of the flow, from those of its jobs; raises what it failed with."""
+        _check_done(self.id, self._awaited, found, timeout)
+        return self._read(found)
+
+    def _portions(self) -> Iterator[Sequence[str]]:
+        for first in range(0, len(self.ids), CANCEL_AT_ONCE):
+            yield self.ids[first : first + CANCEL_AT_ONCE]
+
+    def __repr__(self) -> str:
+        return f"<flow of {len(self.ids)} jobs from {self.id}>"
+
+
+class FlowHandle(_Handle[Queue, R_co]):
+    """A flow that was put.
+
+    ids: those of its jobs, in put order. id: the first one; the flow is found by any of them.
+    """
+
+    __slots__ = ()
 
     async def result(self, timeout: Duration | None = None) -> R_co:
         """Wait until the flow has ended; return the result of its last job, or of its last jobs.
@@ -51,45 +70,27 @@ class FlowHandle(Generic[R_co]):
         timeout: how long to wait; then `TimeoutError` is raised, and the flow goes on.
         """
         found = await self._queue().wait(self._awaited, timeout, until_failure=True)
-        _check_done(self.id, self._awaited, found, timeout)
-        return self._read(found)
+        return self._result_of(found, timeout)
 
     async def cancel(self) -> dict[str, State]:
         """Ask for all of its jobs to be cancelled; return the state that each is in now."""
         states: dict[str, State] = {}
-        for first in range(0, len(self.ids), CANCEL_AT_ONCE):
-            states |= await self._queue().cancel(self.ids[first : first + CANCEL_AT_ONCE])
+        for portion in self._portions():
+            states |= await self._queue().cancel(portion)
         return states
 
     async def view(self) -> FlowView | None:
         """Its jobs, with their states and links; None if it does not exist any more."""
         return await self._queue().flow(self.id)
 
-    def __repr__(self) -> str:
-        return f"<flow of {len(self.ids)} jobs from {self.id}>"
 
-
-class SyncFlowHandle(Generic[R_co]):
+class SyncFlowHandle(_Handle[SyncQueue, R_co]):
     """A flow that was put by code without an event loop: the calls of `FlowHandle`, which block.
 
     ids: those of its jobs, in put order. id: the first one; the flow is found by any of them.
     """
 
-    __slots__ = ("_awaited", "_queue", "_read", "id", "ids")
-
-    def __init__(
-        self,
-        ids: Sequence[str],
-        awaited: Sequence[str],
-        queue: Callable[[], SyncQueue],
-        read: ReadResults[R_co],
-    ) -> None:
-        """awaited: the jobs that must be done, without those of `on_failure`."""
-        self.ids: tuple[str, ...] = tuple(ids)
-        self.id: str = self.ids[0]
-        self._awaited = tuple(awaited)
-        self._queue = queue
-        self._read = read
+    __slots__ = ()
 
     def result(self, timeout: Duration | None = None) -> R_co:
         """Wait until the flow has ended; return the result of its last job, or of its last jobs.
@@ -99,22 +100,18 @@ class SyncFlowHandle(Generic[R_co]):
         timeout: how long to wait; then `TimeoutError` is raised, and the flow goes on.
         """
         found = self._queue().wait(self._awaited, timeout, until_failure=True)
-        _check_done(self.id, self._awaited, found, timeout)
-        return self._read(found)
+        return self._result_of(found, timeout)
 
     def cancel(self) -> dict[str, State]:
         """Ask for all of its jobs to be cancelled; return the state that each is in now."""
         states: dict[str, State] = {}
-        for first in range(0, len(self.ids), CANCEL_AT_ONCE):
-            states |= self._queue().cancel(self.ids[first : first + CANCEL_AT_ONCE])
+        for portion in self._portions():
+            states |= self._queue().cancel(portion)
         return states
 
     def view(self) -> FlowView | None:
         """Its jobs, with their states and links; None if it does not exist any more."""
         return self._queue().flow(self.id)
-
-    def __repr__(self) -> str:
-        return f"<flow of {len(self.ids)} jobs from {self.id}>"
 
 
 def _check_done(

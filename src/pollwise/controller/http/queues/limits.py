@@ -10,14 +10,7 @@ from starlette.requests import Request
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
-from pollwise.queues.limits.record import (
-    Concurrency,
-    KindLimits,
-    Limit,
-    Rate,
-    kind_limits,
-    limits_from,
-)
+from pollwise.queues.limits.record import KindLimits, limits_from
 from pollwise.queues.limits.use import LimitUse
 from pollwise.runtime.jobs import checked_name
 
@@ -62,24 +55,7 @@ def _use_to(use: LimitUse) -> dict[str, Any]:
 
 
 def _limits_from(kind: str, value: object) -> KindLimits:
-    """Limits as received, checked as those that a program states."""
-    found = None
-    if isinstance(value, str):
-        found = limits_from(kind, value)
+    found = limits_from(kind, value) if isinstance(value, str) else None
     if found is None:
         raise ConfigError(f"value = {shown(value)} of the kind {kind!r} is not that of a limit")
-    by = found.by or "group"
-    stated: list[Limit] = [
-        Concurrency(most, each)
-        for most, each in ((found.most, None), (found.most_each, by))
-        if most is not None
-    ]
-    stated += [
-        Rate(rate.amount, rate.per, each, rate.burst)
-        for rate, each in ((found.rate, None), (found.rate_each, by))
-        if rate is not None
-    ]
-    return kind_limits(
-        kind, stated, fair_by=by if found.fair else None, weights=found.weights,
-        origin=found.origin, set_at=found.set_at,
-    )  # fmt: skip
+    return found
