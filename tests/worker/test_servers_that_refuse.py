@@ -185,11 +185,12 @@ def test_a_disk_of_postgres_that_is_full_for_a_while(own_postgres: OwnPostgres) 
 
     async def main(clock: VirtualClock, disk: Path) -> None:
         team = team_of(clock, server)
+        # Four to a page, which leaves no room for the new version of any of them.
+        jobs = [NewJob("job", secrets.token_hex(900)) for _ in range(JOBS)]
+        async with team.handle(server.dsn()) as early:  # before any worker can claim them
+            team.ids += await early.put(jobs)
+        ballast = fill(disk)
         async with team.at_work():
-            # Four to a page, which leaves no room for the new version of any of them.
-            jobs = [NewJob("job", secrets.token_hex(900)) for _ in range(JOBS)]
-            team.ids += await team.source.put(jobs)
-            ballast = fill(disk)
             with pytest.raises(StoreUnavailable, match="disk is full"):
                 await team.source.put(jobs)
             await clock.advance(9)
