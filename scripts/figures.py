@@ -55,7 +55,7 @@ TOPICS = (
         "limits",
         "What limits cost a worker with 10 handlers and empty jobs, how long small groups wait "
         "beside a group with a million jobs, and how exactly a rate is kept while workers are "
-        "killed. Limits by group cost Postgres more than half of its jobs/s.",
+        "killed. Limits by group cost Postgres about half of its jobs/s.",
         ("Throughput with limits", "Pickup of small groups", "Starts in each window"),
     ),
     Topic(
