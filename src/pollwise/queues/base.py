@@ -61,7 +61,7 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a claim asks for, checked; see `Queue.claim`. Durations are in seconds."""
+    """The checked arguments of `Queue.claim`. Durations are in seconds."""
 
     worker: str
     limit: int
@@ -79,14 +79,14 @@ class Queue(ViewedStore):
     _hints_of_puts: ClassVar[bool] = False
     #: The kind under which a claim delivers messages in the store that are not Pollwise jobs.
     foreign_kind: ClassVar[str | None] = None
-    #: Its connections belong to one event loop at a time.
+    #: True if the connections of a queue belong to one event loop at a time.
     one_loop: ClassVar[bool] = True
     #: How often to poll for results that somebody waits for.
     wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
-    #: How many jobs of a state a measurement for metrics counts; few where requests are billed.
+    #: The maximum number of jobs of each state that metrics count; small if requests are billed.
     measured_max: ClassVar[int] = MEASURED_MAX
-    #: The limited kinds that are claimed for free handlers, as the last claim of this handle saw
-    #: them: those that limit how many jobs run, and those whose groups take turns.
+    #: The limited kinds that workers claim only for free handlers, as the last claim of this handle
+    #: saw them: kinds that limit how many jobs run, and kinds whose groups take turns.
     _limited: frozenset[str] = frozenset()
 
     def __init__(
@@ -110,18 +110,18 @@ class Queue(ViewedStore):
             )
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
 
-    @cached_property  # only if it is used: the two refer to each other
+    @cached_property  # made at first use, because the two objects refer to each other
     def _waiters(self) -> EndingWaiters:
         return EndingWaiters(self, lambda *result: self._sealing.opened_result(*result))
 
     @cached_property
     def schedules(self) -> Schedules:  # type: ignore[override]  # it is read only
-        """Jobs that are put by themselves: `queue.schedules.set("nightly", job, cron=…)`."""
+        """Schedules, which put jobs at set times: `queue.schedules.set("nightly", job, cron=…)`."""
         return Schedules(self)
 
     @cached_property
     def limits(self) -> Limits:
-        """How many jobs of a kind run at a time, or start in a time, over all workers."""
+        """Limits: how many jobs of a kind run at a time, or start in a period, over all workers."""
         return Limits(self)
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
@@ -169,11 +169,11 @@ class Queue(ViewedStore):
 
         hold: how long to wait for a job when there is none.
         kinds: only jobs of these kinds; None means all.
-        ahead: some of them will wait before they start. If their leases run out, it is unknown
-            which had started, so none of them has used up an attempt.
-        A job whose last LAPSES_ALONE leases ran out comes first and alone: its workers may have
-        died of it. It is to be started at once, so its attempt counts. A call that is cancelled
-        leaves nothing claimed.
+        ahead: some of the jobs will wait before they start. If their leases run out, it is unknown
+            which jobs had started, so none of them has used up an attempt.
+        A job whose last LAPSES_ALONE leases ran out is claimed first and alone, because it may have
+        killed its workers. It must be started at once, so its attempt counts. A call that is
+        cancelled leaves nothing claimed.
         """
         checked_name(worker, "worker", ConfigError)
         if limit < 1:
@@ -230,9 +230,9 @@ class Queue(ViewedStore):
         lease: Duration,
         progress: Mapping[str, Progress] | None = None,
     ) -> Renewal:
-        """Renew the leases of claims, from now; return what is lost and what is to be cancelled.
+        """Renew the leases of claims, from now; return the lost claims and the jobs to cancel.
 
-        progress: of some of these jobs, by id. It is not stored for a lease that is lost.
+        progress: the progress of some of these jobs, by id. It is not stored if the lease is lost.
         """
         batch = checked_batch(claims, "renew")
         if not batch:
@@ -257,14 +257,14 @@ class Queue(ViewedStore):
     ) -> dict[str, Any]:
         """Wait until jobs have ended; return the result of each, or its `JobFailed`, by id.
 
-        timeout: how long to wait; then those that have not ended are left out, and go on.
-        until_failure: wait no longer when one has failed. The others are left out, and go on.
+        timeout: how long to wait. Jobs that have not ended by then are left out, and go on.
+        until_failure: also stop waiting as soon as one of the jobs has failed.
         """
         wanted = distinct(ids, "ids") or []
         return await self._waiters.results(wanted, timeout, until_failure=until_failure)
 
     async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        """How jobs ended, in one call; None for one that does not exist. Others are left out."""
+        """How jobs ended, by id; None if a job does not exist. Jobs that go on are left out."""
         if not self.capabilities.results:
             raise self._cannot("keep results")
         wanted = checked_batch(distinct(ids, "ids") or [], "endings")
@@ -282,12 +282,13 @@ class Queue(ViewedStore):
     async def cancel(self, which: Sequence[str]) -> dict[str, State]: ...
 
     async def cancel(self, which: JobFilter | Sequence[str]) -> BulkDone | dict[str, State]:
-        """Cancel jobs; return the state that each is in now, without ids that do not exist.
+        """Cancel jobs; return the present state of each, by id. Unknown ids are left out.
 
         A job that waits ends at once: `cancelled`. A job that runs stays `leased` until its worker
         learns of it: by a broadcast that makes it renew its leases now, or with its next renewal.
-        The job does not run again, unless it was done first. An ended job stays as it is.
-        With a filter: those that match and have not ended; see `BulkDone`.
+        It may still end as done; otherwise it is cancelled and does not run again. A job that has
+        ended stays as it is.
+        With a filter: cancel the jobs that match and have not ended; see `BulkDone`.
         """
         if not self.capabilities.cancel:
             raise self._cannot("cancel jobs")
@@ -307,9 +308,9 @@ class Queue(ViewedStore):
         return sum(state in ("cancelled", "leased") for state in states)
 
     async def predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
-        """The jobs that a job of a flow comes after, in their order, and how each ended.
+        """The predecessors of a job of a flow, in order, by id, and how each ended.
 
-        None for one that has not ended, or does not exist any more.
+        None for a predecessor that has not ended, or does not exist any more.
         """
         self._check_flows()
         found = await self._predecessors(job_id)
@@ -324,7 +325,7 @@ class Queue(ViewedStore):
         return replace(ending, result=result)
 
     async def flow(self, job_id: str) -> FlowView | None:
-        """The flow that a job belongs to; None if it belongs to none, or does not exist.
+        """The flow that a job belongs to; None if the job is in no flow or does not exist.
 
         Of a flow with more than 1,000 jobs, the first 1,000 are returned, and the job itself.
         """
@@ -347,10 +348,10 @@ class Queue(ViewedStore):
         self._waiters.close()
         await super().close()
 
-    # For puts in a thread, or in a transaction of somebody else.
+    # For puts in a thread, or in a transaction of the user.
 
     def check_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
-        """Refuse what a put would refuse before it asks the store; return the jobs as a list."""
+        """Check jobs as a put does before it calls the store; return them as a list."""
         batch = [jobs] if isinstance(jobs, NewJob) else checked_batch(jobs, "put")
         for job in batch:
             self._check(job)
@@ -361,7 +362,7 @@ class Queue(ViewedStore):
         return batch
 
     def sealed(self, jobs: list[NewJob]) -> list[NewJob]:
-        """Checked jobs as a store puts them: encoded by the codec, if there is one."""
+        """Return checked jobs as a store puts them: encoded, if the queue has a codec."""
         return self._sealing.jobs(jobs, self._check_size)
 
     def send_span(self, tracer: Any) -> spans.SendSpan[NewJob]:
@@ -372,7 +373,7 @@ class Queue(ViewedStore):
         """Put checked and sealed jobs in the calling thread, and send hints to other processes.
 
         This blocks, and is quicker than a call in `loop`, the event loop that the queue belongs to.
-        Returns None, and puts nothing, if the store cannot do it, or cannot do it now.
+        Returns None, and puts nothing, if the store can never do this, or cannot do it now.
         """
         return None
 
@@ -406,7 +407,7 @@ class Queue(ViewedStore):
 
     @abstractmethod
     async def _prune(self, keep: float | None) -> int:
-        """Delete what ended `keep` seconds ago, and results whose time is over."""
+        """Delete jobs that ended `keep` seconds ago, and results whose time is over."""
 
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         """As `endings`; a store overrides this to read all of them in one call."""
@@ -417,21 +418,21 @@ class Queue(ViewedStore):
         raise self._cannot("keep limits")
 
     async def _predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
-        """The jobs that this one comes after, in the order of `after`, with how they ended."""
+        """The predecessors of this job, in the order of `after`, and how each ended."""
         raise self._cannot("link jobs")
 
     async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
-        """The jobs of the flow that this job belongs to, by id, at most this many."""
+        """At most this many jobs of the flow that this job belongs to, in the order of their ids."""
         raise self._cannot("link jobs")
 
-    # What it uses.
+    # Helpers.
 
     async def _give_back(self, claims: list[Claim]) -> None:
         await self.settle([Settlement.give_back(claim) for claim in claims])
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
-        """Hint at jobs that came back, and at those that a key, a flow or a limit no longer holds
-        back."""
+        """Send hints for jobs that came back, and for jobs that a key, a flow or a limit no longer
+        blocks."""
         delays = [s.delay for s in settled if s.comes_back]
         at_once = delays.count(0.0)
         if at_once:
@@ -465,7 +466,7 @@ class Queue(ViewedStore):
                     f"{self.url} does not support `{what}`, used by the job of kind {job.kind!r}; "
                     "leave it out or choose a store that can"
                 )
-        if self.codec is None:  # else what counts is its size when it is encoded
+        if self.codec is None:  # with a codec, the size of the encoded payload counts
             self._check_size(job.kind, job.size)
 
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do. Asking for what it cannot do is an error at the call that asks.
+    """What a store can do. A call that needs something else raises `Unsupported`.
 
     keys: jobs with the same key run one at a time, in order.
     priorities, delay, unique: the fields of `NewJob` with these names.
     exact_unique: a `unique` is taken until its job is done, and another payload under it is
         refused; if False, repeats are recognised for a limited time only.
-    replace: the payload of a job that waits can be replaced by a put with its `unique`.
+    replace: a put with the same `unique` can replace the payload of a job that waits.
     ordered: jobs are claimed in the order they fell due and were put; if False, roughly so.
-    kinds: a claim can ask for some kinds only.
+    kinds: a claim can be limited to some kinds.
     views: `get` and `jobs` show any job; if False, only `jobs("dead")` works.
-    shows_claims: a view of a leased job has its claim; if False, only its worker has it.
+    shows_claims: a view of a leased job has its claim; if False, only its worker has the claim.
     keep: finished jobs can be kept.
     uncounted: a job that is given back has not used up an attempt.
     suspects: a job whose leases ran out several times in a row is claimed alone, and the attempt of
@@ -36,9 +36,9 @@ class Capabilities:
     pause: kinds, and the whole queue, can be paused.
     presence: running workers store a record of themselves, and their concurrency can be changed.
     history: workers store what they did in each minute, with their records.
-    limits: kinds can have limits, which claims keep to across all workers.
-    flows: a job can wait for others of its batch (`after`), and is freed in the transaction that
-        ends the last of them.
+    limits: kinds can have limits, which hold for the claims of all workers together.
+    flows: a job can wait for other jobs of its batch (`after`), and is freed in the transaction
+        that ends the last of them.
     schedules: schedules are kept, and the job of a tick is put in the transaction that advances its
         schedule.
     """

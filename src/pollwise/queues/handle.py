@@ -43,7 +43,7 @@ class JobHandle(Generic[R]):
         return self._read(await self._queue().result(self.id, timeout))
 
     async def cancel(self) -> State | None:
-        """Ask for the job to be cancelled; return the state that it is in now."""
+        """Cancel the job; return its present state."""
         return (await self._queue().cancel([self.id])).get(self.id)
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class SyncJobHandle(Generic[R]):
         return self._read(self._queue().result(self.id, timeout))
 
     def cancel(self) -> State | None:
-        """Ask for the job to be cancelled; return the state that it is in now."""
+        """Cancel the job; return its present state."""
         return self._queue().cancel([self.id]).get(self.id)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Flows: jobs that wait for others of their batch. `linking` gives each its place in a put,
-`keeping` keeps those that ended for those that come after, `view` and `tree` are what a flow looks
-like, and `handle` is a flow that was put.
+"""Flows: jobs that wait for other jobs of their batch. `linking` finds the flows in a batch,
+`keeping` keeps ended jobs for their successors, `view` and `tree` show a flow, and `handle` waits
+for it and cancels it.
 """

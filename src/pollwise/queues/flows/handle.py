@@ -14,16 +14,16 @@ from pollwise.runtime.jobs import State
 
 Q = TypeVar("Q")
 R_co = TypeVar("R_co", covariant=True)
-#: The result of a flow, from those of its jobs by their ids.
+#: Makes the result of a flow from the results of its jobs, by id.
 ReadResults = Callable[[Mapping[str, Any]], R_co]
-#: Cancels go in portions of this many jobs.
+#: The maximum number of jobs that one call cancels.
 CANCEL_AT_ONCE = 1_000
-#: Of several failures, the one that explains most is raised.
+#: If several jobs failed, the failure whose state comes first here is raised: it explains most.
 _TELLING = ("dead", "cancelled", None)
 
 
 class _Handle(Generic[Q, R_co]):
-    """What the handles of both ways to put have in common."""
+    """Shared by `FlowHandle` and `SyncFlowHandle`."""
 
     __slots__ = ("_awaited", "_queue", "_read", "id", "ids")
 
@@ -42,7 +42,7 @@ class _Handle(Generic[Q, R_co]):
         self._read = read
 
     def _result_of(self, found: Mapping[str, Any], timeout: Duration | None) -> R_co:
-        """The result of the flow, from those of its jobs; raises what it failed with."""
+        """Return the result of the flow, given the results of its jobs; raise its failure."""
         _check_done(self.id, self._awaited, found, timeout)
         return self._read(found)
 
@@ -57,7 +57,7 @@ class _Handle(Generic[Q, R_co]):
 class FlowHandle(_Handle[Queue, R_co]):
     """A flow that was put.
 
-    ids: those of its jobs, in put order. id: the first one; the flow is found by any of them.
+    ids: the ids of its jobs, in put order. id: the first of these; each of them identifies the flow.
     """
 
     __slots__ = ()
@@ -73,21 +73,21 @@ class FlowHandle(_Handle[Queue, R_co]):
         return self._result_of(found, timeout)
 
     async def cancel(self) -> dict[str, State]:
-        """Ask for all of its jobs to be cancelled; return the state that each is in now."""
+        """Cancel all jobs of the flow; return the present state of each, by id."""
         states: dict[str, State] = {}
         for portion in self._portions():
             states |= await self._queue().cancel(portion)
         return states
 
     async def view(self) -> FlowView | None:
-        """Its jobs, with their states and links; None if it does not exist any more."""
+        """The jobs of the flow with their states and links; None if it does not exist any more."""
         return await self._queue().flow(self.id)
 
 
 class SyncFlowHandle(_Handle[SyncQueue, R_co]):
     """A flow that was put by code without an event loop: the calls of `FlowHandle`, which block.
 
-    ids: those of its jobs, in put order. id: the first one; the flow is found by any of them.
+    ids: the ids of its jobs, in put order. id: the first of these; each of them identifies the flow.
     """
 
     __slots__ = ()
@@ -103,14 +103,14 @@ class SyncFlowHandle(_Handle[SyncQueue, R_co]):
         return self._result_of(found, timeout)
 
     def cancel(self) -> dict[str, State]:
-        """Ask for all of its jobs to be cancelled; return the state that each is in now."""
+        """Cancel all jobs of the flow; return the present state of each, by id."""
         states: dict[str, State] = {}
         for portion in self._portions():
             states |= self._queue().cancel(portion)
         return states
 
     def view(self) -> FlowView | None:
-        """Its jobs, with their states and links; None if it does not exist any more."""
+        """The jobs of the flow with their states and links; None if it does not exist any more."""
         return self._queue().flow(self.id)
 
 

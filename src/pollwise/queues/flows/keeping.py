@@ -1,4 +1,4 @@
-"""What the end of a job of a flow means for the others: they may run, and need its result."""
+"""Ended jobs of flows: which settlements free other jobs, and how results are kept for them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pollwise.runtime.jobs.new_job import FLOW_HEADER
 
 
 def kept_for_flows(settlements: list[Settlement]) -> list[Settlement]:
-    """Settlements that keep the ended jobs of flows for those that come after them.
+    """Return the settlements with FLOW_KEPT added to `keep`, so that successors find the results.
 
-    When all jobs of the flow have ended, its store takes FLOW_KEPT off again.
+    When all jobs of the flow have ended, its store subtracts FLOW_KEPT again.
     """
     return [
         replace(each, keep=min(FLOW_KEPT + (each.keep or 0.0), DELAY_MAX))
@@ -23,5 +23,5 @@ def kept_for_flows(settlements: list[Settlement]) -> list[Settlement]:
 
 
 def frees_others(job: Job) -> bool:
-    """True if others may wait for the end of this job."""
+    """True if other jobs may wait for the end of this job."""
     return job.key is not None or FLOW_HEADER in job.headers

@@ -1,4 +1,4 @@
-"""The places of the jobs of a batch in flows: which of them wait for which."""
+"""Finds the flows in a batch of jobs: which jobs wait for which."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LINKS_MAX = 50_000
 
 
 def linked(jobs: Sequence[NewJob]) -> list[NewJob]:
-    """The jobs of a batch, with copies of those in flows that have their places.
+    """Return the jobs of a batch; jobs of a flow are replaced by copies that have their places.
 
-    A flow is all jobs that are connected by links; it gets a random name.
+    A flow is a set of jobs that are connected by links; it gets a random name.
     """
     places = {id(job): place for place, job in enumerate(jobs)}
     after: list[tuple[int, ...]] = []
-    roots = list(range(len(jobs)))  # the first job of each flow, by halving the ways to it
+    roots = list(range(len(jobs)))  # a union-find with path halving; a root stands for a flow
 
     def root(place: int) -> int:
         while roots[place] != place:
@@ -57,7 +57,7 @@ def linked(jobs: Sequence[NewJob]) -> list[NewJob]:
 
 
 def _alone(job: NewJob) -> NewJob:
-    """A job of no flow. It may have the headers of another job, which are passed on for traces."""
+    """The job without the name of a flow, which came with headers copied from another job."""
     if FLOW_HEADER not in job.headers:
         return job
     made = copy(job)
@@ -79,7 +79,7 @@ def _placed(job: NewJob, place: FlowPlace) -> NewJob:
 
 
 def places_from(given: object, count: int) -> list[int]:
-    """The places of the predecessors of a job, as received; it has this many jobs before it."""
+    """Check the places of the predecessors of a job; `count` jobs come before it in the batch."""
     places = [] if given is None else given
     if not isinstance(places, list) or not all(
         type(each) is int and 0 <= each < count for each in places

@@ -1,11 +1,11 @@
 """A flow as a tree, for commands and pages.
 
-fetch            a job, and below it what comes after
-├─ resize        several jobs that come after the same ones are branches
-│  store         a job that comes alone after another is below it
+fetch            a job, and below it its successors
+├─ resize        several jobs with the same predecessors are branches
+│  store         the only successor of a job is right below it
 └─ classify
-report           what joins branches is below them all
-└─ alert         what runs on a failure is a branch
+report           a job that joins branches is below all of them
+└─ alert         a job that runs on a failure is a branch
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pollwise.queues.flows.view import FlowJob, FlowView
 
 #: How many predecessors the text of a job names.
 NAMED_MAX = 5
-#: Branches that are deeper are drawn as if they were not.
+#: Deeper branches are drawn at this depth.
 DEPTH_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRow:
-    """A line of the tree. lines: what is drawn in front of the job. depth: in how many branches it
-    is."""
+    """A row of the tree. lines: the line characters before the job. depth: the number of branches
+    that contain the job."""
 
     job: FlowJob
     lines: str
@@ -32,7 +32,7 @@ class FlowRow:
 
     @property
     def note(self) -> str:
-        """Which jobs it comes after, if the tree does not show that; "" if it does."""
+        """The predecessors of the job as text; "" if the tree shows them."""
         after = self.job.after
         if len(after) < 2 and not self.job.on_failure:
             return ""
@@ -42,7 +42,7 @@ class FlowRow:
 
 
 def rows_of(view: FlowView) -> list[FlowRow]:
-    """The lines of a flow, from its first job to its last."""
+    """The rows of a flow, from its first job to its last."""
     below = _below(view.jobs)
     waiting = [*_in_reverse(below.get(None, []), "", 0)]
     rows: list[FlowRow] = []
@@ -56,8 +56,7 @@ def rows_of(view: FlowView) -> list[FlowRow]:
 def _in_reverse(
     blocks: list[list[FlowJob]], lines: str, depth: int
 ) -> Iterator[tuple[FlowJob, str, str, int]]:
-    """Jobs of blocks, the last first, each with its lines, those of what is below it, and its
-    depth."""
+    """Jobs of blocks in reverse: job, its lines, the lines of the jobs below it, its depth."""
     for block in reversed(blocks):
         alone = len(block) == 1 and not block[0].on_failure
         for job in reversed(block):
@@ -70,9 +69,9 @@ def _in_reverse(
 
 
 def _below(jobs: Sequence[FlowJob]) -> dict[str | None, list[list[FlowJob]]]:
-    """The jobs below each job, those that come after the same ones together; None: the first ones.
+    """The jobs right below each job, in blocks of equal predecessors; None: the top of the tree.
 
-    A job is below the last job that everything before it has in common.
+    A job is below the last job that all of its predecessors come after.
     """
     above: dict[str, str | None] = {}
     depths: dict[str | None, int] = {None: 0}
@@ -87,7 +86,7 @@ def _below(jobs: Sequence[FlowJob]) -> dict[str | None, list[list[FlowJob]]]:
     below: dict[str | None, dict[tuple[tuple[str, ...], bool], list[FlowJob]]] = {}
     for job in jobs:
         job_id = job.info.job.id
-        known = [each for each in job.after if each in above]  # others are not shown
+        known = [each for each in job.after if each in above]  # some jobs are not in the view
         parent: str | None = known[0] if known else None
         for each in known[1:]:
             if parent is None:

@@ -1,4 +1,4 @@
-"""What a flow looks like: its jobs, and which of them wait for which."""
+"""A view of a flow: its jobs, and which of them wait for which."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pollwise.runtime.jobs import JobInfo
 from pollwise.runtime.jobs.new_job import FLOW_HEADER
 
-#: Jobs of a flow are kept this long after they ended, in seconds, so that their results are there
-#: for those that come after them ...
+#: How long an ended job of a flow is kept, in seconds, so that its successors can read its result.
 FLOW_KEPT = 30 * 86400.0
-#: ... and this long after the last of them ended, to be seen.
+#: How long all jobs of a flow are kept after the last of them ended, so that people can see them.
 FLOW_SHOWN = 3600.0
-#: A view shows this many jobs of a flow, from its first on ...
+#: A view shows at most this many jobs from the beginning of a flow ...
 FLOW_SHOWN_MAX = 1000
-#: ... and of what the asked job comes after, at most this many that are not among those.
+#: ... and at most this many later predecessors of the job that was asked for.
 BEFORE_SHOWN_MAX = 100
 
 
@@ -33,10 +32,9 @@ class FlowJob:
 
 @dataclass(frozen=True, slots=True)
 class FlowView:
-    """A flow: its jobs in put order, and whether there are more than these.
+    """A flow. jobs: the first FLOW_SHOWN_MAX jobs, in put order. more: the flow has more jobs.
 
-    These are the first FLOW_SHOWN_MAX. If the asked job is not among them, it follows, after the
-    jobs right before it.
+    If the job that was asked for is not among the first, its predecessors and the job follow.
     """
 
     name: str
@@ -45,9 +43,9 @@ class FlowView:
 
     @classmethod
     def of(cls, jobs: Sequence[FlowJob], asked: str) -> FlowView:
-        """What is shown of a flow that is asked for by one of its jobs.
+        """The view of a flow, for a caller that gave the id `asked` of one of its jobs.
 
-        jobs: its first jobs, at least one, and more than are shown if there are.
+        jobs: the first jobs of the flow, at least one; more than are shown, if the flow has more.
         """
         name = jobs[0].info.job.headers.get(FLOW_HEADER, "")
         shown = (*jobs[:FLOW_SHOWN_MAX], *_asked_in(jobs[FLOW_SHOWN_MAX:], asked))
@@ -59,9 +57,9 @@ def is_among(jobs: Sequence[FlowJob], job_id: str) -> bool:
 
 
 def _asked_in(later: Sequence[FlowJob], asked: str) -> list[FlowJob]:
-    """The asked job and those right before it, of the jobs that are not shown anyway.
+    """The job that was asked for and its predecessors, if they are among these later jobs.
 
-    If it comes after many, those that hold it up are shown before those that are done.
+    If the predecessors are too many, those that are not done are preferred.
     """
     found = [each for each in later if each.info.job.id == asked]
     if not found:

@@ -247,10 +247,7 @@ def kind_limits(
         weights=_checked_weights(weights), by=next(iter(names), None), origin=origin,
         set_at=set_at,
     )  # fmt: skip
-    if made.weights and not made.grouped:
-        raise ConfigError(
-            f"weights of {kind!r} have no effect without groups; give fair_by, or a limit with by"
-        )
+    _check_weights_used(made)
     size = len(made.to_note().encode())
     if size > NOTE_VALUE_MAX:
         raise ConfigError(
@@ -278,6 +275,7 @@ def limits_from(kind: str, text: str) -> KindLimits | None:
             _checked_weights(weights), by, "code" if value.get("origin") == "code" else "calls",
             float(set_at),
         )  # fmt: skip
+        _check_weights_used(made)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None  # our own errors are ValueErrors
     return made if made.grouped or made.most is not None or made.rate is not None else None
@@ -335,3 +333,11 @@ def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int]:
         checked_name(group, "a group in weights", ConfigError)
         _check_whole(weight, f"the weight of {group!r}", WEIGHT_MAX)
     return made
+
+
+def _check_weights_used(limits: KindLimits) -> None:
+    if limits.weights and not limits.grouped:
+        raise ConfigError(
+            f"weights of {limits.kind!r} have no effect without groups; give fair_by, or a limit "
+            "with by"
+        )
