@@ -1,5 +1,5 @@
-"""Queues: one contract (`base`), many stores, one folder each. `views` has the arguments and results
-of pages and counts; `urls` opens a queue from its URL.
+"""Queues: one contract (`base`), many stores, one folder each. `views` has the arguments and
+results of pages and counts; `urls` opens a queue from its URL.
 """
 
 from pollwise.queues.schedules.record import Schedule

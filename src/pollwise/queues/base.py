@@ -422,7 +422,7 @@ class Queue(ViewedStore):
         raise self._cannot("link jobs")
 
     async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
-        """At most this many jobs of the flow that this job belongs to, in the order of their ids."""
+        """At most this many jobs of the flow of this job, in the order of their ids."""
         raise self._cannot("link jobs")
 
     # Helpers.
