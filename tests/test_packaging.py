@@ -186,3 +186,12 @@ def test_the_build_of_the_docs_fits_its_schema_and_builds_strictly() -> None:
     [script] = re.findall(r"\$\((sed .*)\)", jobs["install"][0])
     pin = subprocess.run(shlex.split(script), cwd=ROOT, capture_output=True, text=True)
     assert re.fullmatch(r"zensical==[\w.]+\n", pin.stdout)
+
+
+def test_the_workflows_pass_their_linter() -> None:
+    """Injections, rights that are too wide, secrets that leak; without asking the network."""
+    linter = str(Path(sys.executable).parent / "zizmor")
+    done = subprocess.run(
+        [linter, "--offline", "--quiet", str(ROOT / ".github")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
