@@ -217,7 +217,7 @@ def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_never_gives_a_service_up(unit: Path) -> None:
-    """After five quick failures, such as those of a database that is away, it would."""
+    """After five quick failures, such as those of a worker before `migrate`, it would."""
     head, service = unit.read_text(encoding="utf-8").split("[Service]")
     assert "\nStartLimitIntervalSec=0\n" in head
     assert "\nRestart=always\n" in service

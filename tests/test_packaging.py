@@ -97,6 +97,24 @@ def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
         assert wanted - set(archive.namelist()) == set()
 
 
+def test_the_page_on_the_index_links_to_files_that_exist(wheel: Path) -> None:
+    """The index has no other files of the project than the README."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        page = archive.read(name).decode().partition("\n\n")[2]
+    assert page.startswith("# Pollwise")
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    tag = f"v{pollwise.__version__}"
+    ours = [link for link in links if "/pollwise/pollwise/" in link]
+    assert len(ours) > 10
+    for link in links:
+        assert link.startswith("https://"), link
+    for link in ours:
+        path = re.sub(r"https://.*/pollwise/pollwise/(blob/)?", "", link)
+        assert path.startswith(f"{tag}/"), link
+        assert (ROOT / path.removeprefix(f"{tag}/").partition("#")[0]).exists(), link
+
+
 def test_the_sdist_has_the_sources_and_the_tests(built: Path) -> None:
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
