@@ -184,12 +184,33 @@ def test_the_workflows_pin_every_action() -> None:
         assert re.search(r"uses: [\w/.-]+@[0-9a-f]{40} # v\d", line), line
 
 
-def test_the_workflows_fit_their_schema() -> None:
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("github-workflows", "workflows/*.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("dependabot", "dependabot.yml"),
+    ],
+)
+def test_the_files_of_github_fit_their_schema(schema: str, pattern: str) -> None:
     checker = str(Path(sys.executable).parent / "check-jsonschema")
-    workflows = [str(path) for path in sorted((ROOT / ".github/workflows").glob("*.yml"))]
-    command = [checker, "--builtin-schema", "vendor.github-workflows", *workflows]
+    files = [str(path) for path in sorted((ROOT / ".github").glob(pattern))]
+    command = [checker, "--builtin-schema", f"vendor.{schema}", *files]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_changelog_keeps_its_format() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest, *older = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert newest == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", each) for each in older)
+    sections = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    for release_of in text.split("\n## ")[1:]:
+        found = re.findall(r"^### (.*)$", release_of, re.MULTILINE)
+        assert set(found) <= sections
+        assert len(found) == len(set(found))
 
 
 def test_the_build_of_the_docs_fits_its_schema_and_builds_strictly() -> None:
