@@ -19,7 +19,7 @@ from pollwise.errors import ConfigError
 
 K = TypeVar("K", bound=Hashable)
 
-#: Up to this many stale nodes are not worth a sweep.
+#: Stale nodes are swept only if there are more than this many.
 STALE_MIN = 64
 
 
@@ -39,8 +39,8 @@ class Agenda(Generic[K]):
     on the agenda and never comes due. Every change costs O(log n), amortised: a sweep now and
     then costs O(n).
 
-    ties: returns what to compare, for a key, before the order of adding; smaller goes first. It is
-        asked again each time the key is moved.
+    ties: returns, for a key, a value that decides between equal priorities; the smaller value goes
+        first. It is called again each time the key is moved.
 
     >>> agenda = Agenda[str]()
     >>> agenda.upsert("b", due=5.0)

@@ -42,7 +42,7 @@ class Allowance:
 class FairBudget(Generic[K]):
     """Who may poll when: at most `rate` polls a second and `burst` more, over all pollers.
 
-    longest: the maximum of the seconds that a server may silence the pollers for.
+    longest: the longest time, in seconds, that a server may silence the pollers.
 
     >>> budget = FairBudget[str](rate=1.0, burst=1.0, longest=60.0)
     >>> budget.ask("a", 0.0), budget.ask("b", 0.0), budget.ask("a", 0.0)
@@ -71,7 +71,7 @@ class FairBudget(Generic[K]):
         self._lowered_at = -math.inf
 
     def ask(self, key: K, now: float) -> float:
-        """When this poller should ask again; `now` if it may poll, which is then counted."""
+        """Return when this poller should ask again; if that is `now`, it may poll and is counted."""
         self._note_time(now)
         bucket = self._bucket
         bucket.has(now)
@@ -143,7 +143,7 @@ class FairBudget(Generic[K]):
         self._bucket.resize(min(self.rate, self._cap), self._bucket.burst, now)
 
     def _ahead_of(self, key: K, now: float) -> int:
-        """How many wait before this poller; those that are late have lost their place."""
+        """Count the pollers in line before this one; remove late ones from the line."""
         ahead = 0
         late: list[K] = []
         for other, at in self.waiting.items():

@@ -4,8 +4,8 @@ Every attribute of a pacer and of its parts is written, so that none can be forg
 texts, lists, tuples and plain objects. Three kinds are left out: the strategy, attributes that a
 class declares as `Final` (they follow from the strategy), and fields of a dataclass that do not
 count when it is compared (explanations). A fresh pacer is the template for what is read: it must
-have the same attributes, of the same types and lengths. Whatever was stored is hostile: anything
-else is refused.
+have the same attributes, of the same types and lengths. Stored data is not trusted: anything else
+is refused.
 """
 
 from __future__ import annotations

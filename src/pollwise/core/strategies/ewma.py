@@ -63,7 +63,7 @@ class Ewma(Strategy):
         more than 10 % above one. Empty polls between them do not count.
     half_life: the time in which the average halves while polls are empty.
     held: use the intervals as holds instead of delays: each poll may block that long at the server.
-        None does so where the source can hold a poll.
+        None: only if the source can hold a poll.
     """
 
     idle_interval: float
