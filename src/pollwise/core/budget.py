@@ -71,7 +71,7 @@ class FairBudget(Generic[K]):
         self._lowered_at = -math.inf
 
     def ask(self, key: K, now: float) -> float:
-        """Return when this poller should ask again; if that is `now`, it may poll and is counted."""
+        """Return when this poller should ask again; `now`: it may poll, and the poll is counted."""
         self._note_time(now)
         bucket = self._bucket
         bucket.has(now)

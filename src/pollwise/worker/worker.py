@@ -135,8 +135,9 @@ class Worker:
         result_ttl: how long to keep what a run returns, which must be a JSON value. None or 0 keeps
             nothing.
         limit: a `Rate`, a `Concurrency`, or several, for this kind over all workers of the queue.
-        fair_by: what the jobs take turns by, such as a tenant: `NewJob(limit_group=…)` has it.
-        weights: how many jobs a group has in its turn, where that is not 1.
+        fair_by: what the groups that take turns stand for, such as "tenant"; the group of a job
+            is given in `NewJob(limit_group=…)`.
+        weights: how many jobs a group gets in each turn; 1 if it is not named.
 
         A parameter whose default is `pollwise.from_context` gets what `context` yielded.
         """
@@ -222,7 +223,7 @@ class Worker:
 
         kind: the kind of its jobs; by default the function's name. The rest is as in `handle`.
         result_ttl: how long the result is kept; one hour unless given. None or 0 keeps none.
-        limit, fair_by: the argument that `by` or `fair_by` names is the limit group of a job.
+        limit, fair_by: `by` or `fair_by` names the argument that is the limit group of a job.
         """
         from pollwise.worker.tasks import Task  # it needs pydantic, which handlers do not
 
@@ -381,8 +382,8 @@ class Worker:
     async def run_once(self, options: WorkerRunOptions | None = None) -> RunSummary:
         """Run the jobs that are ready, and those that become ready by them; then return.
 
-        For cron, CI and serverless functions. Jobs that are due later stay, retries with a delay
-        too. A store that cannot be reached raises its error after five tries.
+        For cron, CI and serverless functions. Jobs that are due later stay, and so do retries with
+        a delay. A store that cannot be reached raises its error after five tries.
         """
         chosen = replace(checked_options(options, WorkerRunOptions) or self.options, hints=False)
         summary = RunSummary()
@@ -477,7 +478,7 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """Claim no more, finish within the grace, give the rest back. Again: without grace.
+        """Claim no more, finish within the grace, give the rest back. A second call ends the grace.
 
         Handlers may call it, plain ones in their threads too. A stop before `run` begins ends that
         run at once.
