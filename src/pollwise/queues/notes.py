@@ -149,7 +149,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
         """Stop handing out jobs of a kind, or of the whole queue, until `resume`.
 
         A claim that begins after this returned does not get them (object stores: after a second).
-        Puts go on; what runs or is claimed already goes on to its end. Paused jobs stay `ready`.
+        Puts go on, and so do jobs that run or are claimed already. Paused jobs stay `ready`.
         A second pause replaces who and why.
 
         by, why: for the people who find the queue paused.
@@ -211,7 +211,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
     ) -> int | None:
         """Store a worker's record for `ttl` seconds; return the concurrency it is asked to have.
 
-        For a worker, after a poll: an object store shows orders in the listing of a claim.
+        Workers call it after a poll, because object stores read orders in the listing of a claim.
 
         history: what it did since its last record, in the same call.
         """

@@ -36,7 +36,7 @@ class RunningJob:
 class WorkerInfo:
     """A worker, as its last record describes it. Times are seconds since 1970.
 
-    instance: tells workers apart that have the same name.
+    instance: distinguishes workers that have the same name.
     kinds: those it has handlers for; None: any, or too many to name.
     busy: how many handlers run. running: the longest of them.
     waiting: jobs that it has claimed ahead of a free handler.
@@ -76,10 +76,10 @@ class WorkerInfo:
 
     @classmethod
     def from_value(cls, value: object) -> WorkerInfo | None:
-        """From a record, which another process wrote; None if it is not one."""
+        """From a record, which another process wrote; None if it is not valid."""
         if not isinstance(value, Mapping):
             return None
-        # Who reads a request checks these two as they are.
+        # Callers check the two names, so they are taken as they are.
         name, instance, kinds = value.get("name"), value.get("instance"), value.get("kinds")
         if not name or not isinstance(name, str):
             return None
@@ -100,7 +100,7 @@ class WorkerInfo:
             _number(value.get("interval")),
             value.get("hints") is True,
             _texts(value.get("breakers"), KINDS_MAX),
-            # A worker of an older version has none, and does not say so.
+            # A worker of an older version sends none.
             _texts(value.get("schedules", ()), KINDS_MAX)
             if value.get("schedules", ()) is not None
             else None,

@@ -87,7 +87,7 @@ class ViewedStore(NotedStore):
 
         most: how many jobs that are not ready are read, in all states together. Redis reads at most
             10,000.
-        ready_most: up to how many ready jobs are counted; by default as many. SQLite and Postgres
+        ready_most: up to how many ready jobs are counted; by default `most`. SQLite and Postgres
             count them ten times faster than others; Redis always counts all.
         A state with more jobs is in `Stats.capped`; the numbers of other states are exact.
         """
@@ -153,7 +153,7 @@ class ViewedStore(NotedStore):
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         """Delete jobs that are in one of these states."""
 
-    # What it uses.
+    # Helpers.
 
     async def _bulk(
         self, action: BulkAction, chosen: JobFilter, act: Callable[[list[str]], Awaitable[int]]

@@ -21,8 +21,8 @@ from pollwise.queues.limits.record import KindLimits, KindRate
 #: How many groups one claim examines. If there are more, they get one round, and the next claim
 #: goes on behind them.
 GROUPS_MAX = 1000
-#: A claim that waits only for a rate asks to be repeated after this many seconds, or after half of
-#: its burst, or later: not for each single start.
+#: A claim that waits only for a rate is repeated after at least this many seconds, or after half of
+#: its burst: not for each single start.
 RATE_PAUSE = 0.1
 #: A claim that found no room in GROUPS_MAX groups is repeated after this many seconds.
 CIRCLE_PAUSE = 0.1
@@ -133,7 +133,7 @@ class Plan:
         return [pick.place for pick in self.picks]
 
     def charge(self, count: int) -> Charge:
-        """What changes if the first `count` are leased; something may also if none is."""
+        """What changes if the first `count` are leased; there may be changes even if that is 0."""
         use, now = self.use, self.now
         leased = self.picks[:count]
         rate, each = use.limits.rate, use.limits.rate_each
@@ -154,7 +154,7 @@ class Plan:
         return Charge(full_at, turn, left, groups)
 
     def again_at(self, count: int) -> float | None:
-        """When another claim may find more, if all picks were leased; None: after other events."""
+        """When another claim may find more, if all picks were leased; None: after another event."""
         use, now = self.use, self.now
         limits = use.limits
         if count < len(self.picks) or not use.waits:
@@ -317,8 +317,11 @@ def suspect_charge(use: KindUse, line: Line, now: float) -> Charge | None:
 
 
 def counted(limits: Mapping[str, KindLimits]) -> frozenset[str]:
-    """The kinds whose jobs are claimed for free handlers: of which a settlement lets others run, or
-    whose groups take turns, so that no group waits behind what is claimed already."""
+    """The kinds whose jobs are claimed only for free handlers.
+
+    They limit how many jobs run, or their groups take turns: no group should wait behind jobs that
+    are claimed already.
+    """
     return frozenset(kind for kind, each in limits.items() if each.most is not None or each.grouped)
 
 

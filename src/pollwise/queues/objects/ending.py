@@ -286,7 +286,7 @@ class UnitEnder:
         return states
 
     async def _cancel(self, put: PutName, wanted: set[int]) -> dict[str, State]:
-        """Cancel jobs of one put. After a lost race, look again."""
+        """Cancel jobs of one put. After a lost race, list it again."""
         core = self._core
         states: dict[str, State] = {}
         for _ in range(CANCEL_TRIES):

@@ -214,7 +214,7 @@ class RedisStore:
     async def claim(
         self, asked: ClaimRequest, now: float | None, message: str | None
     ) -> tuple[list[Claim], float | None, list[bytes]]:
-        """The claims; if no more are ready, in how many seconds the next job is due; and the
+        """Return the claims; in how many seconds the next job is due, if no more are ready; and the
         kinds that limit how many of their jobs run."""
         worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
@@ -234,7 +234,7 @@ class RedisStore:
             counted: list[bytes] = more[0] if more else []
             if len(claims) == limit:
                 return claims, None, counted
-            if alone:  # if it was left alone, because of what was claimed before, claim again soon
+            if alone:  # a suspect was left because of other claims: claim again soon
                 return claims, None if found else 0.0, counted
             # More jobs may be due than one script makes ready: claim again, but not at once if it
             # found nothing.

@@ -27,7 +27,7 @@ from pollwise.queues.limits.plan import (
 from pollwise.queues.limits.record import KindLimits, limits_from
 from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 
-#: How many jobs that were put since the claim before are examined: whether they need a group. They
+#: How many jobs that were put since the last claim are examined, to see if they need a group. They
 #: are few, so that a million new jobs slow no claim down; more if the claim is not full.
 SWEPT_AT_ONCE = 500
 SWEPT_MORE = 10_000
@@ -76,8 +76,8 @@ class SqliteLimits:
     ) -> Chosen:
         """The jobs for a claim of at most `most`, which are charged.
 
-        limits: those of all wanted kinds that have some. others: the best jobs of the other kinds.
-        kinds: all that are wanted. suspects: there may be some.
+        limits: of all wanted kinds that have limits. others: the best jobs of the other kinds.
+        kinds: all wanted kinds. suspects: there may be suspects.
         """
         uses, swept = self._uses(limits, SWEPT_AT_ONCE)
         if suspects and (seq := self._suspect(uses, kinds, now)) is not None:
