@@ -169,8 +169,8 @@ def poll(
         does not fit, or is older than seven days, it is not used; the event `PaceRestored` says
         why.
 
-    A source of `pollwise.sources` brings its own hints, budget and name; a new loop begins where it
-    was committed last.
+    A source of `pollwise.sources` brings its own hints, budget and name; a new loop begins after
+    what was committed last.
 
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
     elsewhere with `.stop()`. Without an event loop, use `poll_sync`.

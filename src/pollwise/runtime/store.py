@@ -63,8 +63,8 @@ class WorkStore(ABC, Generic[C]):
         self._sealing = Sealing(f"{self._what} {self.name}", chain_of(codec))
 
     def pass_sealed_on(self) -> None:
-        """Take payloads and results that others have encoded; for who passes them on as they are.
-        Else a value that looks like one of these is refused."""
+        """Accept payloads and results that others have encoded, to pass them on as they are.
+        Otherwise, a value that looks like an envelope is refused."""
         self._sealing.passes_on = True
 
     @property
@@ -120,7 +120,7 @@ class WorkStore(ABC, Generic[C]):
     def _make_hints(self) -> Hints:
         return Hints()
 
-    # What it uses.
+    # Helpers.
 
     def _give_hints(self, count: int, kinds: Iterable[str] | None = None) -> None:
         """Wake sleepers in this process and in others: there is work to claim."""

@@ -97,7 +97,7 @@ class JobSnoozed(JobEvent):
 
 @event
 class JobDead(JobEvent):
-    """A job went to the dead letters."""
+    """A job is dead: it does not run again unless an operator retries it."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -223,7 +223,8 @@ class QueueGone(Event):
 class QueuesLeftOut(Event):
     """A store has more queues than an exporter measures.
 
-    names: those that are not measured, at most as many as are measured. count: how many they are.
+    names: queues that are not measured, at most as many as are measured. count: how many there are
+    in all.
     """
 
     level: ClassVar[int] = logging.WARNING

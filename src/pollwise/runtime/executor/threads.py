@@ -1,7 +1,7 @@
 """Threads for plain handlers, which do not keep the process alive.
 
 `ThreadPoolExecutor` joins its threads at exit, so one handler that hangs would keep a stopped
-worker's process alive for ever. These threads are daemons: the job was given back, and the process
+worker's process alive forever. These threads are daemons: the job was given back, and the process
 may end.
 """
 
@@ -130,7 +130,7 @@ class HandlerThreads:
 
     A thread cannot be stopped. When the await is cancelled (a timeout), its thread is abandoned: it
     runs on and keeps its place. `on_change` is called when a thread is abandoned, and when it
-    returns. If somebody asked to cancel the job, the function can see that: it is waited for.
+    returns. If somebody asked to cancel the job, the function can see that, so it is awaited.
     """
 
     def __init__(self, limit: int, name: str, on_change: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Held work, and what a worker and a relay tell the executor about theirs."""
+"""Held work, and the calls in which a worker and a relay differ."""
 
 from __future__ import annotations
 

@@ -183,9 +183,9 @@ class JobInfo:
     errors: why its last attempts failed, the newest last; at most ERRORS_KEPT.
     claimed_at: when its current or last run was claimed.
     progress: of the current or last run.
-    cancel: it runs, and was asked to cancel.
+    cancel: it runs, and somebody asked to cancel it.
     result: what the run returned, for as long as it is kept.
-    claim: the claim that holds it; None unless it is leased, and over HTTP.
+    claim: its present claim; None if it is not leased, and always None over HTTP.
     """
 
     job: Job
@@ -222,9 +222,9 @@ class Renewal:
 class Settlement:
     """How a claim ends. `result` is JSON text.
 
-    keep: how many seconds the record of a job that is done or cancelled is kept for those who wait
-        for its result, even if the queue keeps no finished jobs; None for no longer than these. It
-        does not prolong `unique`.
+    keep: how many seconds the record of a job that is done or cancelled is kept for callers that
+        wait for its result, even if the queue keeps no finished jobs; None: as long as finished
+        jobs. It does not prolong `unique`.
     traceback: where the error came from; it is kept if the job is dead.
     """
 
@@ -271,7 +271,7 @@ class Settlement:
 
     @classmethod
     def give_back(cls, claim: Claim, delay: Duration = 0) -> Settlement:
-        """It was not run, or not to its end, for no fault of the job; not an attempt."""
+        """It was not run, or not to its end, without a fault of the job; not an attempt."""
         return cls(claim, "give_back", seconds(delay, "delay"))
 
     @classmethod

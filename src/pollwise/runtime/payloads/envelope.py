@@ -59,7 +59,7 @@ class CodecChain:
     def seal(self, text: str, context: CodecContext, *, unique: bool = False) -> str:
         """JSON text, encoded: the text of an envelope.
 
-        Without a secret codec the shorter of the two texts, because an envelope has a price too.
+        Without a secret codec, the shorter of the two texts, because an envelope takes space too.
         """
         envelope: dict[str, Any] = {CODEC_NAMES: self._names}
         if unique:

@@ -35,7 +35,7 @@ def encode_typed(value: Any, **how: Any) -> str:
 
 
 def _plainer(value: Any) -> Any:
-    """A value in plainer ones; `json.dumps` calls it again for those that are not JSON yet."""
+    """A value made of plainer ones; `json.dumps` calls it again until all of them are JSON."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Decimal):

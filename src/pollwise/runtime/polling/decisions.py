@@ -35,7 +35,7 @@ from pollwise.runtime.limits.budget import SharedBudget
 
 T = TypeVar("T")
 
-#: How a failed poll is retried: after 1 s to 60 s, without end; the pacer has no say in it.
+#: How a failed poll is retried: after 1 s to 60 s, without end, and without the pacer.
 POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 
 
@@ -105,9 +105,10 @@ class LoopOptions:
         decides.
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
-    max_retry_after: maximum of the seconds that the server may ask to wait, with
-        `Batch.not_before` or an error's `retry_after`. By default that of a retry, so that no proxy
-        keeps a worker from its queue for long; `pollwise.poll` allows more.
+    max_retry_after: the longest wait that the server may ask for, in seconds, with
+        `Batch.not_before` or an error's `retry_after`. By default a minute, the longest delay of
+        a retry, so that no proxy keeps a worker from its queue for long; `pollwise.poll` allows
+        more.
     budget: asked before each poll, and shared with other loops.
     drain: poll again at once after a full batch; None leaves it to the strategy: all do except
         `Fixed`.
@@ -215,8 +216,8 @@ class LoopDecisions(Generic[T]):
     def restore(self, state: object) -> bool:
         """Go on from a saved pace, before the first poll; False if it cannot be used.
 
-        The first poll still comes as soon as without it, because items may have waited. The time
-        since the state was saved has passed for the pacer too, but nobody saw it.
+        The first poll still comes as soon as without it, because items may have waited. The
+        pacer's time goes on by the time since the state was saved, of which nothing is known.
         """
         clock = self._options.clock
         saved = pace_restored(self.strategy, state, clock.now(), clock.epoch())

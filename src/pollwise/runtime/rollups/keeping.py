@@ -205,7 +205,7 @@ class KeptHistory(ABC):
 
 
 def pace_of(row: HistoryRow) -> PaceKept | None:
-    """The pace in a row; None if it is not one of ours."""
+    """The pace in a row; None if it is not valid."""
     try:
         state = json.loads(row.value)
         return PaceKept(row.writer, float(state["saved_at"]), dict(state))

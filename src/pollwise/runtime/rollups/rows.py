@@ -34,7 +34,7 @@ KINDS_PER_ROW_MAX = 50
 ROW_BYTES_MAX = 16 * 1024
 #: How many rows one write has at most.
 ROWS_PER_WRITE_MAX = 60
-#: Counts from here on are not believed.
+#: Counts of this size and above are refused.
 _COUNT_MAX = 10**15
 _FORMAT = 1
 _PACE_KEY = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}", re.ASCII)
@@ -112,7 +112,7 @@ def _short(number: float) -> float:
 
 
 def points_of(row: HistoryRow) -> tuple[HistoryPoint, ...]:
-    """The figures of a row; none if its value is not one of ours."""
+    """The figures of a row; none if its value is not valid."""
     length = LENGTHS.get(row.level)
     if length is None:
         return ()

@@ -104,9 +104,9 @@ class MinuteTally:
 
 
 class Tally:
-    """The counts of one run of a worker or a relay, as a store is to keep them.
+    """The counts of one run of a worker or a relay, until a store keeps them.
 
-    writer: under which name; no two runs have the same.
+    writer: the name under which they are stored; each run has its own.
     """
 
     def __init__(self, writer: str, clock: Clock) -> None:
