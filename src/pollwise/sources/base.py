@@ -128,7 +128,7 @@ class Source(ABC, Generic[T]):
         """What came after `state`, which is {} at first."""
 
     async def commit(self) -> None:
-        """Save that everything delivered so far is done with; it is not delivered again."""
+        """Save that everything delivered so far was handled; it is not delivered again."""
         pending = self._pending
         if pending is None:
             return
@@ -141,14 +141,14 @@ class Source(ABC, Generic[T]):
             self._state, self._saved, self._pending = pending, text, None
 
     async def _note_done(self, pending: State) -> None:
-        """Tell the server that what was delivered is done with, where it keeps count."""
+        """Tell the server that the delivered items were handled, if it keeps track of that."""
 
     def begin_polling(self) -> None:
         """A new loop begins: what was delivered and not committed is delivered to it again."""
         self._pending = None
 
     async def close(self) -> None:
-        """Release everything; without a commit. May be called twice."""
+        """Release everything, without a commit. May be called twice."""
         if self._closed:
             return
         self._closed = True

@@ -48,7 +48,7 @@ _LINES_MAX = 5000
 _LITERALS_MAX = 10
 
 _LITERAL = re.compile(r"\{(\d{1,12})\}$")
-#: Takes the place of the n-th literal in a line.
+#: Stands for the n-th literal in a line.
 _PLACE = "\x00{}\x00"
 _FETCHED = re.compile(r"\d+ FETCH \((.*)\)$", re.IGNORECASE | re.DOTALL)
 _UID = re.compile(r"\bUID (\d{1,10})\b", re.IGNORECASE)
@@ -180,7 +180,7 @@ class ImapFolder(Source[MailMessage]):
         after = state.get("after", 0) if state.get("validity") == validity else 0
         uids, after = await self._uids(talk, after, following)
         if not uids:
-            # UIDs that were skipped belong to nobody, and are not looked for again.
+            # No message has the UIDs that were skipped; they are not asked for again.
             return Found((), {"validity": validity, "after": after})
         more = len(uids) > self.limit
         wanted = uids[: self.limit]
@@ -258,7 +258,7 @@ class ImapFolder(Source[MailMessage]):
             uid = fetched and _UID.search(fetched[1])
             body = fetched and _BODY.search(fetched[1])
             if fetched is None or not uid or not body or int(uid[1]) not in uids:
-                continue  # news of another message, such as its flags
+                continue  # a change of another message, such as its flags
             raw = b""
             if body[1] is not None:
                 raw = literals[int(body[1])]

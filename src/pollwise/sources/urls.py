@@ -1,7 +1,7 @@
 """From a URL to a source: `open_source("folder:///inbox")`.
 
-So a shell can poll without a line of Python. What a URL cannot say, such as a query, takes the
-source's class.
+So a shell can poll without a line of Python. A source that needs more than a URL can say, such as a
+query, is made from its class.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _refused(what: str) -> Callable[[SourceUrl], Source[Any]]:
 
 
 _QUERY = _refused(
-    "needs a query and a watermark, which a URL does not hold; use pollwise.sources.SqlRows in "
+    "needs a query and a watermark, which a URL cannot contain; use pollwise.sources.SqlRows in "
     "Python"
 )
 _PLAIN_WEB = _refused(

@@ -114,7 +114,7 @@ class WaitHistory:
         if len(self._name) > NAME_LENGTH_MAX:
             raise ConfigError(
                 f"name = {shown(name)} has {len(self._name)} characters; {NAME_LENGTH_MAX} is the "
-                "maximum. Give things of one kind one name"
+                "maximum. Give all things of one kind the same name"
             )
         if storable(self._name) != self._name:
             raise ConfigError(f"name = {shown(name)} has characters that no file can keep")
@@ -138,7 +138,7 @@ class WaitHistory:
             return Durations()
 
     def learn(self, change: Change, now: float) -> None:
-        """Add a run. An error is logged: what was waited for must not be lost for it."""
+        """Add a run. An error is only logged: the result of the wait must not be lost."""
         try:
             self._histories.learn(self._name, change, now)
         except PollwiseError as error:

@@ -38,18 +38,18 @@ T = TypeVar("T")
 
 #: The pace of a wait: each pause is about 15 % of the time that has passed, from 100 ms to 30 s. So
 #: an end is noticed about 7 % too late on average, whether it takes a second or minutes, and the
-#: number of polls grows with the logarithm of the time. That is what `Adaptive` does without a
-#: find: the sum of the pauses so far is the next one / (multiplier - 1).
+#: number of polls grows with the logarithm of the time. That is what `Adaptive` does while
+#: polls are empty: the sum of the pauses so far is the next one / (multiplier - 1).
 WAIT_PACE = Adaptive("100ms", "30s", backoff_multiplier=1.15)
 #: Errors in the code of a check, not in what it looks at: no later poll will do better.
 MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
 #: How a failed check is retried: after 1 s to 30 s until the timeout.
 WAIT_RETRY = Retry.exponential("1s", max_delay="30s", attempts=None, exclude=MISTAKES)
-#: A check that runs at the deadline may take so long in all before it is cancelled, in seconds.
+#: A check that runs at the deadline is cancelled after this many seconds in all.
 LAST_CHECK = 1.0
 
-#: A check that takes longer is begun early enough to take this many times as long as the slowest
-#: one so far.
+#: If checks take longer, one more begins early enough before the deadline to take this many times
+#: as long as the slowest one so far.
 SLOW_CHECK_ROOM = 1.25
 #: How many characters of a value an error shows.
 _SHOWN_MAX = 40
