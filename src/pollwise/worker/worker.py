@@ -380,7 +380,7 @@ class Worker:
         await self._main(options)
 
     async def run_once(self, options: WorkerRunOptions | None = None) -> RunSummary:
-        """Run the jobs that are ready, and those that become ready by them; then return.
+        """Run the jobs that are ready, and those that become ready because of them; then return.
 
         For cron, CI and serverless functions. Jobs that are due later stay, and so do retries with
         a delay. A store that cannot be reached raises its error after five tries.
