@@ -102,7 +102,9 @@ class Source(ABC, Generic[T]):
     async def _poll(self, hold: float) -> Batch[T]:
         self._check_open()
         if self._polling:
-            raise ConfigError(f"two loops poll {self.name!r} at a time; give each its own source")
+            raise ConfigError(
+                f"two loops poll {self.name!r} at the same time; give each its own source"
+            )
         self._polling = True
         try:
             await self.commit()

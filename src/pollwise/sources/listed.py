@@ -61,7 +61,7 @@ class ListedSource(Source[T], Generic[T]):
         """All items in the order of delivery, each with its digest; None if nothing changed."""
 
     def _rest(self) -> State:
-        """What the cursor holds besides."""
+        """More values for the cursor."""
         return {}
 
 

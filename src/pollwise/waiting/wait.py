@@ -80,8 +80,8 @@ class Wait(Generic[T]):
         learns = not (poll_cost is None and wait_cost is None and history is None)
         if learns and strategy is not None:
             raise ConfigError(
-                "a wait with `strategy` has its pace from that; leave out poll_cost, wait_cost and "
-                "history, which are for a wait that learns its pace"
+                "a wait with a `strategy` takes its pace from that; leave out poll_cost, wait_cost "
+                "and history, which are for a wait that learns its pace"
             )
         self._poll_cost = 1.0 if poll_cost is None else poll_cost
         self._wait_cost = 1.0 if wait_cost is None else wait_cost
@@ -93,16 +93,7 @@ class Wait(Generic[T]):
         #: What the wait learns from and adds to; None if it does not learn.
         self.history: WaitHistory | None = WaitHistory(name, history) if learns else None
         check_shared(budget, hints)
-        if done is not None and not callable(done):
-            raise ConfigError(
-                f"done = {shown(done)} is not callable; give a function that gets what the check "
-                "returned, and returns True when the wait is over"
-            )
-        if progress is not None and not isinstance(progress, bool) and not callable(progress):
-            raise ConfigError(
-                f"progress = {shown(progress)} is not callable; give a function that gets a "
-                "WaitProgress after each poll, or True for a line in the terminal"
-            )
+        _check_callbacks(done, progress)
         self.timeout: float | None = None if timeout is None else seconds(timeout, "timeout")
         self.name: str = name or name_of(check)
         self.clock: Clock = clock or Clock()
@@ -240,6 +231,19 @@ class Wait(Generic[T]):
             "timeout, or look at what it waits for",
             value=self.value,
             polls=polls,
+        )
+
+
+def _check_callbacks(done: object, progress: object) -> None:
+    if done is not None and not callable(done):
+        raise ConfigError(
+            f"done = {shown(done)} is not callable; give a function that gets what the check "
+            "returned, and returns True when the wait is over"
+        )
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise ConfigError(
+            f"progress = {shown(progress)} is not callable; give a function that gets a "
+            "WaitProgress after each poll, or True for a line in the terminal"
         )
 
 

@@ -200,14 +200,12 @@ def checked_rows(rows: Sequence[HistoryRow], writer: str) -> tuple[HistoryRow, .
     if (of_history := len(rows) - paces) > ROWS_PER_WRITE_MAX:
         raise ConfigError(f"{of_history} rows of history; at most {ROWS_PER_WRITE_MAX} at once")
     if paces > 1:
-        raise ConfigError("a worker has one pace, and writes no more at once")
+        raise ConfigError("a worker writes at most one pace at a time")
     for row in rows:
         size = len(row.value.encode("utf-8", "replace"))
         if row.level == PACE:
             if row.at != PACE_AT or not _PACE_KEY.fullmatch(row.writer):
-                raise ConfigError(
-                    f"a pace has the key {row.writer[:40]!r}, which is not one of ours"
-                )
+                raise ConfigError(f"a pace has the key {row.writer[:40]!r}, which is not valid")
         elif row.level != BY_WORKER or row.writer != writer or not 0 <= row.at < 2**40:
             raise ConfigError(
                 f"a row of history at {row.at} by {row.writer[:40]!r} (level {row.level}) is not "
