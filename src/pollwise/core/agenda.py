@@ -1,11 +1,11 @@
 """Agenda: which key is due next.
 
 Due times change far more often than keys come due: each reading, failure or hint moves one. A plain
-heap keeps the old node of a moved key and grows with the number of changes, and a stale node that
-is not skipped polls a target twice. Here each key knows its one valid node; other nodes in the heap
-are stale, and removed once they are more than half. So memory is bounded by the number of keys. (A
-heap that moves nodes in place needs no cleaning, but is not in the standard library, and costs two
-to three times as much.)
+heap keeps the old node of a moved key, so it grows with the number of changes. And a stale node
+that is not skipped polls a target twice. Here each key knows its one valid node; other nodes in the
+heap are stale, and removed once they are more than half. So memory is bounded by the number of
+keys. (A heap that moves nodes in place needs no cleaning, but is not in the standard library, and
+costs two to three times as much.)
 """
 
 from __future__ import annotations

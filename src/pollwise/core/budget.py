@@ -2,8 +2,8 @@
 
 Pollers that want to poll wait in line, first come, first served. A poller has one place in the line
 at a time, so hungry pollers take turns. The tokens of a bucket are the limit. The server corrects
-it: a refusal halves the rate, each answer raises it a little, and what the server says about its
-own limit (`Allowance`) is spread over the time until it is filled up again.
+it: a refusal halves the rate, and each answer raises it a little. If the server says how many
+requests are left (`Allowance`), these are spread over the time until it accepts more.
 """
 
 from __future__ import annotations

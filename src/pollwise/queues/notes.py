@@ -1,8 +1,14 @@
 """Notes: small named records of a queue beside its jobs, with one mechanism in every store.
 
-There are five topics: pauses (by kind), workers (each stores a record of itself, so that operators
-see which workers there are), orders (what an operator asks of a worker), schedules (by name) and
-limits (by kind). A note has a name within its topic, and a value that is JSON. Those of workers and
+There are five topics:
+
+- pauses, by kind
+- workers: each stores a record of itself, so that operators see which workers there are
+- orders: what an operator asks of a worker
+- schedules, by name
+- limits, by kind
+
+A note has a name within its topic, and a value that is JSON. Those of workers and
 orders expire after a time. The note of a progress report is something else: a text in a job's
 record.
 

@@ -1,8 +1,8 @@
 """Time, as an argument.
 
 Everything above `core` asks a `Clock` what time it is and sleeps through it. There are two: the
-system's, and a virtual one whose event loop jumps to the next timer instead of waiting for it, so
-that the real code runs through an idle day in under a second, the same way each time.
+system's, and a virtual one whose event loop jumps to the next timer instead of waiting for it. With
+that, the real code runs through an idle day in under a second, the same way each time.
 
 Two readings: `now()` is the event loop's time, which never goes back and paces the polls;
 `epoch()` is seconds since 1970, for what is stored and compared between processes.
@@ -82,9 +82,9 @@ _NOWHERE: AbstractContextManager[None] = nullcontext()
 class VirtualClock(Clock):
     """A clock whose time passes only when all tasks sleep, and then at once.
 
-    `clock.run(main())` runs a coroutine, and all tasks it starts, on a virtual event loop. Work in
-    threads (a SQLite queue, a plain handler) and what runs within `outside()` (a call to a server)
-    is waited for in real time while virtual time stands still. Other sockets and subprocesses are
+    `clock.run(main())` runs a coroutine, and all tasks it starts, on a virtual event loop. While
+    threads work (a SQLite queue, a plain handler), and within `outside()` (a call to a server),
+    virtual time stands still and the wait takes real time. Other sockets and subprocesses are
     not waited for: time would jump past them.
 
     Without an event loop, time passes in `wait` only, and at once: `poll_sync` and `until_sync`

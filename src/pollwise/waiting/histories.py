@@ -1,6 +1,6 @@
 """How long things took that were waited for, by name: in this process, or in a file.
 
-Each wait gets a copy of what is known and adds its own run at the end, so threads and processes
+Each wait gets a copy of what is known, and adds its own run at the end. So threads and processes
 may wait for things of the same name at the same time.
 """
 

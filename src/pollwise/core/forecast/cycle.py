@@ -92,7 +92,7 @@ class Cycle:
         """How long until the next poll should come; at most about two periods.
 
         That is when the expected waiting costs `price`, or earlier, right after a batch. Compared
-        with a poll at S, a poll at s < S saves the waiting of N(s) items from s to S, but the
+        with a poll at S, a poll at s < S saves the waiting of N(s) items from s to S. But the
         N(S) - N(s) items that come after it wait for the poll after that.
         """
         width = self._period / PHASES

@@ -2,8 +2,8 @@
 
 The idea of Arrakis, with its mistakes fixed:
 
-- The average decays by the time since it was last updated, and each decay updates that time, so
-  that decaying for a and then for b is the same as decaying for a + b.
+- The average decays by the time since it was last updated, and each decay updates that time. So
+  decaying for a and then for b is the same as decaying for a + b.
 - "Very high" is reached by full batches, whatever the batch limit: an average of batches of 10 only
   ever approaches 10, so the class begins at 95 % of the capacity where that is less.
 - A single spike is clamped to 3 × the average. The second in a row is a rise and counts in full;

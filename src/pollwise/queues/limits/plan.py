@@ -5,8 +5,8 @@ them. Then all kinds of the claim compete (`shares`), and what is leased is char
 
 Groups take turns by name, in a circle that begins where the last claim stopped. In its turn, a
 group gives as many jobs as its weight, within its own limits. Rounds go on until the kind has no
-room, or nothing was given in one. Groups are read a few at a time, and their jobs only as far as
-they are needed, so a claim costs the same however many jobs a group has.
+room, or nothing was given in one. Groups are read a few at a time, and only as many of their jobs
+as are needed. So the cost of a claim does not depend on the number of jobs in a group.
 """
 
 from __future__ import annotations

@@ -116,8 +116,8 @@ class LoopOptions:
     spread: put the first poll at a random point of the first interval, so that processes started
         together do not poll together; else it is made at once. Not for a strategy that plans its
         first poll.
-    ends_at: the loop's last poll begins at this time, in the clock's time, whatever the strategy
-        and the retry say, and the loop ends after the first poll that has not ended before it.
+    ends_at: when the loop's last poll begins, in the clock's time, whatever the strategy and the
+        retry say. A poll that is still running at that time is the last one.
     state: the pace to go on from, as the `dump` of a loop returned it.
     """
 

@@ -200,8 +200,11 @@ class KeptHistory(ABC):
 
     @abstractmethod
     async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
-        """Delete the old rows and write the new ones; do nothing, and return False, if one of the
-        old ones is not there any more, or a new one is there and not among the old."""
+        """Delete the old rows and write the new ones.
+
+        Do nothing, and return False, if an old row does not exist any more, or if a new row exists
+        already and is not among the old ones.
+        """
 
 
 def pace_of(row: HistoryRow) -> PaceKept | None:

@@ -2,8 +2,9 @@
 
 A running worker writes a row for each minute (level `BY_WORKER`), under its own name, so that
 workers never wait for each other. Later they are folded, both into one row for each minute
-(`BY_MINUTE`), which is deleted after a week, and into one for each hour (`BY_HOUR`), so that charts
-of many days read few rows. A reader adds up the rows of workers and of one of the other two levels.
+(`BY_MINUTE`) and into one for each hour (`BY_HOUR`). Rows by minute are deleted after a week; those
+by hour let charts of many days read few rows. A reader adds up the rows of workers and of one of
+the other two levels.
 
 Rows of a fourth level (`PACE`) keep something else: the paces that were learned, for a restart
 (`pollwise.runtime.rollups.kept_pace`). They are written with the others, in the same call.
