@@ -433,8 +433,8 @@ def _calls(store: type[object]) -> Iterable[tuple[str, Callable[..., object]]]:
 
 
 def _differs(name: str, method: Callable[..., object]) -> bool:
-    """True if the method takes arguments that `Queue` does not have."""
-    if name.startswith("_"):
+    """True if the method takes, and describes, arguments that `Queue` does not have."""
+    if name.startswith("_") or not method.__doc__:
         return False
     return bool(
         set(inspect.signature(method).parameters)

@@ -32,7 +32,8 @@ REMAINING_MAX = 10**12
 class Allowance:
     """What a server says about its rate limit: how many requests are left, and for how long.
 
-    remaining: how many requests it still accepts. resets_in: seconds until it accepts more.
+    remaining: how many requests it still accepts.
+    resets_in: seconds until it accepts more.
     """
 
     remaining: int

@@ -154,7 +154,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
     async def pause(self, kind: str | None = None, *, by: str = "", why: str = "") -> None:
         """Stop handing out jobs of a kind, or of the whole queue, until `resume`.
 
-        A claim that begins after this returned does not get them (object stores: after a second).
+        Claims that begin after this call do not get them (object stores: after a second).
         Puts go on, and so do jobs that run or are claimed already. Paused jobs stay `ready`.
         A second pause replaces who and why.
 
@@ -225,7 +225,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
         return await self._record_worker(info, ttl, self._checked_history(info, history))
 
     async def forget_worker(self, info: WorkerInfo, history: Sequence[HistoryRow] = ()) -> None:
-        """Delete the record of a worker that stops, and store what it did at last."""
+        """Delete the record of a worker that stops, and store its last history."""
         self._check_presence()
         await self._forget_worker(info, self._checked_history(info, history))
 

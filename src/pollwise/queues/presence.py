@@ -38,7 +38,8 @@ class WorkerInfo:
 
     instance: distinguishes workers that have the same name.
     kinds: those it has handlers for; None: any, or too many to name.
-    busy: how many handlers run. running: the longest of them.
+    busy: how many handlers run.
+    running: the jobs that have run longest.
     waiting: jobs that it has claimed ahead of a free handler.
     strategy, interval: how it polls, and the length of its present pause in seconds.
     hints: True while hints of other processes are proven to arrive.

@@ -75,8 +75,8 @@ def blocking_of(
 class SyncQueue:
     """A queue whose calls block. Open one with `pollwise.open_sync(url)`.
 
-    Threads may share one. A program that forks may open it before or after that. It takes what
-    `Queue` takes, and raises the same errors.
+    Threads may share one. A program that forks may open it before or after that. Its calls
+    take the same arguments as those of `Queue`, and raise the same errors.
     """
 
     def __init__(

@@ -52,13 +52,13 @@ class Clock:
     def imposed(self) -> float | None:
         """The time that a store must use; None, the usual case, for the store's own clock.
 
-        A server's clock decides over leases and delays, whatever the clocks of its clients say.
+        A server's clock decides about leases and delays, whatever the clocks of its clients say.
         Only the virtual clock overrides it, so that a real server can be tested in virtual time.
         """
         return None
 
     def outside(self) -> AbstractContextManager[None]:
-        """Around a wait for a server: real time has to pass, so virtual time stands still."""
+        """A context for waiting for a server: real time must pass, so virtual time stands still."""
         return _NOWHERE
 
     async def sleep(self, delay: float, hint: Hint | None = None) -> bool:

@@ -56,9 +56,10 @@ class WorkStore(ABC, Generic[C]):
         self._giving_back: set[asyncio.Task[None]] = set()
 
     def use_codec(self, codec: Codecs | CodecChain | None) -> None:
-        """Encode payloads and results with these codecs, one after the other; None: with none.
+        """Encode payloads and results with these codecs, in their order; None: with none.
 
-        What comes back is decoded. Every process that puts or runs jobs needs the same codecs.
+        When they are read, they are decoded. Every process that puts or runs jobs needs the same
+        codecs.
         """
         self._sealing = Sealing(f"{self._what} {self.name}", chain_of(codec))
 

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 class WaitProgress:
     """What is known after a poll that did not end the wait.
 
-    name: what is waited for. polls: how many polls there were. elapsed: seconds since the wait
-    began. value: what the last poll returned; None if it failed, with `error`.
-    next_delay: seconds until the next poll. timeout: seconds from beginning to end, if limited.
+    name: what is waited for.
+    polls: how many polls there were.
+    elapsed: seconds since the wait began.
+    value: what the last poll returned; None if it failed.
+    error: the error of the last poll, if it failed.
+    next_delay: seconds until the next poll.
+    timeout: how long the wait may take in all, in seconds; None without a limit.
     """
 
     name: str

@@ -131,7 +131,7 @@ class Worker:
         breaker: stop claiming this kind while its runs keep failing; then try one job.
         process: run it in a process of its own, for work that keeps a CPU busy. The function is
             imported there by its name, so it must be at the top level of a module. At a timeout or
-            a cancel the process is killed. `WorkerRunOptions(cpu_processes=...)` has how many.
+            a cancel the process is killed. `WorkerRunOptions(cpu_processes=...)` sets how many.
         result_ttl: how long to keep what a run returns, which must be a JSON value. None or 0 keeps
             nothing.
         limit: a `Rate`, a `Concurrency`, or several, for this kind over all workers of the queue.
@@ -219,7 +219,7 @@ class Worker:
         """Make the decorated function a task, whose calls can be put as jobs.
 
         Arguments and result are JSON, checked by pydantic against the annotations: at the put, and
-        again when the job runs. A payload that no longer fits is dead, with the reason.
+        again when the job runs. A job whose payload no longer fits is dead, with the reason.
 
         kind: the kind of its jobs; by default the function's name. The rest is as in `handle`.
         result_ttl: how long the result is kept; one hour unless given. None or 0 keeps none.
@@ -264,7 +264,7 @@ class Worker:
 
         cron, every, at: when; give one. A cron expression is in the time zone `tz`, by default UTC.
         catch_up, overlap, jitter: see `queue.schedules.set`.
-        name: of the schedule in the queue; by default that of the task, then with a number.
+        name: of the schedule; by default the task's name, with a number if that is taken.
         args: the arguments of the task, by name.
         options: `key`, `priority` and `headers` of its jobs.
         """

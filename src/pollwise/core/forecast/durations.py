@@ -155,9 +155,9 @@ class Durations:
         return self._plan_for(price, mark).next_poll(mark)
 
     def curve(self, price: float) -> list[tuple[float, float]]:
-        """Seconds and the probability to have finished by then, on the grid of a plan.
+        """Pairs of a time in seconds and the probability that a run has finished by then.
 
-        price: as in `next_poll`; the grid is as fine as that plan needs.
+        price: as in `next_poll`; the times are as close together as a plan for this price needs.
         """
         plan = self._plan_for(min(max(price, FIRST_END), LONGEST), 0)
         return [(_ENDS[mark], share) for mark, share in zip(plan.marks, plan.finished, strict=True)]

@@ -38,11 +38,11 @@ class Limits:
         fair_by: str | None = None,
         weights: Mapping[str, int] | None = None,
     ) -> KindLimits:
-        """Set the limits of a kind, in place of those that it has; return them.
+        """Set the limits of a kind, which replace its present limits; return them.
 
         limit: a `Concurrency` or a `Rate`, or a list of them: one of each for the kind, and one of
             each with `by`.
-        fair_by: groups take turns, even if no limit is for each group. `by` and `fair_by` name the
+        fair_by: groups take turns, even without a limit for each group. `by` and `fair_by` name the
             argument of the task that is the limit group, for people: see `NewJob.limit_group`.
         weights: how many jobs a group gets in each turn; 1 if it is not named.
 
@@ -86,7 +86,7 @@ class Limits:
     async def use(  # before `list`, which hides the type of this name
         self, kind: str | None = None, *, groups: int = GROUPS_SHOWN
     ) -> list[LimitUse]:
-        """How the limits are used, by kind; of one kind, or of all. Empty if there are none.
+        """How the limits of one kind, or of all kinds, are used. Empty if there are none.
 
         groups: how many groups of a kind are returned at most.
         """

@@ -57,7 +57,7 @@ class Concurrency:
 
     Jobs that are claimed count, until they are settled or their lease runs out.
 
-    by: an argument of the task; the limit is then for each of its values, such as each tenant.
+    by: an argument of the task; each of its values, such as each tenant, then has its own limit.
     """
 
     most: int
@@ -149,7 +149,16 @@ class KindRate:
 
 @dataclass(frozen=True, slots=True)
 class KindLimits:
-    """All limits of one kind, as its note has them. The names are those of the note."""
+    """All limits of one kind, as they are stored.
+
+    most, most_each: how many jobs of the kind, or of each limit group, may run at a time.
+    rate, rate_each: how many may start in a period.
+    fair: True if groups take turns; they always do if something is limited for each group.
+    weights: how many jobs a group gets in each turn; 1 if it is not named.
+    by: the argument of the task that is the limit group, for people.
+    origin: "code" if a worker set the limits at its start, "calls" if somebody set them.
+    set_at: when, in seconds since 1970.
+    """
 
     kind: str
     most: int | None = None

@@ -89,17 +89,17 @@ class Schedules:
         jitter: Duration = 0,
         by: str = "",
     ) -> Schedule:
-        """Set a schedule, in place of the one that has this name; return it.
+        """Set a schedule, which replaces a schedule of the same name; return it.
 
         job: what to put at each tick, without unique, delay and run_at.
         cron, every, at: when; give one. A cron expression is in the time zone `tz`, by default UTC.
         catch_up: for ticks that no worker put in time: "one" job for all of them, "all" (a job for
             each of the last 100), or "none".
         overlap: "skip" puts no job while the one before has not ended, "queue" always puts one.
-        jitter: delay the job of each tick by up to this long, always by the same share.
-        by: who sets it, for people who find it.
+        jitter: delay the job of each tick by up to this long; a tick always has the same delay.
+        by: who sets it, to show to people.
 
-        A schedule that was paused stays paused. Its next tick is kept if the ticks are the same.
+        A schedule that was paused stays paused. Its next tick is kept if its times are unchanged.
         """
         self.check()
         when = When.checked(cron, every, at, tz)
@@ -168,7 +168,7 @@ class Schedules:
     async def remove(self, name: str) -> bool:
         """Delete a schedule; False if there is none. Its jobs stay.
 
-        One that workers have in their code comes back when the next of them starts.
+        A schedule in the code of a worker comes back when such a worker next starts.
         """
         self.check()
         return await self._change(checked_name(name, "name", ConfigError), lambda _: None)
@@ -182,7 +182,8 @@ class Schedules:
         return await self._set_paused(name, False)
 
     async def run(self, name: str) -> str:
-        """Put a job of a schedule now, even if it is paused; return its id. Its ticks stay."""
+        """Put a job of a schedule now, even if it is paused; return its id. Its ticks do not
+        change."""
         self.check()
         checked_name(name, "name", ConfigError)
         for _ in range(TRIES_MAX):

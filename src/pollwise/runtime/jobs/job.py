@@ -56,7 +56,7 @@ _REPORTED = _Reported()
 
 @dataclass(frozen=True, slots=True)
 class Job(WithRunControl):
-    """A job as its handler sees it. `attempt` is 1 on the first run. Times are since 1970.
+    """A job as its handler sees it. `attempt` is 1 on the first run. Times: seconds since 1970.
 
     unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
         worker does not run such a job: it settles it as dead.

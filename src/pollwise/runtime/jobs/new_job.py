@@ -41,7 +41,7 @@ class FlowPlace:
 class NewJob:
     """A job to put.
 
-    kind: picks the handler.
+    kind: the name of what is to be done; it selects the handler.
     payload: any JSON value; also with models of pydantic, dataclasses, Decimal, datetime, UUID and
         Enum in it. It is encoded here, so later changes to it do not reach the queue.
     key: jobs with the same key run one at a time, in the order they were put.

@@ -82,7 +82,7 @@ class KeptHistory(ABC):
         *,
         worker: str | None = None,
     ) -> list[HistoryPoint]:
-        """What workers did in the time before now, by minute and kind or by hour and kind.
+        """What workers did until now, by minute and kind or by hour and kind.
 
         since: how far back, for example "24h".
         by: None takes minutes for up to a day, else hours. Minutes are kept for 7 days; what is
