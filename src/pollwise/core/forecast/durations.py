@@ -10,7 +10,7 @@ far a run counts for times near its own; with little evidence, a narrower one fa
 wider one. The weights of the mixture follow how well each part predicted the runs so far. Where
 nothing is known, all times are equally likely on a log scale.
 
-`docs/why/until.md` has the derivation; `pollwise.core.forecast.looks` finds the best polls.
+`docs/why/until.md` has the derivation; `pollwise.core.forecast.best_polls` finds the best polls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import Any, TypeGuard
 
-from pollwise.core.forecast.looks import best_polls
+from pollwise.core.forecast.best_polls import best_polls
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 

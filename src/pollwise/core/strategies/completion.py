@@ -9,7 +9,7 @@ where most runs end, and further and further apart after that.
 the end came after the last poll before it; if `waits` says how long ago, the end is known exactly.
 A failed poll is not evidence. After the end, the next run begins.
 
-Polls are planned by `pollwise.core.forecast.looks`, with the forecast of
+Polls are planned by `pollwise.core.forecast.best_polls`, with the forecast of
 `pollwise.core.forecast.durations`; `docs/why/until.md` derives both.
 """
 
