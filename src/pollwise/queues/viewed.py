@@ -90,7 +90,8 @@ class ViewedStore(NotedStore):
         most: how many jobs that are not ready are read, in all states together. Redis reads at most
             10,000.
         ready_most: up to how many ready jobs are counted; by default `most`. SQLite and Postgres
-            count them ten times faster than others; Redis always counts all.
+            count them ten times faster than others. Redis always counts all; `http://` queues and
+            object stores count up to `most`.
         A state with more jobs is in `Stats.capped`; the numbers of other states are exact.
         """
 

@@ -140,7 +140,7 @@ class LoopWaiters:
         self._queue = queue
         self._waiting: dict[str, set[Ended]] = {}
         self._new: set[str] = set()  # not read yet
-        self._looking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
         self._polls: PollLoop[tuple[str, JobEnding | None]] | None = None
         self._began = 0.0
@@ -157,8 +157,8 @@ class LoopWaiters:
         enough = _enough(futures.values(), until)
         ends = None if within is None else loop.time() + within
         try:
-            if within is not None and self._looking is not None:  # at least one look
-                await asyncio.wait([self._looking], timeout=max(within, LOOK_FOR))
+            if within is not None and self._reading is not None:  # at least one read
+                await asyncio.wait([self._reading], timeout=max(within, LOOK_FOR))
             left = None if ends is None else max(ends - loop.time(), 0.0)
             await asyncio.wait([enough], timeout=left)
             return {job_id: each.result() for job_id, each in futures.items() if each.done()}
@@ -187,12 +187,12 @@ class LoopWaiters:
         elif self._polls is not None and self._queue.hints().known_at(ENDINGS) is None:
             if loop.time() - self._began > AGAIN_EVERY:
                 self._polls.stop()
-        if self._looking is None or self._looking.done():
-            self._looking = loop.create_task(self._look_at_new())
+        if self._reading is None or self._reading.done():
+            self._reading = loop.create_task(self._read_new())
 
     # Reading
 
-    async def _look_at_new(self) -> None:
+    async def _read_new(self) -> None:
         """Read each job once when a wait for it begins: it may have ended before."""
         await asyncio.sleep(0)  # for others who begin at the same moment
         while self._new:
@@ -214,7 +214,7 @@ class LoopWaiters:
             hints.announce(ENDINGS)
             self._began = asyncio.get_running_loop().time()
             polls: PollLoop[tuple[str, JobEnding | None]] = PollLoop(
-                self._look, self._queue.wait_pace, f"results of {self._queue.name}", options
+                self._find_ended, self._queue.wait_pace, f"results of {self._queue.name}", options
             )
             self._polls = polls
             listening = hints.listen(self._heard, (ENDINGS,))
@@ -232,7 +232,7 @@ class LoopWaiters:
         if self._polls is not None:
             self._polls.hint()
 
-    async def _look(self, hold: float) -> Batch[tuple[str, JobEnding | None]]:
+    async def _find_ended(self, hold: float) -> Batch[tuple[str, JobEnding | None]]:
         if not self._waiting:
             return Batch(())
         self._queue.hints().announce(ENDINGS)

@@ -281,7 +281,7 @@ class ImapFolder(Source[MailMessage]):
             if tag == "*":
                 lines.append((rest, literals))
                 if rest.upper().startswith("BYE"):
-                    raise failed(f"{self._shown} said goodbye: {self._told(rest)[:120]}")
+                    raise failed(f"{self._shown} said goodbye: {self._clean(rest)[:120]}")
             elif tag == "a":
                 state, _, why = rest.partition(" ")
                 if state.upper() == "OK":
@@ -290,14 +290,14 @@ class ImapFolder(Source[MailMessage]):
                     r"\[(AUTHENTICATIONFAILED|AUTHORIZATIONFAILED|NONEXISTENT)\]", why
                 )
                 raise failed(
-                    f"{self._shown} refused {shown_as or text}: {shown(self._told(why)[:120])}",
+                    f"{self._shown} refused {shown_as or text}: {shown(self._clean(why)[:120])}",
                     permanent=for_good is not None,
                 )
             else:
-                raise ValueError(f"sent a line that is not IMAP: {shown(self._told(line)[:80])}")
+                raise ValueError(f"sent a line that is not IMAP: {shown(self._clean(line)[:80])}")
         raise ValueError(f"sent more than {_LINES_MAX:,} lines in one answer")
 
-    def _told(self, text: str) -> str:
+    def _clean(self, text: str) -> str:
         """What the server said, without the password."""
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)

@@ -197,12 +197,12 @@ class UnitSettler:
             refused = [held.id_of(index) for index in indexes if index not in held.left]
             # Jobs that were claimed together are renewed together: one write for all of them.
             if renewed := held.left & set(indexes):
-                said = self._said(held, renewed, progress)
+                said = self._progress_left(held, renewed, progress)
                 if not await self._append_renewal(held, lease, said):
                     return [held.id_of(index) for index in indexes], []
             return refused, [held.id_of(i) for i in indexes if i in held.left & held.asked]
 
-    def _said(
+    def _progress_left(
         self, held: HeldUnit, indexes: set[int], progress: Mapping[str, Progress]
     ) -> dict[str, list[Any]]:
         """The progress of the jobs left, with what is reported now about some of them."""

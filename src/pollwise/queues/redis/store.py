@@ -191,7 +191,7 @@ class RedisStore:
             )
         for _ in range(TWIN_LOOKS_MAX):
             args = [part for n in batch for part in packed[n]]
-            answer = await self._kept(
+            answer = await self._run_counted_once(
                 "put", [time_text(now)], [self.channel, message or "", layout, *args]
             )
             if isinstance(answer, bytes):
@@ -260,7 +260,7 @@ class RedisStore:
                     stored = {n: r for n, r in stored.items() if more[n] or dead[n]}
                 heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
-                answer = await self._kept(
+                answer = await self._run_counted_once(
                     "settle", [time_text(now), self._keep], [b"".join(heads), *results]
                 )
                 refused += [part[n] for n in _places(answer)]
@@ -426,7 +426,7 @@ class RedisStore:
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
         return await self._connections.run(script(SCRIPTS, name), self.tag, *args)
 
-    async def _kept(
+    async def _run_counted_once(
         self, name: str, before: Sequence[bytes | str | int], after: Sequence[bytes | str | int]
     ) -> Any:
         """Run a script that counts once: if its answer is lost, it is repeated once."""

@@ -83,16 +83,16 @@ class SqliteFlows:
     def _cancel_doomed(self, now: float) -> set[str]:
         """Cancel marked jobs, and jobs that wait for them; return the names of the flows."""
         names: set[str] = set()
-        while doomed := self._rows("cancel_doomed", now=now, expires_at=self._kept(now)):
+        while doomed := self._rows("cancel_doomed", now=now, expires_at=self._kept_until(now)):
             names |= {flow for (flow,) in doomed}
         return names
 
     def cancelled(self, now: float, batch: str) -> None:
         """These jobs were cancelled; a JSON list of their numbers."""
-        values = {"batch": batch, "expires_at": self._kept(now)}
+        values = {"batch": batch, "expires_at": self._kept_until(now)}
         self.ended(now, {flow for (flow,) in self._rows("keep_cancelled", **values)})
 
-    def _kept(self, now: float) -> float | None:
+    def _kept_until(self, now: float) -> float | None:
         """Until when a job of a flow is kept that is cancelled now; None if its queue does so."""
         return None if self.kept is None else now + self.kept
 

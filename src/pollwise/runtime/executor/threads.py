@@ -120,7 +120,7 @@ class _Call(Generic[T]):
         return cast("T", self._result)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, back: asyncio.Future[None]) -> None:
+def _note_returned(loop: asyncio.AbstractEventLoop, back: asyncio.Future[None]) -> None:
     with suppress(RuntimeError):  # the event loop may be closed by now
         loop.call_soon_threadsafe(back.set_result, None)
 
@@ -147,7 +147,7 @@ class HandlerThreads:
             return cast("T", await loop.run_in_executor(self._executor, call))
         except asyncio.CancelledError:
             back: asyncio.Future[None] = loop.create_future()
-            if not call.abandon(lambda: _tell(loop, back)):
+            if not call.abandon(lambda: _note_returned(loop, back)):
                 raise
             asked = was_cancelled(argument)
             if asked and (task := asyncio.current_task()) is not None:

@@ -200,7 +200,7 @@ class WorkerSchedules:
         else:
             self._learn(name, result.value)
         self._find_next()
-        self._tell(name, known.kind, result)
+        self._emit_result(name, known.kind, result)
 
     def _learn(self, name: str, value: str) -> None:
         schedule = schedule_from(name, value)
@@ -214,7 +214,7 @@ class WorkerSchedules:
     def _find_next(self) -> None:
         self._next = min((k.due for k in self._known.values() if k.due is not None), default=None)
 
-    def _tell(self, name: str, kind: str, result: TickResult) -> None:
+    def _emit_result(self, name: str, kind: str, result: TickResult) -> None:
         events, about = self._events, (self._queue.name, self._name, name, kind)
         if result.outcome == "removed":
             events.emit(ScheduleChanged(*about, "removed"))
