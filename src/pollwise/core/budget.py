@@ -30,7 +30,7 @@ REMAINING_MAX = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a server says about its rate limit: how many requests are left, and for how long.
+    """A rate limit as a server states it: how many requests are left, and for how long.
 
     remaining: how many requests it still accepts.
     resets_in: seconds until it accepts more.

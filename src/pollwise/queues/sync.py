@@ -142,7 +142,7 @@ class SyncQueue:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store can do."""
+        """The capabilities of the store."""
         return self._queue_here().capabilities
 
     @property

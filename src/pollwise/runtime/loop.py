@@ -118,7 +118,7 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
             budget.leave(self)
 
     async def _poll(self, hinted: bool) -> Sequence[T] | None:
-        """What a poll found; None if it failed."""
+        """Poll; return the items found, or None if the poll failed."""
         began = self._begin_poll()
         try:
             batch = await self._source(self._pause.hold)
@@ -197,7 +197,7 @@ def poll(
 
 
 def _own(fetch: object, name: str, kind: type[T]) -> T | None:
-    """What a source brings with it, if it does."""
+    """Return the attribute of a source if it is of this type, else None."""
     found = getattr(fetch, name, None)
     return found if isinstance(found, kind) else None
 

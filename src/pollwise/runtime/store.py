@@ -1,4 +1,4 @@
-"""What a queue and an outbox's store share, and all that the executor knows of them.
+"""The base of queues and of outbox stores, and all that the executor knows of them.
 
 Both hand out claims under a lease, and a batch is one round trip. The public methods check their
 arguments, so that every store refuses the same values with the same errors.
@@ -35,7 +35,7 @@ S = TypeVar("S")
 class WorkStore(ABC, Generic[C]):
     """A store that work is claimed from; C is a claim."""
 
-    #: What it is called in errors.
+    #: The noun for the store in errors.
     _what: ClassVar[str]
     #: How long settlements are gathered for one call, in seconds, and how many at most. Only stores
     #: that bill each call gather.
@@ -70,7 +70,7 @@ class WorkStore(ABC, Generic[C]):
 
     @property
     def codec(self) -> CodecChain | None:
-        """What encodes payloads and results; None if nothing does."""
+        """The codecs that encode payloads and results; None if there are none."""
         return self._sealing.chain
 
     @property

@@ -35,7 +35,7 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """What one poll of a source found.
+    """The result of one poll of a source.
 
     state: the cursor once these items are taken, as plain JSON values.
     more: there is more, so the next poll may follow at once.
@@ -67,7 +67,7 @@ class Source(ABC, Generic[T]):
     limit: how many items a poll delivers at most.
     """
 
-    #: What ends a pause of the loop early, if the source has that.
+    #: Hints that end a pause of the loop early, if the source has any.
     hints: Hints | None = None
     #: The budget that the loop asks before each poll, if the source has one.
     budget: SharedBudget | None = None
@@ -127,7 +127,7 @@ class Source(ABC, Generic[T]):
 
     @abstractmethod
     async def _find(self, state: State, hold: float) -> Found[T]:
-        """What came after `state`, which is {} at first."""
+        """Return the items that came after `state`, which is {} at first."""
 
     async def commit(self) -> None:
         """Save that everything delivered so far was handled; it is not delivered again."""

@@ -147,7 +147,7 @@ _PLAIN_WEB = _refused(
     "does not say what the server answers with; write json+https:// or feed+https://, with the "
     "same rest"
 )
-#: What opens the URLs of each scheme.
+#: The functions that open the URLs of each scheme.
 SCHEMES: Mapping[str, Callable[[SourceUrl], Source[Any]]] = {
     "folder": _Scheme("Folder", {"pattern": str, "quiet": str, "watch": bool}, (), _folder),
     **dict.fromkeys(("s3", "gs", "az", "file"), _BUCKET),

@@ -115,7 +115,7 @@ def _name_of(kind: str, url: str) -> str:
 
 
 def validators_in(answer: HttpAnswer) -> dict[str, str]:
-    """What makes the next request of the same URL conditional."""
+    """Headers that make the next request of the same URL conditional."""
     return {
         key: answer.headers[key]
         for key in ("etag", "last-modified")

@@ -1,4 +1,4 @@
-"""What the fixtures of the pytest plugin return: a queue that records puts, and a worker on it."""
+"""The objects behind the pytest fixtures: a queue that records puts, and a worker on it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Change = Callable[[Durations], None]
 
 
 class RunHistories(ABC):
-    """What is known of how long things take, by name.
+    """Remembers how long things took, by name.
 
     blocks: True if the calls wait for a disk.
     """
@@ -130,7 +130,7 @@ class WaitHistory:
         return self._histories.blocks
 
     def load(self) -> Durations:
-        """What is known. Nothing if a file is locked: the wait can begin without it."""
+        """The known durations; none if a file is locked: the wait can begin without them."""
         try:
             return self._histories.load(self._name)
         except StoreUnavailable as error:

@@ -1,4 +1,4 @@
-"""What is known of a wait after each poll, and a line in the terminal that shows it."""
+"""The progress of a wait, and a line in the terminal that shows it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WaitProgress:
-    """What is known after a poll that did not end the wait.
+    """The progress of a wait after a poll that did not end it.
 
     name: what is waited for.
     polls: how many polls there were.

@@ -29,7 +29,7 @@ JOB_OPTIONS = (
 
 
 class Signature:
-    """What a task takes and returns."""
+    """The arguments and the result of a task."""
 
     def __init__(self, kind: str, function: Callable[..., Any]) -> None:
         self.kind = kind
@@ -128,7 +128,7 @@ class Signature:
         )
 
     def result_out(self, value: Any, *, secret: bool = False) -> Any:
-        """What a run returned, as JSON; a PayloadError if it does not fit the return annotation."""
+        """The result of a run, as JSON; a PayloadError if it does not fit the return annotation."""
         try:
             return self._result.dump_python(self._result.validate_python(value), mode="json")
         except (ValidationError, PydanticSerializationError) as error:

@@ -147,7 +147,7 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
 
     @property
     def handler(self) -> Callable[[Job], Any]:
-        """What the worker calls: reads the arguments of a job, and returns the result as JSON."""
+        """The function for the worker: reads the arguments of a job; returns the result as JSON."""
         signature, function = self._signature, self._function
 
         def arguments(job: Job) -> dict[str, Any]:

@@ -305,7 +305,7 @@ class Worker:
 
     @property
     def codec(self) -> CodecChain | None:
-        """What encodes payloads and results."""
+        """The codecs of payloads and results; None if there are none."""
         return self.queue.codec if isinstance(self.queue, Queue) else self._codec
 
     @codec.setter
@@ -488,7 +488,7 @@ class Worker:
             self._run.stop()
 
     def state(self) -> dict[str, Any]:
-        """What the worker does now, as plain values; empty when it is not running."""
+        """The present state, as plain values; empty when the worker is not running."""
         return {} if self._run is None else self._run.state()
 
     def _check_startable(self) -> None:

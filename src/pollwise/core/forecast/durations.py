@@ -163,7 +163,7 @@ class Durations:
         return [(_ENDS[mark], share) for mark, share in zip(plan.marks, plan.finished, strict=True)]
 
     def dump(self) -> dict[str, Any]:
-        """What was learned, as plain JSON, for `load`."""
+        """Return everything that was learned, as plain JSON, for `load`."""
         columns = [[round(each, _DIGITS) for each in bins] for bins in self._bins]
         weights = [[k, *row] for k, row in enumerate(zip(*columns, strict=True)) if any(row)]
         return {

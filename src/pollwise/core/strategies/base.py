@@ -23,7 +23,7 @@ from pollwise.errors import ConfigError
 #: The version of what `dump` returns; states of other versions are not used.
 STATE_VERSION = 1
 
-#: What `Pacer.dump` returned.
+#: The result of `Pacer.dump`.
 State = Mapping[str, Any]
 
 
@@ -144,7 +144,7 @@ def restored(strategy: Strategy, state: object, ahead: float = 0.0) -> Restored:
 
 
 def _recipe(pacer: Pacer) -> dict[str, Any]:
-    """What a state must have in common with a pacer that takes it over."""
+    """The entries that must be equal in a state and in a pacer that takes it over."""
     names = {*getattr(pacer, "__dict__", ()), *getattr(pacer, "__slots__", ())}
     values = [getattr(pacer, name, None) for name in sorted(names)]
     strategy = next((each for each in values if isinstance(each, Strategy)), None)

@@ -1,4 +1,4 @@
-"""What a pacer has learned, as JSON values, and how a fresh pacer takes it over.
+"""Writes the state of a pacer as JSON values, and reads it into a fresh pacer.
 
 Every attribute of a pacer and of its parts is written, so that none can be forgotten: numbers,
 texts, lists, tuples and plain objects. Three kinds are left out: the strategy, attributes that a

@@ -173,7 +173,7 @@ class Worth(Strategy):
         max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> Worth:
-        """As little waiting as a budget of polls, or of dollars at a price per poll, allows."""
+        """Wait as little as a budget of polls, or of dollars at a price per poll, allows."""
         if polls_per_hour is polls_per_day is dollars_per_month is price is None:
             raise ConfigError(
                 "Worth.budget needs a goal; give polls_per_hour, or polls_per_day, or "
@@ -195,7 +195,7 @@ class Worth(Strategy):
         max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> Worth:
-        """As few polls as keep the waiting at this mean, or at this 95th percentile."""
+        """Make as few polls as keep the waiting at this mean, or at this 95th percentile."""
         if mean is None and p95 is None:
             raise ConfigError("Worth.latency needs a goal; give mean or p95, for example p95='2s'")
         return cls(

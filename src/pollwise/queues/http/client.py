@@ -49,7 +49,7 @@ SHOWN_MAX = 80
 class RequestRefused(StoreError):
     """The controller refused the request, and would refuse it again."""
 
-    #: What to do about it, if known.
+    #: Advice on what to do, if known.
     advice: str
 
     def __init__(

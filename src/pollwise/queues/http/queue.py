@@ -380,7 +380,7 @@ class HttpQueue(FlowCalls, HttpNotes):
         raise refused
 
     def advice_on(self, refused: RequestRefused) -> str | None:
-        """What to do when the token was not accepted or lacks a scope; None for other errors."""
+        """Advice for a token that was not accepted or lacks a scope; None for other errors."""
         if refused.status == 401:
             return (
                 f"The token of the queue {self.name!r} is not valid (any more): have an "

@@ -1,4 +1,4 @@
-"""Which jobs of a limited kind a claim may take: for stores that decide it in Python.
+"""Decides which jobs of a limited kind a claim may take, for stores that do so in Python.
 
 A store says how its kind is used (`KindUse`) and shows its `WaitingJobs`; `planned` picks some of
 them. Then all kinds of the claim compete (`shares`), and what is leased is charged.
@@ -104,7 +104,7 @@ class WaitingJobs(Protocol):
 
 
 class Charge(NamedTuple):
-    """What a claim changes: the new `full_at` and turn of the kind, and `full_at` of groups."""
+    """The changes by a claim: the new `full_at` and turn of the kind, and `full_at` of groups."""
 
     full_at: float | None
     turn: str
@@ -133,7 +133,7 @@ class Plan:
         return [pick.place for pick in self.picks]
 
     def charge(self, count: int) -> Charge:
-        """What changes if the first `count` are leased; there may be changes even if that is 0."""
+        """The changes if the first `count` are leased; there may be some even if that is 0."""
         use, now = self.use, self.now
         leased = self.picks[:count]
         rate, each = use.limits.rate, use.limits.rate_each
@@ -189,7 +189,7 @@ class Plan:
 
 
 def planned(use: KindUse, source: WaitingJobs, most: int, now: float) -> Plan:
-    """Which jobs of a kind a claim of at most `most` may lease."""
+    """Plan which jobs of a kind a claim of at most `most` may lease."""
     plan = Plan(use, now, use.room(most, now) if use.waits else 0)
     if not plan.room:
         return plan
@@ -304,7 +304,7 @@ def shares(places: Mapping[str, Sequence[Place]], limit: int) -> Counter[str]:
 
 
 def suspect_charge(use: KindUse, line: Line, now: float) -> Charge | None:
-    """What changes if a suspect of this group is leased alone; None if it may not."""
+    """The changes if a suspect of this group is leased alone; None if it may not."""
     if not use.room(1, now) or not use.group_room(line, 1, now):
         return None
     rate, each = use.limits.rate, use.limits.rate_each

@@ -198,7 +198,7 @@ def _written(job: StoredJob, fields: dict[str, Any]) -> str:
 
 
 def duties(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """What an entry says about jobs that have yet to be moved, as a flat list."""
+    """The jobs that an entry says have yet to be moved, as a flat list."""
     own = {key: value for key, value in content.items() if key not in ("before", "nonce")}
     return [own, *content.get("before", ())]
 
@@ -218,7 +218,7 @@ def read_record(raw: bytes) -> tuple[StoredJob, dict[str, Any]]:
 
 
 def info_of(queue: str, raw: bytes) -> JobInfo:
-    """What a record says."""
+    """The contents of a record."""
     job, data = read_record(raw)
     return JobInfo(
         job.job(queue, data["attempt"], None),

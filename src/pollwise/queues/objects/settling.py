@@ -256,7 +256,7 @@ class UnitSettler:
     async def _sum(
         self, held: HeldUnit, back: dict[int, Settlement], *, counted: bool
     ) -> dict[str, Any]:
-        """What the chain says about these jobs so far, for an entry that replaces it."""
+        """Sum up what the chain says about these jobs, for an entry that replaces it."""
         core, since = self._core, self._ender.since(held)
         errors: dict[str, list[Any]] = {}
         for index, settlement in back.items():

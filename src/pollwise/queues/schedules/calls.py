@@ -49,7 +49,7 @@ ENDED_KEPT = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """What a worker did, or found, at a tick.
+    """The result of a tick.
 
     outcome: "put", or "skipped" because the job before has not ended, or "missed": too late.
         "lost": another process changed the schedule first. "early": by the store's clock it is not

@@ -64,7 +64,7 @@ _TROUBLED = {
 
 @dataclass(frozen=True, slots=True)
 class SqsAddress:
-    """Which queue, and where: a name in an account and region, or a URL.
+    """The address of a queue: a name in an account and region, or a URL.
 
     endpoint: the server, if it is not AWS.
     """

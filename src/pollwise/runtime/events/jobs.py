@@ -176,7 +176,7 @@ class JobLost(JobEvent):
 
 
 class KindTally(NamedTuple):
-    """What was counted of the jobs of one kind.
+    """Counts of the jobs of one kind.
 
     counts: the number of jobs in each state.
     oldest_age: for how many seconds the oldest ready job has been due; 0 if none is ready.

@@ -481,7 +481,7 @@ class Executor(Generic[H, C]):
         await self._store.close()
 
     def state(self) -> dict[str, Any]:
-        """What this run does now, as plain values."""
+        """The present state of this run, as plain values."""
         return {
             **self.polls.state(),
             "running": len(self._running),

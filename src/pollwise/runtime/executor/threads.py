@@ -114,7 +114,7 @@ class _Call(Generic[T]):
             return False
 
     def outcome(self) -> T:
-        """What the call returned, after it is over; raises what it raised."""
+        """Return the result of a call that is over, or raise its error."""
         if self._raised is not None:
             raise self._raised
         return cast("T", self._result)

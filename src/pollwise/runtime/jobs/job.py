@@ -45,7 +45,7 @@ TRACEBACK_FOLLOWS = "\n\x1e"
 
 
 class _Reported:
-    """What `job.progress` returns, for async handlers to await. That gives other tasks a turn."""
+    """The result of `job.progress`, for async handlers to await, which gives other tasks a turn."""
 
     def __await__(self) -> Generator[None]:
         yield
@@ -212,7 +212,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a renewal found: the ids of jobs whose lease is lost, and of those to cancel."""
+    """The result of a renewal: the ids of jobs whose lease is lost, and of jobs to cancel."""
 
     lost: tuple[str, ...] = ()
     cancel: tuple[str, ...] = ()

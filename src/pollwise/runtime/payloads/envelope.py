@@ -1,4 +1,4 @@
-"""What a store keeps of an encoded payload or result: a small JSON object.
+"""Envelopes: an encoded payload or result is stored as a small JSON object.
 
     {"~codec": "zlib+aes-gcm", "data": "AQNr…"}
 
@@ -139,7 +139,7 @@ def encoded_bytes(envelope: dict[str, Any]) -> bytes:
 
 
 def describe(envelope: dict[str, Any]) -> str:
-    """What is shown in place of an encoded payload.
+    """The text that is shown in place of an encoded payload.
 
     >>> describe({"~codec": "zlib", "data": "AAAA"})
     '<encoded with zlib, 3 bytes>'

@@ -78,7 +78,7 @@ class TypedValue:
 
 
 def problems_of(error: Exception, *, secret: bool = False) -> str:
-    """What pydantic found wrong, in one line, without the values: they may be secrets.
+    """The problems that pydantic found, in one line, without values, which may be secret.
 
     secret: without the words of validators either, which may quote a value.
     """

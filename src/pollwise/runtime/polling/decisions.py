@@ -1,4 +1,4 @@
-"""What a poll loop decides: how long it pauses, and what a poll means for the next pause.
+"""The decisions of a poll loop: how long it pauses, and how a poll changes the next pause.
 
 There are two drivers, and both only wait and poll: `PollLoop` awaits, and `SyncPollLoop` blocks its
 thread. All decisions are made here, so that the same polls lead to the same pauses in both.
@@ -41,7 +41,7 @@ POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What a source returns: the items found, out of a capacity, and how long each had waited.
+    """The result of a poll: the items found, out of a capacity, and how long each had waited.
 
     not_before: how long the server asked not to be polled again, counted from the end of this poll:
         seconds, or text such as "30s". No hint, full batch or strategy ends it sooner.
@@ -80,7 +80,7 @@ def _checked_allowance(allowance: Allowance) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class Counts:
-    """What a loop did so far."""
+    """Counts of what a loop did so far."""
 
     polls: int = 0
     empty: int = 0
@@ -433,7 +433,7 @@ def name_of(fetch: Callable[..., Any]) -> str:
 
 
 def batch_of(found: Any, capacity: int | None) -> Batch[Any]:
-    """What a fetch returned, as a batch."""
+    """Return the result of a fetch as a batch."""
     batch = found if isinstance(found, Batch) else Batch(() if found is None else found, capacity)
     items = batch.items
     if isinstance(items, (str, bytes, Mapping)) or not hasattr(items, "__len__"):

@@ -52,7 +52,7 @@ _PACES = HistoryRange(PACE, PACE_AT, PACE_AT + 1, FOLD_ROWS)
 
 
 class HistoryChoice(NamedTuple):
-    """What `history` is asked for, checked: for how many seconds, which kinds, of which worker."""
+    """The checked arguments of `history`."""
 
     span: float
     kinds: tuple[str, ...] | None
@@ -69,7 +69,7 @@ class PaceKept(NamedTuple):
 
 
 class KeptHistory(ABC):
-    """What a store does with its history. It implements the methods with a leading underscore."""
+    """The history of a store. A store implements the methods with a leading underscore."""
 
     #: The same as `WorkStore.clock`.
     clock: Clock
@@ -82,7 +82,7 @@ class KeptHistory(ABC):
         *,
         worker: str | None = None,
     ) -> list[HistoryPoint]:
-        """What workers did until now, by minute and kind or by hour and kind.
+        """Return what workers did until now, by minute and kind or by hour and kind.
 
         since: how far back, for example "24h".
         by: None takes minutes for up to a day, else hours. Minutes are kept for 7 days; what is

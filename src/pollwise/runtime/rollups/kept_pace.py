@@ -70,7 +70,7 @@ class KeptPace:
             self._polls.restore(newest.state)
 
     def rows(self, *, last: bool = False) -> list[HistoryRow]:
-        """What to write with the rows of history, if it is time.
+        """Return the rows to write with those of history, if it is time.
 
         last: the loop ends.
         """

@@ -58,7 +58,7 @@ class HistoryRow(NamedTuple):
 
 
 class HistoryRange(NamedTuple):
-    """Which rows to read: of a level, that begin from `since` on and before `until`.
+    """The rows to read: those of a level that begin from `since` on and before `until`.
 
     limit: how many at most, the oldest first; None for all.
     """

@@ -1,4 +1,4 @@
-"""What a queue and an outbox on Postgres share: the database, hints by NOTIFY, and closing."""
+"""The base of queues and outboxes on Postgres: the database, hints by NOTIFY, and closing."""
 
 from __future__ import annotations
 

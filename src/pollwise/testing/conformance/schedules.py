@@ -218,7 +218,7 @@ async def check_changes_of_schedules_are_told(bench: Bench) -> None:
 
 
 async def check_schedules_bad_arguments(bench: Bench) -> None:
-    """What can never work is refused, with the field that is wrong, and nothing is kept."""
+    """Schedules that can never work are refused with the wrong field, and nothing is kept."""
     queue = await _scheduling(bench)
     job = NewJob("mail")
     bad: list[tuple[str, NewJob, dict[str, object], str]] = [

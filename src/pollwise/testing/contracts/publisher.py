@@ -63,7 +63,7 @@ class PublisherContract(Contract, ABC):
 
     @abstractmethod
     async def arrived(self) -> Sequence[Delivered]:
-        """What arrived since `serving` began, in the order in which it arrived."""
+        """Return what arrived since `serving` began, in the order of arrival."""
 
     def unreachable(self) -> Publisher[Any] | None:
         """A publisher to where nobody answers; None skips what needs it."""

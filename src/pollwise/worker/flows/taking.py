@@ -1,4 +1,4 @@
-"""What a job gets from the jobs before it in its flow: their results, or the error of one.
+"""Gives a job what it takes from the jobs before it in its flow: results, or an error.
 
 The payload does not contain them, because the job is put before they exist. A header says what the
 job takes. When it runs, its worker reads how the jobs before it ended, in one call.

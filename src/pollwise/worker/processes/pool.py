@@ -43,7 +43,7 @@ DRAIN_FOR = 1.0
 KILL_WITHIN = 10.0
 GARBLED = "was killed: something in it wrote to the socket to the worker, or closed it"
 _CHILD = Path(__file__).with_name("child.py")
-#: What a process learns of a job.
+#: The fields of a job that its process gets.
 _JOB_FIELDS = (
     "id", "queue", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at",
     "unique", "headers", "sealed",

@@ -40,7 +40,7 @@ Rows = Callable[..., list[tuple[Any, ...]]]
 
 
 class Chosen(NamedTuple):
-    """What a claim takes: numbers of jobs; a suspect is alone. again: when there may be more."""
+    """The jobs that a claim takes, by number; a suspect is alone. again: when there may be more."""
 
     seqs: list[int]
     suspect: bool = False
@@ -100,7 +100,7 @@ class SqliteLimits:
     def _compete(
         self, uses: Mapping[str, KindUse], free: Sequence[Place], most: int, now: float
     ) -> tuple[dict[str, Plan], Counter[str]]:
-        """What each limited kind may give, and how much of that it gets in the claim."""
+        """The plan for each limited kind, and how many of its jobs the claim takes."""
         plans = {
             kind: planned(use, KindJobs(self._rows, use.limits), most, now)
             for kind, use in uses.items()

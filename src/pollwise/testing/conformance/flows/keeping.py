@@ -1,4 +1,4 @@
-"""What is shown of flows, how long their jobs are kept, and what is refused."""
+"""Views of flows, how long their jobs are kept, and which flows are refused."""
 
 from __future__ import annotations
 
