@@ -52,8 +52,8 @@ def event_stream(view: View, visit: Visit) -> Response:
 
 
 class MarkersInTurn:
-    """The markers of many sources. Each call asks one of them, so that many idle sources cost no more
-    than one."""
+    """The markers of many sources. Each call asks one, so that many idle sources cost no more than
+    one."""
 
     def __init__(self) -> None:
         self._turn = 0

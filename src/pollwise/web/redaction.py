@@ -240,7 +240,7 @@ def _text(text: str, rules: RedactionRules, path: tuple[str, ...], level: int) -
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON in a text. A name that occurs twice is refused, for one value would be lost."""
+    """An object of JSON in a text. A repeated name is refused: one of its values would be lost."""
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError("a name occurs twice")

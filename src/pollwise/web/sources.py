@@ -110,7 +110,7 @@ class Remembered(Generic[T]):
 
     @property
     def old(self) -> bool:
-        """True if an open page uses this answer, and it should be read again though nothing changed."""
+        """True if an open page uses this answer and it is due to be read again, changed or not."""
         wanted = self._clock.now() - self._wanted_at < IDLE_REMEMBERED
         return wanted and max(IDLE_REMEMBERED / 2, self._ttl) <= self.age < NEVER
 

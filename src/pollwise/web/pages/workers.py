@@ -124,8 +124,8 @@ class WorkersView(View):
         count = await source.queue.set_concurrency(worker, int(wanted))
         whom = worker if count == 1 else f"{count} workers with the name {worker}"
         return (
-            f"{whom} will run up to {int(wanted)} handlers at a time until the next restart. It takes "
-            "effect within seconds, or within about a minute where hints do not arrive."
+            f"{whom} will run up to {int(wanted)} handlers at a time until the next restart. It "
+            "takes effect within seconds, or within about a minute where hints do not arrive."
         )
 
 

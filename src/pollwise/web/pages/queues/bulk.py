@@ -26,7 +26,7 @@ EXCEPT = {
 
 
 async def change_selected(queue: Queue, action: str, ids: list[str]) -> str:
-    """Retry, drop or cancel these jobs; return a sentence that says how many were changed."""
+    """Retry, drop or cancel these jobs; return a sentence that says how many."""
     if not ids:
         raise Refused("No job was selected. Select some in the table first.")
     running = 0
@@ -48,7 +48,7 @@ async def change_selected(queue: Queue, action: str, ids: list[str]) -> str:
 
 
 async def change_all(queue: Queue, action: str, search: JobSearch) -> str:
-    """Retry, drop or cancel the jobs that match; return a sentence that says how many were changed."""
+    """Retry, drop or cancel the jobs that match; return a sentence that says how many."""
     if not search.state:
         raise Refused("Choose a state first: this changes all jobs that match the filter.")
     if search.job:

@@ -87,7 +87,7 @@ class JobSearch(PageSearch):
 
     @property
     def narrow(self) -> bool:
-        """True if it filters by more than state and kind, so that the number of matches is unknown."""
+        """True if it filters by more than state and kind: then nothing counts the matches."""
         return bool(self.job or self.key or self.worker or self.error or self.age)
 
     @property
