@@ -4,9 +4,9 @@
 lost message only costs latency, because both are also learnt by polling. So an agent can switch
 between the two at any time.
 
-The WebSocket of an idle worker waits for the queue's hints, as a Worker in Python does: for one job
-one of them gets a hint, at whichever controller it is connected. If it does not poll at once, the
-next one gets it.
+The WebSocket of an idle worker waits for the queue's hints, as a Worker in Python does. For each
+job, one worker gets a hint, whichever controller it is connected to. If it does not poll at once,
+the next one gets the hint.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ RENEW_AFTER = 0.25
 RUNS_FRESH = 30.0
 #: How many claims in a row may be without attempts left before a poll is answered.
 VOID_MAX = 50
-#: How many jobs are looked up one by one that a worker names and this controller does not know.
+#: How many unknown jobs that a worker names are looked up, one by one.
 LOOKUPS_MAX = 100
 #: How long the queue keeps a claim after its last renewal, in seconds.
 HELD_FOR = 86400.0
@@ -267,9 +267,9 @@ class Runs:
         *,
         complete: bool = True,
     ) -> tuple[list[str], list[str]]:
-        """Renew the leases of a worker that sent a request; the jobs that it lost, or must cancel.
+        """Renew the leases of a worker that sent a request; return what it lost, and must cancel.
 
-        running: the jobs that it runs, with news of their progress; None if it does not say.
+        running: the progress of the jobs that it runs; None if it does not say which run.
         complete: `running` lists them all: a run that it reported before and leaves out now is not
             renewed, because the worker has lost it.
         """
@@ -328,7 +328,7 @@ class Runs:
     async def finish(
         self, known: KnownWorker, finished: Sequence[RunReport], max_jobs: int = 0
     ) -> tuple[list[str], list[HeldRun]]:
-        """End runs as their worker reports; the ids of jobs that it has lost, and its next jobs.
+        """End runs as their worker reports; return the jobs that it has lost, and its next jobs.
 
         max_jobs: how many jobs it asks for next, if it has no others then. They are claimed at the
             same time, so that a store may commit both at once.
@@ -407,7 +407,7 @@ class Runs:
                 if self._overdue() or not self.is_fresh(self._clock.now()):
                     await self.read_all()  # others may have heard of them
                 overdue = self._overdue()
-                if self._failed:  # the store was away: nobody could be heard
+                if self._failed:  # the store did not answer: no worker could be heard
                     self._failed, self._registry.resumed_at = False, self._clock.now()
                 elif overdue:
                     await self._end_silent(overdue)
