@@ -262,7 +262,7 @@ class Heartbeat(_Model):
     progress: float | None = Field(None, ge=0, le=100, description="Above 1, a percentage.")
     message: Message | None = None
 
-    def news(self) -> Progress | None:
+    def as_progress(self) -> Progress | None:
         """The progress and the message; None if there is neither."""
         if self.progress is None:
             return None if self.message is None else Progress(None, self.message)
@@ -448,8 +448,8 @@ ERRORS: dict[int, str] = {
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, with those that any route may give.
 
-    413 means that the route reads a body, so it adds all errors of reading one. Models are only named
-    here: FastAPI would make a validator for each, which takes half of the application's start.
+    413 means that the route reads a body, so it adds all errors of reading one. Models are named only:
+    FastAPI would make a validator for each, which takes half of the application's start.
     """
     all_of = sorted({*statuses, *((408, 415) if 413 in statuses else ()), 401, 403, 503})
     return {each: {"description": ERRORS[each], "content": _json_of(Error)} for each in all_of}

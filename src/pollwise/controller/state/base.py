@@ -353,7 +353,7 @@ class ControllerState(ABC):
     async def folders_before(
         self, keep_s: float, limit: int, after: str | None = None
     ) -> list[tuple[str, str]]:
-        """Folders whose files and logs were last written this long ago, each with its job, by folder.
+        """Folders whose files and logs were last written this long ago, each with its job.
 
         The job of inputs is the one that `attach` noted, or ""; of others, the folder itself.
         """

@@ -74,11 +74,11 @@ class OtherControllers:
             except asyncio.CancelledError:
                 self._unread = True
                 raise
-            self._tell_cancels()
+            self._send_cancels()
             await self._clock.sleep(READ_EVERY)
         self._reading = None
 
-    def _tell_cancels(self) -> None:
+    def _send_cancels(self) -> None:
         for known in self._registry:
             for run in known.runs.values():
                 if run.cancel and known.waiting is not None:

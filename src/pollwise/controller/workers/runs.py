@@ -56,7 +56,7 @@ LAST_ATTEMPT = 5.0
 #: How many released runs are remembered, for workers that return.
 RELEASED_MAX = 10_000
 _PAGE = 500
-_NO_NEWS: Mapping[str, Progress] = {}
+_NO_PROGRESS: Mapping[str, Progress] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,15 +283,15 @@ class Runs:
             for run in known.runs.values()
             if running is None or not complete or run.job_id in spoken or not run.heard
         ]
-        news = {job_id: said for job_id, said in spoken.items() if said is not None}
+        progress = {job_id: said for job_id, said in spoken.items() if said is not None}
         now = self._clock.now()
         due = [
             run
             for run in kept
-            if run.job_id in news or now - run.renewed_at >= RENEW_AFTER * self.lease_s
+            if run.job_id in progress or now - run.renewed_at >= RENEW_AFTER * self.lease_s
         ]
         if due:
-            lost += [job_id for job_id in await self._renew(known, due, news) if job_id in spoken]
+            lost += [job_id for job_id in await self._renew(known, due, progress) if job_id in spoken]
         for job_id in spoken:
             if job_id in known.runs:
                 known.runs[job_id].note_heard()
@@ -305,12 +305,12 @@ class Runs:
         self,
         known: KnownWorker,
         runs: Sequence[HeldRun],
-        news: Mapping[str, Progress] = _NO_NEWS,
+        progress: Mapping[str, Progress] = _NO_PROGRESS,
     ) -> Sequence[str]:
         """Renew leases and store progress, in one call; return the ids of those that are lost."""
         now = self._clock.now()
         ids = {run.job_id for run in runs}
-        said = {job_id: each for job_id, each in news.items() if job_id in ids}
+        said = {job_id: each for job_id, each in progress.items() if job_id in ids}
         renewal = await self._queue.renew([run.claim for run in runs], self._held_s, said)
         for run in runs:
             run.renewed_at = now
