@@ -369,7 +369,7 @@ class Controller:
         return info.job.id
 
     async def unregister(self, worker_id: str) -> int | None:
-        """Remove a worker and give its jobs back; return their number, None if it does not exist."""
+        """Remove a worker and give its jobs back; return their number, None if there is none."""
         known = self.registry.remembered(worker_id)
         removed = await self.registry.unregister(worker_id)
         self.auth.forget(None if known is None else known.row.token_hash)

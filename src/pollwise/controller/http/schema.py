@@ -448,8 +448,8 @@ ERRORS: dict[int, str] = {
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, with those that any route may give.
 
-    413 means that the route reads a body, so it adds all errors of reading one. Models are named only:
-    FastAPI would make a validator for each, which takes half of the application's start.
+    413 means that the route reads a body, so it adds all errors of reading one. Models are named
+    only: FastAPI would make a validator for each, which takes half of the application's start.
     """
     all_of = sorted({*statuses, *((408, 415) if 413 in statuses else ()), 401, 403, 503})
     return {each: {"description": ERRORS[each], "content": _json_of(Error)} for each in all_of}

@@ -26,7 +26,7 @@ _REF = "#/components/schemas/{model}"
 Schema = Mapping[str, Any]
 _TEXT: Schema = {"type": "string"}
 _DURATION: Schema = {"type": ["string", "number"], "examples": ["90s", "5m", "7d"]}
-_NEXT: Schema = {"description": "Pass it on to get the next page; null at the end."}
+_NEXT: Schema = {"description": "Pass it back to get the next page; null at the end."}
 _LIMIT: Schema = {"type": "integer", "minimum": 0, "maximum": PAGE_MAX}
 _MEANINGS = {
     400: "Something in the request is wrong; the message says what.",
@@ -146,7 +146,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", "/alerts/{id}", "One alert", "alerts", result=_model("Alert"), errors=(404,)
     ),
     Operation(
-        "POST", "/alerts/{id}/acknowledge", "Note that somebody knows of an open alert", "alerts",
+        "POST", "/alerts/{id}/acknowledge", "Acknowledge an open alert", "alerts",
         "operate",
         body={
             "type": "object",
@@ -243,7 +243,7 @@ def _described(each: Operation) -> dict[str, Any]:
         {"name": name, "in": "query", "schema": dict(schema)} for name, schema in each.query.items()
     ]
     if 412 in each.errors:
-        what = "The ETag of the last answer: nothing is changed if it is another now."
+        what = "The ETag of the last answer. If it has changed, nothing is done."
         parameters.append(
             {"name": "If-Match", "in": "header", "schema": _TEXT, "description": what}
         )

@@ -86,7 +86,7 @@ class TargetTables:
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._for_views = for_views
-        #: The keys whose variables are unset, by whose they are: nothing else is wrong with them.
+        #: The keys whose variables are unset, by target or group: nothing else is wrong with them.
         self._unset: dict[str, set[str]] = {}
         self.problems: list[Problem] = []
         #: What each group sets, and the same as written.
