@@ -105,7 +105,7 @@ class MaintenanceWindow:
 class MaintenanceWindows:
     """The windows that a fleet knows: those of its file, and those of its store.
 
-    It is a `Maintenance`: alerts and the history ask it whom a window covers.
+    It is a `Maintenance`: alerts and the history ask it which targets a window covers.
     """
 
     def __init__(self) -> None:

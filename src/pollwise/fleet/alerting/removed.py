@@ -20,7 +20,7 @@ _HELD_FOR = 30.0
 _WHY = "its target was removed"
 
 
-class GoneTargets:
+class RemovedTargets:
     """The alerts of one fleet whose targets are gone.
 
     known: the names of its targets. Those that another node polls are left alone.
