@@ -23,7 +23,7 @@ MetricsPort = Annotated[
 MetricsPorts = Annotated[
     int | None,
     typer.Option(
-        help="Serve Prometheus metrics on this port, and on the ports after it for further processes; "
+        help="Serve Prometheus metrics on this port, and further processes on the ports after it; "
         "0 uses any free ports."
     ),
 ]

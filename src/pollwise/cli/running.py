@@ -302,7 +302,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._alive: dict[int, asyncio.subprocess.Process] = {}
         self._code = 0
-        # Nothing is ever written to this pipe: it closes when this process ends, however that happens.
+        # Nothing is ever written to this pipe: it closes when this process ends, however that
+        # happens.
         self._life, self._life_held = os.pipe()
 
     async def run(self) -> int:

@@ -1,4 +1,5 @@
-"""`pollwise fleet alerts`, `ack` and `test-channel`: list and acknowledge alerts, test a channel."""
+"""`pollwise fleet alerts`, `ack` and `test-channel`: list and acknowledge alerts, test a
+channel."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def _ask(queue: Queue, chosen: JobFilter, done: str) -> None:
     """Ask whether to go on; raises `typer.Abort` if the answer is no."""
     if not sys.stdin.isatty():
         raise ConfigError(
-            "jobs chosen by a filter need a confirmation, and nobody can answer here; add --yes, or look "
+            "a filter needs a confirmation, and nobody can answer here; add --yes, or look "
             "with `pollwise queue list` and the same options"
         )
     found, after = 0, None

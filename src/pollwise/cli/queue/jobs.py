@@ -30,7 +30,7 @@ from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import ENDED, JobInfo, State
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
-After = Annotated[str | None, typer.Option(help="Continue at this place, which the page before printed.")]
+After = Annotated[str | None, typer.Option(help="Continue at this place, as printed before.")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all, or a filter.")]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
 #: What `queue cancel` says about a job, by its state.

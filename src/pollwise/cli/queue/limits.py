@@ -54,8 +54,8 @@ def set_limits(
     rate: Annotated[
         str | None,
         typer.Option(
-            help="How many jobs start per period: 100/1m, or 100/1m/20 to let 20 start at once; with "
-            "--by, in each group."
+            help="How many jobs start per period: 100/1m, or 100/1m/20 to let 20 start at once; "
+            "with --by, in each group."
         ),
     ] = None,
     by: Annotated[
@@ -84,7 +84,8 @@ def set_limits(
     """
     if by is None and (fair or all_concurrency is not None or all_rate is not None):
         raise ConfigError(
-            "--fair, --all-concurrency and --all-rate need --by, the argument that names the group, such as tenant"
+            "--fair, --all-concurrency and --all-rate need --by, the argument that names the group, "
+            "such as tenant"
         )
     wanted: list[Limit] = [
         *_limits(concurrency, rate, "--rate", by),

@@ -90,7 +90,8 @@ class Reloader:
         self._changed: set[Path] = set()
         self._happened = asyncio.Event()  # a file changed, or a signal came
         self._over = asyncio.Event()
-        # Nothing is ever written to this pipe: it closes when this process ends, however that happens.
+        # Nothing is ever written to this pipe: it closes when this process ends, however that
+        # happens.
         self._life, self._life_held = os.pipe()
 
     async def run(self) -> int:

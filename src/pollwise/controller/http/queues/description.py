@@ -81,7 +81,7 @@ class RawNewJob(BaseModel):
     unique: Name | None = None
     replace: bool = Field(False, description="Replace the waiting job with this `unique`.")
     headers: dict[str, str] | None = None
-    limit_group: Name | None = Field(None, description="Its group, if limits of the kind are by group.")
+    limit_group: Name | None = Field(None, description="Its group, if limits are by group.")
     after: list[int] | None = Field(
         None, description="The places in the batch, from 0, of its predecessors."
     )
@@ -229,7 +229,7 @@ description = APIRouter(prefix="/api/queue/{name}", tags=["raw queues"])
 
 
 def _answers(model: Any, scopes: str) -> dict[str, Any]:
-    moved = {412: {"description": "It reached another controller than the first try.", "model": Error}}
+    moved = {412: {"description": "The first try reached another controller.", "model": Error}}
     found: dict[Any, Any] = {200: {"model": model}, **errors(400, 413, 422, 429), **moved}
     about = f"Scope {scopes}, in the queues that `controller.queues` names; or `admin`."
     return {"responses": found, "description": about}

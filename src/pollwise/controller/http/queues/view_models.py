@@ -104,7 +104,7 @@ class RawId(BaseModel):
 
 class RawFlowAsked(RawId):
     most: int = Field(
-        FLOW_SHOWN_MAX + 1, ge=1, le=MAX_BATCH, description="The maximum number of jobs, from the first."
+        FLOW_SHOWN_MAX + 1, ge=1, le=MAX_BATCH, description="The maximum number of jobs."
     )
 
 

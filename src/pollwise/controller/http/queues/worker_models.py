@@ -106,7 +106,7 @@ class RawSchedules(BaseModel):
 
 class RawScheduleSwap(BaseModel):
     name: Name
-    expected: str | None = Field(None, description="The value as it was read; null: there was none.")
+    expected: str | None = Field(None, description="The value as it was read; null: none.")
     value: str | None = Field(None, description="The new one; null removes the schedule.")
 
 

@@ -257,7 +257,8 @@ def routes(controller: Controller) -> APIRouter:
     async def heartbeat(request: Request, job_id: str) -> Response:
         known, run = await controller.access.run_for(request, job_id)
         given = await read_model(request, options.body_limit, schema.Heartbeat)
-        lost, cancel = await controller.runs.keep(known, {job_id: given.as_progress()}, complete=False)
+        running = {job_id: given.as_progress()}
+        lost, cancel = await controller.runs.keep(known, running, complete=False)
         if job_id in lost:
             raise lease_lost((job_id,))
         left = round(controller.runs.left(run), 3)
