@@ -121,7 +121,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the benchmarks and write RESULTS.md.")
     parser.add_argument("names", nargs="*", help="only these scripts; the others' figures stay")
     parser.add_argument("--quick", action="store_true", help="short runs, under a minute each")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every script's facts, by its name")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="every script's facts, by its name"
+    )
     options = parser.parse_args()
 
     scripts = {

@@ -76,9 +76,7 @@ def costs(bench: Bench) -> dict[str, Row]:
         lists = Counter({"LIST": (SHARDS - 1) * row.requests["LIST"]})
         sharded = Row(row.requests + lists, row.seconds, row.waits, "s3")
         found[f"{s.name}, a LIST for each of {SHARDS} shards (computed)"] = sharded
-    heading(
-        "S3: one worker, or fifty; including requests of puts, and deletes, which are free"
-    )
+    heading("S3: one worker, or fifty; including requests of puts, and deletes, which are free")
     bench.note("objects", found)
     print(f"\nComputed: Adaptive's row, if each of its polls were {SHARDS} LISTs instead of one.")
     return found

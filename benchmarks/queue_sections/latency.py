@@ -230,9 +230,7 @@ def show_load(found: dict[str, dict[str, Loaded]], same: float, seconds: float) 
     heading(
         f"Pickup under load, in ms: {seconds:g} s at {same:g} jobs/s, and at half of its jobs/s"
     )
-    print(
-        "One producer puts the due jobs every 10 ms in one call. `put/s` is its real rate: if"
-    )
+    print("One producer puts the due jobs every 10 ms in one call. `put/s` is its real rate: if")
     print("it is lower than asked, the producer could not put faster beside worker and server.\n")
     rows = []
     for name, each in found.items():

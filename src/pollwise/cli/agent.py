@@ -43,10 +43,14 @@ def agent(
             help="Certificates to trust in addition to the usual ones (PEM), such as your CA's."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="The agent's name; by default the host's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The agent's name; by default the host's name.")
+    ] = None,
     capability: Annotated[
         list[str] | None,
-        typer.Option(help="What this agent offers to jobs: platform=ios, memory_gb=16, gpu=true, lang=a,b."),
+        typer.Option(
+            help="What this agent offers to jobs: platform=ios, memory_gb=16, gpu=true, lang=a,b."
+        ),
     ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Take only jobs of this kind; by default any.")

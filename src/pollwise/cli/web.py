@@ -86,7 +86,9 @@ def web(
     ] = None,
     root_path: Annotated[
         str | None,
-        typer.Option(help="The path at which a proxy serves it, and which the proxy removes: /pollwise."),
+        typer.Option(
+            help="The path at which a proxy serves it, and which the proxy removes: /pollwise."
+        ),
     ] = None,
     migrate: Annotated[
         bool,

@@ -41,7 +41,9 @@ from pollwise.platforms import loops
 
 def alerts(
     every: Annotated[bool, typer.Option("--all", help="List closed alerts too.")] = False,
-    only_open: Annotated[bool, typer.Option("--open", help="List only open alerts (the default).")] = False,
+    only_open: Annotated[
+        bool, typer.Option("--open", help="List only open alerts (the default).")
+    ] = False,
     target: Annotated[str | None, typer.Option(help="Only alerts of this target.")] = None,
     group: Annotated[str | None, typer.Option(help="Only alerts of this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Maximum number of alerts.")] = 50,

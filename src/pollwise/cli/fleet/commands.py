@@ -14,7 +14,7 @@ from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.views import FleetSnapshot, fitting, frame, phrase
 from pollwise.cli.live import watch
-from pollwise.cli.migrating import Sql, print_sql, print_applied
+from pollwise.cli.migrating import Sql, print_applied, print_sql
 from pollwise.cli.options import (
     HealthPort,
     Json,
@@ -86,16 +86,16 @@ def run(
     metrics_port: MetricsPort = None,
     health_port: HealthPort = None,
     metrics_by: Annotated[
-        str | None, typer.Option(help="Labels of metrics: group, or target (one series for each target).")
+        str | None,
+        typer.Option(help="Labels of metrics: group, or target (one series for each target)."),
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="A preset of settings: pulse.")
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset of settings: pulse.")] = None,
     node: Annotated[
         str | None, typer.Option(help="Name of this node, if several share a fleet.")
     ] = None,
     location: Annotated[
-        str | None, typer.Option(help="Location of this node, if several locations confirm failures.")
+        str | None,
+        typer.Option(help="Location of this node, if several locations confirm failures."),
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,

@@ -196,7 +196,8 @@ def compare(
     ] = None,
     price: PollPrice = "s3-list",
     wait_price_: Annotated[
-        str, typer.Option("--wait-price", help="Price of the waiting of one item: dollars per seconds.")
+        str,
+        typer.Option("--wait-price", help="Price of the waiting of one item: dollars per seconds."),
     ] = WAIT_PRICE,
     out: Annotated[
         Path | None, typer.Option(help="The report: .html, .png or .svg (report.html).")
@@ -316,7 +317,8 @@ def until(
         str | None, typer.Option(help="The column with the durations: its name or number.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="The column that names the group of a run: its name or number.")
+        str | None,
+        typer.Option(help="The column that names the group of a run: its name or number."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw the learned durations: .svg or .png.")

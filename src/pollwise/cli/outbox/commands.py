@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.migrating import Sql, print_sql, print_applied
+from pollwise.cli.migrating import Sql, print_applied, print_sql
 from pollwise.cli.options import (
     HealthPort,
     Json,

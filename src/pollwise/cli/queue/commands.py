@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.migrating import Sql, print_sql, print_applied
+from pollwise.cli.migrating import Sql, print_applied, print_sql
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
 from pollwise.cli.queue import jobs, limits, results, steering
@@ -60,7 +60,8 @@ def put(
         bool, typer.Option("--replace", help="Replace the job with this --unique while it waits.")
     ] = False,
     debounce: Annotated[
-        str | None, typer.Option(help="As --replace, and run after this long without another put: 5s.")
+        str | None,
+        typer.Option(help="As --replace, and run after this long without another put: 5s."),
     ] = None,
     limit_group: Annotated[
         str | None, typer.Option(help="The job's group, if limits are by group.")

@@ -24,7 +24,9 @@ def export(
     ],
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0 uses any free."),
+        typer.Option(
+            min=0, max=65535, help="Serve Prometheus metrics on this port; 0 uses any free."
+        ),
     ],
     host: Annotated[str, typer.Option(help="The address to serve at.")] = "127.0.0.1",
     every: Annotated[str, typer.Option(help="How often to measure the store.")] = "15s",

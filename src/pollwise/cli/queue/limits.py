@@ -68,7 +68,8 @@ def set_limits(
         str | None, typer.Option(help="With --by: how many jobs of all groups start per period.")
     ] = None,
     fair: Annotated[
-        bool, typer.Option("--fair", help="With --by: groups take turns, even without another limit.")
+        bool,
+        typer.Option("--fair", help="With --by: groups take turns, even without another limit."),
     ] = False,
     weight: Annotated[
         list[str] | None,

@@ -56,7 +56,9 @@ def worker(
     recycle_when_full: RecycleWhenFull = None,
     cpu_processes: Annotated[
         int | None,
-        typer.Option(help="How many processes run handlers with process=True; by default one per CPU."),
+        typer.Option(
+            help="How many processes run handlers with process=True; by default one per CPU."
+        ),
     ] = None,
     trace_context: TraceContext = None,
     once: Annotated[
@@ -68,7 +70,8 @@ def worker(
         typer.Option("--reload", help="Start the worker again when its code changes (developing)."),
     ] = False,
     reload_dir: Annotated[
-        list[Path] | None, typer.Option(help="A folder that --reload watches, instead of the current one.")
+        list[Path] | None,
+        typer.Option(help="A folder that --reload watches, instead of the current one."),
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,

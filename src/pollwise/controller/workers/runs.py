@@ -291,7 +291,9 @@ class Runs:
             if run.job_id in progress or now - run.renewed_at >= RENEW_AFTER * self.lease_s
         ]
         if due:
-            lost += [job_id for job_id in await self._renew(known, due, progress) if job_id in spoken]
+            lost += [
+                job_id for job_id in await self._renew(known, due, progress) if job_id in spoken
+            ]
         for job_id in spoken:
             if job_id in known.runs:
                 known.runs[job_id].note_heard()

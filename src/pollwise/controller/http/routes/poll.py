@@ -214,7 +214,9 @@ def _from_body(body: object) -> tuple[str, PollRequest]:
     ask = PollRequest(
         asked.max,
         asked.wait,
-        None if asked.running is None else {each.job_id: each.as_progress() for each in asked.running},
+        None
+        if asked.running is None
+        else {each.job_id: each.as_progress() for each in asked.running},
         [_finished(each) for each in asked.finished or ()],
         [
             LogText(each.job_id, each.log.offset, each.log.text)
