@@ -85,8 +85,8 @@ def set_limits(
     """
     if by is None and (fair or all_concurrency is not None or all_rate is not None):
         raise ConfigError(
-            "--fair, --all-concurrency and --all-rate need --by, the argument that names the group, "
-            "such as tenant"
+            "--fair, --all-concurrency and --all-rate need --by, the argument that names the "
+            "group, such as tenant"
         )
     wanted: list[Limit] = [
         *_limits(concurrency, rate, "--rate", by),

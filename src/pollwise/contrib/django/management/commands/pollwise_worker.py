@@ -32,7 +32,7 @@ class WorkerCommand(BaseCommand):
             action="append",
             dest="queues",
             metavar="NAME",
-            help="Only this queue; may be given several times. By default, all QUEUES of the backend.",
+            help="Only this queue; may be repeated. By default, all QUEUES of the backend.",
         )
         parser.add_argument("--backend", help="The backend in settings.TASKS, if it has several.")
         add_options(parser, pollwise_worker)
