@@ -2,7 +2,6 @@
 
 Its argument: the URL of the queue. Leases are so long that only a broadcast brings a cancel in
 time.
-
 """
 
 from __future__ import annotations

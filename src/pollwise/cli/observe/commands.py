@@ -52,8 +52,7 @@ def alerts(
 ) -> None:
     """Write alert rules for Prometheus, and a runbook for each alert.
 
-    Example: pollwise observe alerts /etc/prometheus/pollwise --runbooks
-    https://wiki.example/pollwise
+    Example: pollwise observe alerts /etc/prometheus/pollwise --runbooks https://wiki.example/pollwise
     """
     from pollwise.observe.rules import FOLDER, PAGE, files
 

@@ -30,7 +30,9 @@ from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import ENDED, JobInfo, State
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
-After = Annotated[str | None, typer.Option(help="Continue at this place, as printed before.")]
+After = Annotated[
+    str | None, typer.Option(help="Continue at this place, which the page before printed.")
+]
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all, or a filter.")]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
 #: What `queue cancel` says about a job, by its state.
@@ -183,8 +185,8 @@ def retry(
 ) -> None:
     """Run dead jobs again, with fresh attempts; by id, also done and cancelled ones.
 
-    With a filter instead of ids, it retries all dead jobs that match, or with --state those in
-    another state that have ended; it asks first.
+    With a filter instead of ids, it retries all dead jobs that match; with --state done or
+    --state cancelled, those instead. It asks first.
 
     Example: pollwise queue retry sqlite:///jobs.db --error timeout --newer-than 1d
     """
@@ -207,8 +209,8 @@ def drop(
 ) -> None:
     """Delete dead jobs permanently.
 
-    With a filter instead of ids, it deletes all dead jobs that match, or with --state those in
-    another state that have ended; it asks first.
+    With a filter instead of ids, it deletes all dead jobs that match; with --state done or
+    --state cancelled, those instead. It asks first.
 
     Example: pollwise queue drop sqlite:///jobs.db --state done --older-than 7d
     """
