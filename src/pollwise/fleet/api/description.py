@@ -283,6 +283,28 @@ def _answered(what: str, schema: Schema) -> dict[str, Any]:
     return {"description": what, "content": {"application/json": {"schema": schema}}}
 
 
+_ERROR: Schema = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": ", ".join(CODES.values())},
+                "message": _TEXT,
+                "what_to_do": _TEXT,
+                "items": {
+                    "type": "array",
+                    "items": _TEXT,
+                    "description": "Everything that is wrong with a definition.",
+                },
+            },
+            "required": ["code", "message", "what_to_do"],
+        }
+    },
+    "required": ["error"],
+}
+
+
 def _schemas() -> dict[str, Any]:
     """The schemas of bodies and answers; those of states are made from their classes."""
 
@@ -310,20 +332,7 @@ def _schemas() -> dict[str, Any]:
     }
     state["properties"]["target_list"] = {"type": "array", "items": _model("Target")}
     state["properties"]["next"] = _NEXT
-    definition: dict[str, Any] = {
-        "type": "object",
-        "description": "The table of a target, as in fleet.toml: its own keys, and the options of "
-        "its type.",
-        "properties": {
-            "name": {"type": "string", "minLength": 1, "maxLength": 255},
-            "type": {"type": "string", "enum": probe_types()},
-            "group": {"type": "string"},
-            "interval": _DURATION,
-            "timeout": _DURATION,
-            "labels": {"type": "object", "additionalProperties": _TEXT},
-        },
-        "additionalProperties": True,
-    }
+    definition = _definition()
     polling = {name: {"type": ["boolean", "string", "number", "null"]} for name in CHANGEABLE}
     return {
         "Target": target,
@@ -344,24 +353,23 @@ def _schemas() -> dict[str, Any]:
             "properties": {"group": {"type": ["string", "null"]}, **polling},
             "additionalProperties": False,
         },
-        "Error": {
-            "type": "object",
-            "properties": {
-                "error": {
-                    "type": "object",
-                    "properties": {
-                        "code": {"type": "string", "description": ", ".join(CODES.values())},
-                        "message": _TEXT,
-                        "what_to_do": _TEXT,
-                        "items": {
-                            "type": "array",
-                            "items": _TEXT,
-                            "description": "Everything that is wrong with a definition.",
-                        },
-                    },
-                    "required": ["code", "message", "what_to_do"],
-                }
-            },
-            "required": ["error"],
+        "Error": _ERROR,
+    }
+
+
+def _definition() -> Schema:
+    """The schema of a target's definition, without its required keys."""
+    return {
+        "type": "object",
+        "description": "The table of a target, as in fleet.toml: its own keys, and the options of "
+        "its type.",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 255},
+            "type": {"type": "string", "enum": probe_types()},
+            "group": {"type": "string"},
+            "interval": _DURATION,
+            "timeout": _DURATION,
+            "labels": {"type": "object", "additionalProperties": _TEXT},
         },
+        "additionalProperties": True,
     }
