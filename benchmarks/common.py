@@ -270,7 +270,7 @@ def work_folder() -> Iterator[Path]:
 
 
 class Others:
-    """How busy other programs kept the machine, which tells how reliable the figures are."""
+    """How busy other programs kept the machine, which shows how reliable the figures are."""
 
     def __init__(self) -> None:
         self._busy, self._ours, self._at = *_cpu_times(), time.monotonic()

@@ -57,7 +57,7 @@ SEED = 1
 #: Worth's bounds as multiples of the best interval for the mean rate: wide, so that they decide
 #: nothing.
 FLOOR, CEILING = 1e-3, 1e3
-#: Where a full run draws its picture unless told otherwise.
+#: Where a full run draws its picture by default.
 PICTURE = common.HERE / "pacing.svg"
 BLIND = Situation(timestamps=False)
 SEEING = Situation(timestamps=True)

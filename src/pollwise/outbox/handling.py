@@ -258,7 +258,7 @@ class Handling:
             state.last_resort = True
             return
         breakers.failed(name, trial)
-        if trial:  # it tells about the receiver, so it is not an attempt of the record
+        if trial:  # it tests the receiver, so it is not an attempt of the record
             delay = breakers.until_trial(name) + AFTER_TRIAL
         else:
             state.attempts += 1

@@ -40,7 +40,7 @@ def wants_events(request: Request) -> bool:
 
 
 def login_event() -> Response:
-    """Tells a live page that its viewer has to log in again."""
+    """The event that a viewer has to log in again."""
     return PlainTextResponse("event: login\ndata: \n\n", media_type="text/event-stream")
 
 

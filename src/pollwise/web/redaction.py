@@ -151,7 +151,7 @@ def _without_named(text: str, rules: RedactionRules) -> str:
         at = head.end()
         name = head["quoted"] or head["bare"]
         value = _VALUE.match(text, at) if rules.hiding((name,)) is not None else None
-        # A line of code such as `connect(password=password)` tells nothing.
+        # A line of code such as `connect(password=password)` reveals nothing.
         if value is not None and value[0] not in _NOTHING and value[0] != name:
             parts += [text[done:at], HIDDEN]
             done = at = value.end()

@@ -433,7 +433,7 @@ def tell_apart(
 
 
 def short_place(url: str) -> str:
-    """What tells a store from others at a glance: a file and its folder, or a host and a database.
+    """What identifies a store at a glance: a file and its folder, or a host and a database.
 
     >>> short_place("sqlite:////srv/app/shop/jobs.db?queue=mail")
     'shop/jobs.db'

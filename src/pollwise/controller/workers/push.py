@@ -164,7 +164,7 @@ class WorkerSockets:
         self._events.emit(PushChanged(self._source, socket.known.id, len(self._open)))
 
     def cancel(self, worker_id: str | None, job_id: str) -> None:
-        """Tell the worker of a cancelled job, if it is connected here."""
+        """Send the cancel of a job to its worker, if that is connected here."""
         known = None if worker_id is None else self._registry.remembered(worker_id)
         if known is not None:
             if job_id in known.runs:

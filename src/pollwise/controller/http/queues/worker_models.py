@@ -28,7 +28,7 @@ class RawWorker(BaseModel):
     """A running worker, as it describes itself. Times are seconds since 1970."""
 
     name: Name
-    instance: str = Field(description="Tells workers apart that have the same name.")
+    instance: str = Field(description="Distinguishes workers with the same name.")
     host: str = ""
     pid: int = 0
     version: str = ""

@@ -124,7 +124,7 @@ async def controller_concerns(controller: ControllerSource | None) -> list[Conce
 
 
 def outbox_concerns(source: OutboxSource, shown: ShownOutbox) -> Iterator[Concern]:
-    """What needs attention in an outbox: blocked keys, dead records, and nobody who relays."""
+    """What needs attention in an outbox: blocked keys, dead records, and no relay."""
     where, parts, stats = f"Outbox {source.title}", {"slug": source.slug}, shown.stats
     if stats is None:
         text, more = "The store does not answer.", shown.error or ""
@@ -144,7 +144,7 @@ def outbox_concerns(source: OutboxSource, shown: ShownOutbox) -> Iterator[Concer
 
 def fleet_concerns(source: FleetSource, shown: ShownFleet) -> Iterator[Concern]:
     """What needs attention in a fleet: alerts that nobody acknowledged, targets that are down or
-    dead, and nobody who polls."""
+    dead, and no polling node."""
     where, parts, counts = f"Fleet {source.title}", {"slug": source.slug}, shown.counts
     if counts is None:
         text, more = "The store does not answer.", shown.error or ""
