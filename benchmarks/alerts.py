@@ -3,8 +3,8 @@
     python benchmarks/alerts.py [--quick] [--json FILE]
 
 (a) Ten thousand targets on one node, each polled about every 20 seconds, with a rule on `down`.
-Targets go down and up at random; the latency is from the end of the poll that confirms the outage
-until the channel has the notice, with the state and the notice saved in between. On SQLite and on
+Targets go down and up at random. The latency is from the end of the poll that confirms the outage
+until the channel has the notice; the state and the notice are saved in between. On SQLite and on
 Postgres, in real time. (b) A thousand of them go down together. (c) CPU time of a poll of a target
 with a rule that never holds, and without a rule.
 """

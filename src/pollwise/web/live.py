@@ -1,8 +1,9 @@
 """Live pages: Server-Sent Events that carry the new contents of a page.
 
 While a page is visible, its script keeps one stream open. The server asks the page's `marker` once
-per refresh interval, renders only if that changed (or every REDRAW_EVERY seconds, because the page
-shows ages), and sends the new `<main>` only if it differs from what was sent last.
+per refresh interval. It renders the page only if the marker changed, and every REDRAW_EVERY
+seconds, because the page shows ages. It sends the new `<main>` only if that differs from the last
+one sent.
 """
 
 from __future__ import annotations

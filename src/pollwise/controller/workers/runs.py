@@ -6,7 +6,7 @@ one call each. A worker may reach another controller with its next request: that
 from the queue.
 
 While a worker sends requests, its runs are renewed. When it is silent for the heartbeat timeout,
-its jobs become ready for others, as the next attempt; until another worker has taken such a job,
+its jobs become ready for others, as the next attempt. Until another worker has taken such a job,
 the first one may return, go on and report. The leases in the queue are much longer, so that a run
 outlives an outage of the controllers. After an outage all workers get the whole timeout to return.
 """

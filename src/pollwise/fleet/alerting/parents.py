@@ -1,9 +1,9 @@
 """Dependencies: while a router is down, the alerts of what is behind it are held back.
 
 A target that fails may do so because of what it is behind. So before its alert opens, its parents
-must have been polled since the trouble began; one that was not is polled now, and the alert waits
-for the result, for a limited time. A parent that is polled by another node is read from the store,
-which is at most a few seconds behind.
+must have been polled since the trouble began. A parent that was not is polled now, and the alert
+waits for the result, for a limited time. A parent that is polled by another node is read from the
+store, which is at most a few seconds behind.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ Under /api/queue/{name}:
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
-The scope `put` may put; `worker` may claim, settle, renew, put the ticks of schedules and store a
-worker's record; `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
-of workers; all may read (a worker only counts, and reads schedules and predecessors). They may do
+The scope `put` may put. `worker` may claim, settle, renew, put the ticks of schedules and store a
+worker's record. `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
+of workers. All may read (a worker only counts, and reads schedules and predecessors). They may do
 so only in the queues that the setting `controller.queues` names. An admin may use every queue
 except that of the controller's own jobs, which nobody may.
 

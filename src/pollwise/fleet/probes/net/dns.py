@@ -7,7 +7,7 @@
     record = "MX"
 
 dnspython is used instead of the system's resolver, which knows only addresses, mixes in /etc/hosts
-and caches, hides the TTL, treats "no such name" and "no answer" alike, and blocks in
+and caches, hides the TTL, confuses "no such name" with "no answer", and blocks in
 a thread that cannot be cancelled.
 """
 
