@@ -98,7 +98,7 @@ TOPICS = (
     Topic("Alerts", "alerts", "From the poll that saw an outage to its notice.",
           ("From the poll",)),
     Topic("Cancelling a running job", "cancel", "In another process, by broadcast.",
-          ("A cancel's way",)),
+          ("From a cancel",)),
     Topic("Queues that grow old", "bloat", "How Postgres' tables grow under steady load.", ()),
     Topic("Large queues in a browser", "views",
           "Ten million jobs, each list and page of the web interface.", (), goals=False),
