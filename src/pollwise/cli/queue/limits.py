@@ -166,10 +166,16 @@ def _limits(
         yield Concurrency(concurrency, by)
     if rate is not None:
         amount, _, rest = rate.partition("/")
-        per, _, burst = rest.partition("/")
-        if not amount.isdecimal() or not per or (burst and not burst.isdecimal()):
-            raise ConfigError(f"{option} {rate!r} must be a number and a time, as in 100/1m")
-        yield Rate(int(amount), per, by, int(burst) if burst else None)
+        per, slash, burst = rest.partition("/")
+        if not amount.isdecimal() or not per or (slash and not burst.isdecimal()):
+            raise ConfigError(
+                f"{option} {rate!r} must be a number and a time, as in 100/1m, or with how many "
+                "start at once, as in 100/1m/20"
+            )
+        try:
+            yield Rate(int(amount), per, by, int(burst) if burst else None)
+        except ConfigError as error:
+            raise ConfigError(f"{option} {rate!r}: {error}") from None
 
 
 def _weights(given: Sequence[str]) -> dict[str, int]:
@@ -178,5 +184,7 @@ def _weights(given: Sequence[str]) -> dict[str, int]:
         group, equals, number = text.rpartition("=")
         if not equals or not number.isdecimal():
             raise ConfigError(f"--weight {text!r} must be a group and a whole number, as in acme=3")
+        if group in weights:
+            raise ConfigError(f"--weight {group!r} is given twice")
         weights[group] = int(number)
     return weights
