@@ -129,18 +129,21 @@ async def _used(queue: Queue) -> tuple[Sequence[LimitUse], float]:
 
 def _rows(use: LimitUse, now: float) -> Iterator[tuple[object, ...]]:
     limits = use.limits
-    yield limits.kind, "", limits.text, *_figures(use, limits.most, now)
+    yield limits.kind, "", limits.text, *_figures(use, limits.most, now, full=use.full())
     if limits.grouped:
         for each in use.groups[:GROUPS_SHOWN]:
             group = shortened(each.group, GROUP_WIDTH) or "(none)"
-            yield "", group, "", *_figures(each, limits.most_each, now)
+            yield "", group, "", *_figures(each, limits.most_each, now, full=use.full(each))
 
 
-def _figures(use: LimitUse | GroupUse, most: int | None, now: float) -> tuple[str, str, str]:
+def _figures(
+    use: LimitUse | GroupUse, most: int | None, now: float, *, full: bool
+) -> tuple[str, str, str]:
     running = str(use.running) if most is None else f"{use.running}/{most}"
     waiting = f"{use.waiting}+" if use.waiting >= WAITING_MAX else str(use.waiting)
     later = use.next_at is not None and use.next_at > now
-    return running, waiting, moment(use.next_at or 0.0) if later else "now"
+    start = moment(use.next_at or 0.0) if later else "when one ends" if full else "now"
+    return running, waiting, start
 
 
 def limit_facts(limits: KindLimits) -> dict[str, Any]:

@@ -41,6 +41,8 @@ from pollwise.runtime.jobs.fields import DELAY_MAX, checked_name
 LIMIT_MAX = 1_000_000
 #: The largest weight of a group.
 WEIGHT_MAX = 1000
+#: How many weights the text of limits names.
+WEIGHTS_SHOWN = 5
 #: The shortest time of a rate, in seconds: claims divide by it.
 PER_MIN = 1e-6
 #: The share of a rate that may start at once, unless `burst` says otherwise. With it, a window of
@@ -180,6 +182,10 @@ class KindLimits:
                 parts.append(str(Rate(rate.amount, rate.per, by, rate.burst)))
         if self.fair:
             parts.append(f"fair by {each}")
+        if self.weights:
+            some = [f"{group}={weight}" for group, weight in self.weights.items()]
+            more = ", …" if len(some) > WEIGHTS_SHOWN else ""
+            parts.append(f"weights {', '.join(some[:WEIGHTS_SHOWN])}{more}")
         return "; ".join(parts)
 
     def same_as(self, other: KindLimits | None) -> bool:
