@@ -41,7 +41,7 @@ async def set_limits(queue: Queue, _: Request, body: dict[str, Any], who: str) -
         )
     kind = checked_name(body.get("kind"), "kind", ConfigError)
     if "value" not in body:
-        raise ConfigError("set-limits needs a `value`: that of a limit, or null to remove it")
+        raise ConfigError("set-limits needs a `value`: the value of limits, or null to remove them")
     value = body["value"]
     if value is None:
         return {"done": await queue.limits.remove(kind)}
@@ -55,7 +55,7 @@ def _use_to(use: LimitUse) -> dict[str, Any]:
 
 
 def _limits_from(kind: str, value: object) -> KindLimits:
-    what = f"value = {shown(value)} of the kind {kind!r} is not that of a limit"
+    what = f"value = {shown(value)} of the kind {kind!r} is not the value of limits"
     if not isinstance(value, str):
         raise ConfigError(f"{what}: it is not text")
     try:
