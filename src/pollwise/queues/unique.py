@@ -51,7 +51,7 @@ def replaced_run_at(job: NewJob, run_at: float, now: float) -> float:
 def conflict(job: NewJob, other: str) -> UniqueConflict:
     error = UniqueConflict(
         f"unique = {job.unique!r} is taken by {other} with another kind or payload; nothing was "
-        "put. Use another unique, or replace=True if the latest payload shall win"
+        "put. Use another unique, or replace=True if the latest payload must win"
     )
     error.unique = job.unique
     return error
