@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Why a store cannot do something, for the error. The others need no reason: they have no place for
-#: what would be kept.
+#: Why a store cannot do something, for the error; where the reason is not plain.
 WHY_NOT = {
     "keep limits": "it cannot count the jobs that run in the call that claims",
     "keep schedules": "it cannot put a job and advance its schedule in one transaction",

@@ -37,16 +37,17 @@ def log(event: Event) -> None:
     for name in values.keys() & _TEXTS:
         values[name] = without_secrets_inside(str(values[name]))
     traceback = values.pop("traceback", "")
-    said = {name: _moment(values[name]) for name in values.keys() & _MOMENTS}
-    text = " ".join(f"{name}={said.get(name) or shown_value(values[name])}" for name in values)
+    text = " ".join(f"{name}={_shown_field(name, value)}" for name, value in values.items())
     if traceback:
         text += f"\n{traceback}"
         values["traceback"] = traceback
     logger.log(event.level, "%s %s", action, text, extra={"action": action, "fields": values})
 
 
-def _moment(value: float) -> str:
-    return datetime.fromtimestamp(value, UTC).isoformat()
+def _shown_field(name: str, value: object) -> str:
+    if name in _MOMENTS and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).isoformat()
+    return shown_value(value)
 
 
 def shown_value(value: object) -> str:
