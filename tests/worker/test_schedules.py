@@ -248,6 +248,30 @@ def test_schedules_in_code_are_set_once_and_changed_by_who_starts_last() -> None
     virtually(main)
 
 
+@pytest.mark.parametrize(("catch_up", "hours"), [("one", [5]), ("all", [1, 2, 3, 4, 5])])
+def test_after_a_downtime_the_missed_ticks_are_caught_up(catch_up: str, hours: list[int]) -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, ticks = MemoryQueue(clock=clock), []
+        begin = clock.epoch() // 3600
+        worker = worker_of(queue)
+
+        @worker.schedule(every="1h", catch_up=cast("Any", catch_up))
+        @worker.task()
+        async def report(job: Job) -> None:
+            at = datetime.fromisoformat(job.headers[TICK_HEADER]).timestamp()
+            ticks.append(at / 3600 - begin)
+            await clock.sleep(1)
+
+        async with worker.running():
+            await clock.advance(60)
+        await clock.advance(5 * 3600)
+        async with worker.running():
+            await clock.advance(60)
+        assert sorted(ticks) == hours
+
+    virtually(main)
+
+
 def test_a_schedule_that_no_code_has_any_more_is_removed_at_its_tick() -> None:
     async def main(clock: VirtualClock) -> None:
         queue, seen = MemoryQueue(clock=clock), Seen()
@@ -408,6 +432,8 @@ def test_what_a_decorator_refuses() -> None:
         worker.schedule("* 25 * * *")
     with pytest.raises(Exception, match="wrong arguments for the task 'kind'"):
         worker.schedule("* * * * *", args={"nomber": 1})(task)
+    with pytest.raises(ConfigError, match="contradict each other"):
+        worker.schedule(every="1h", catch_up="all", overlap="skip", args={"number": 1})(task)
     worker.schedule("* * * * *", name="a", args={"number": 1})(task)
     with pytest.raises(ConfigError, match="'a' already exists"):
         worker.schedule("* * * * *", name="a", args={"number": 1})(task)
@@ -418,7 +444,7 @@ def test_a_store_without_schedules_is_refused_at_the_start() -> None:
         capabilities = Capabilities(long_poll=True, schedules=False)
 
     async def main(clock: VirtualClock) -> None:
-        with pytest.raises(Unsupported, match="cannot keep schedules"):
+        with pytest.raises(Unsupported, match="cannot keep schedules: it cannot put a job and"):
             await with_task(Without(clock=clock), every="1h").run()
         async with with_task(Without(clock=clock)).running():
             await clock.advance(100)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pollwise.core.grid import spread
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, PollwiseError
 from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
 from pollwise.queues.schedules.when import When
 from pollwise.runtime.decoding import decode, same_payload
@@ -113,6 +113,16 @@ class NoteText(NamedTuple):
         return f"{self.head}{job_id or ''}{self.tail}"
 
 
+def chosen_overlap(overlap: str | None, catch_up: str) -> str:
+    """The overlap that a caller gave, or the one that fits. Raises ConfigError."""
+    if overlap == "skip" and catch_up == "all":
+        raise ConfigError(
+            "catch_up = 'all' and overlap = 'skip' contradict each other: of several missed ticks "
+            "only the first would get a job. Leave overlap out; jobs with a key run one at a time"
+        )
+    return overlap if overlap is not None else "queue" if catch_up == "all" else "skip"
+
+
 def checked_schedule(
     name: str,
     job: NewJob,
@@ -170,6 +180,14 @@ def note_of(schedule: Schedule, room: int = NOTE_ROOM) -> NoteText:
 def schedule_from(name: str, text: str) -> Schedule | None:
     """From the value of a note, which another process wrote; None if it is not valid."""
     try:
+        return checked_note(name, text)
+    except ConfigError:
+        return None
+
+
+def checked_note(name: str, text: str) -> Schedule:
+    """From the value of a note that somebody sends. Raises ConfigError."""
+    try:
         value = decode(text)
         when = When.checked(
             value.get("cron"),
@@ -196,8 +214,12 @@ def schedule_from(name: str, text: str) -> Schedule | None:
             last_put=_moment(value.get("last_put")),
             last_job=_text(value.get("last_job")) or None,
         )
-    except (AttributeError, KeyError, TypeError, ValueError):  # our own errors are ValueErrors
-        return None
+    except PollwiseError as error:
+        raise ConfigError(f"the value of the schedule {name!r} is not valid: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"the value of the schedule {name!r} is not JSON as Pollwise writes it"
+        ) from None
 
 
 def _moment(value: object) -> float | None:

@@ -134,9 +134,8 @@ async def check_missed_ticks(bench: Bench) -> None:
     queue = await _scheduling(bench)
     for catch_up in ("one", "all", "none"):
         await queue.schedules.set(
-            catch_up, NewJob("mail", catch_up), every=_step(bench), catch_up=catch_up,
-            overlap="queue",
-        )  # fmt: skip
+            catch_up, NewJob("mail", catch_up), every=_step(bench), catch_up=catch_up
+        )
     await _pass_tick(bench, queue, "one", count=3)
     found: dict[str, list[str]] = {}
     for name in ("one", "all", "none"):
@@ -230,6 +229,7 @@ async def check_schedules_bad_arguments(bench: Bench) -> None:
         ("x", job, {"at": "tomorrow"}, "at"),
         ("x", job, {"every": "1m", "overlap": "both"}, "overlap"),
         ("x", job, {"every": "1m", "catch_up": "some"}, "catch_up"),
+        ("x", job, {"every": "1m", "catch_up": "all", "overlap": "skip"}, "contradict"),
         ("", job, {"every": "1m"}, "name"),
         ("x", NewJob("mail", unique="u"), {"every": "1m"}, "unique"),
         ("x", NewJob("mail", "x" * NOTE_VALUE_MAX), {"every": "1m"}, "bytes"),
