@@ -748,9 +748,9 @@ def main(arguments: list[str]) -> int:
     made = f"{table(guarantees.COLUMNS, guarantees.rows())}\n\n{guarantees.meanings()}"
     wanted[GUARANTEES] = with_table(GUARANTEES, "guarantees", made)
     wanted[README] = with_table(README, "figures", figures.readme_table())
-    for promise in stability.promises():
-        path = DOCS / promise.page
-        wanted[path] = with_table(path, "stability", stability.line(promise), wanted.get(path))
+    for name, line in stability.lines():
+        path = DOCS / name
+        wanted[path] = with_table(path, "stability", line, wanted.get(path))
     wanted[DOCS / "llms.txt"] = llms.index(wanted)
     stale = []
     for path, text in wanted.items():
