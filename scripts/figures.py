@@ -33,8 +33,8 @@ TOPICS = (
     Topic(
         "Jobs on SQLite",
         "sqlite",
-        "Against Huey on SQLite, each with 8 concurrent handlers and empty jobs. Huey is faster for "
-        "a program that puts jobs one at a time. As the jobs are empty, one thread of Huey is "
+        "Against Huey on SQLite, each with 8 concurrent handlers and empty jobs. Huey is faster "
+        "for a program that puts jobs one at a time. As the jobs are empty, one thread of Huey is "
         "faster than eight. It deletes a job before it runs it, so a crash loses that job; "
         "Pollwise runs it again.",
         ("Jobs a second: ", "Puts a second: ", "Idle for", "Pickup after", "Where Huey is better"),
