@@ -47,7 +47,7 @@ SHOTS = {
     "fleet": ("/fleets/pages", 860, "light"),
     "lab": ("/lab", 720, "light"),
     "target-dark": ("/fleets/pages/targets/partners-03?range=90d", 1000, "dark"),
-    "alerts": ("/fleets/pages/alerts", 600, "light"),
+    "alerts": ("/fleets/pages/alerts", 520, "light"),
     "status": ("/status", 900, "light"),
 }
 #: Where the shop's code and its workers are said to be, instead of this machine.
