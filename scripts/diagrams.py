@@ -45,11 +45,12 @@ def draw_architecture() -> str:
 def _boxes(names: dict[str, str], x: float, y: float, width: float) -> tuple[list[str], float]:
     """The boxes of a layer, up to three in a row, and the height they take.
 
-    Each has what its part is, without the details after a colon or a semicolon.
+    Of several parts, each has what it is, without the details after a colon or a semicolon.
     """
     gap, line, top = 8, 16, y
     parts: list[str] = []
-    short = [(name, re.split("[:;]", about)[0].replace("`", "")) for name, about in names.items()]
+    end = "[:;]" if len(names) > 1 else "$"
+    short = [(name, re.split(end, about)[0].replace("`", "")) for name, about in names.items()]
     across = 2 if len(names) in (2, 4) else 3
     rows = [short[i : i + across] for i in range(0, len(short), across)]
     for row in rows:
