@@ -5,8 +5,8 @@ polls all through the silence between them, and is late when it ends. So the mom
 silence ends (onsets) are recorded. Two intervals between them that agree within 5 % make a guess of
 the period. Onsets that come where the guess expects them confirm and correct it, as in a
 phase-locked loop; others count against it. While it is confirmed, the forecast is multiplied by
-items seen ÷ items forecast at each phase. A guess is used only after
-three onsets came where it expects them, so a wrong one costs little until it is dropped.
+items seen ÷ items forecast at each phase. A guess is used only once a further onset has confirmed
+it, so a wrong guess costs little until it is dropped.
 """
 
 from __future__ import annotations
