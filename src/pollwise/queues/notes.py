@@ -55,7 +55,7 @@ WHOLE = ""
 SCHEDULES_CHANGED = "#schedules"
 #: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
 ORDER_KEPT = 600.0
-#: A number of pollers above that of any queue's workers: all of them get the hint.
+#: More pollers than any queue has workers: a hint for this number reaches all of them.
 EVERYBODY = 100_000
 
 
@@ -450,7 +450,7 @@ def _encoded(value: Mapping[str, Any]) -> str:
 
 
 def _decoded(text: str) -> dict[str, Any]:
-    """The value of a note; empty if it is not one of ours."""
+    """The value of a note; empty if it is not valid."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -193,7 +193,7 @@ class ImapFolder(Source[MailMessage]):
 
     @asynccontextmanager
     async def _named(self) -> AsyncIterator[None]:
-        """Errors of the conversation as those of a failed poll, with the server's name."""
+        """Raise errors of the conversation as errors of a poll, with the server's name."""
         try:
             yield
         except (ProbeError, TimeoutError):

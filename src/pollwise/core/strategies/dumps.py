@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-#: A list may have this many values, if its length is not that of the template; a text, this many
-#: characters.
+#: The maximum number of values in a list whose length differs from the template's, and of
+#: characters in a text.
 LIST_MAX = 4096
 TEXT_MAX = 100
 #: Lists from this length on are statistics: zeros at their ends are left out, and `compact` rounds

@@ -153,7 +153,7 @@ class UnitSettler:
     async def _settle_held(
         self, held: HeldUnit, ours: dict[int, Settlement], settled: list[tuple[str, int, str]]
     ) -> list[int]:
-        """Settle jobs of a unit that is ours; return those that turn out not to be."""
+        """Settle jobs of a held unit; return those that another handle has taken."""
         away = {i: s for i, s in ours.items() if not s.comes_back or i in held.asked}
         back = {i: s for i, s in ours.items() if i not in away}
         if away:

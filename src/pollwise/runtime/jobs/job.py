@@ -293,7 +293,7 @@ class Settlement:
 
     @property
     def failure(self) -> str | None:
-        """The text that a store keeps of the error: that of a dead job ends with its traceback."""
+        """The error as a store keeps it: the text of a dead job ends with its traceback."""
         if self.traceback is None or self.error is None or self.action != "dead":
             return self.error
         return f"{self.error}{TRACEBACK_FOLLOWS}{self.traceback}"

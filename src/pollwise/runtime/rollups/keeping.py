@@ -168,7 +168,7 @@ class KeptHistory(ABC):
         return any(len(rows) == FOLD_ROWS for rows in (old_hours, future, minutes, folded))
 
     async def _fold(self, old: Sequence[HistoryRow]) -> None:
-        """Fold the rows of workers into those of their minutes, and into those of their hours."""
+        """Fold the rows of workers into one row for each minute, and into one for each hour."""
         if not old:
             return
         levels = (BY_MINUTE, BY_HOUR)

@@ -303,7 +303,7 @@ class Connections:
             result = late
         except BaseException:
             if wire is not None:
-                wire.drop()  # its late answer would be taken for that of the next call
+                wire.drop()  # its late answer would look like the next call's
             raise
         finally:
             if wire is not None and wire.alive:
