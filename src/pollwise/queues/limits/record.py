@@ -16,7 +16,7 @@ A rate is kept by one number for the kind, and one for each group: `full_at`, wh
 allowance will have come back. With `step = seconds / amount`:
 
     full_at         min(full_at, now + burst * step): it was set under a slower rate, or the clock
-                    was put back. A claim that finds it higher stores this, even if it gets nothing.
+                    was set back. A claim that finds it higher stores this, even if it gets nothing.
     room(now)       floor((now + burst * step - max(full_at, now) + SLACK) / step), from 0 to burst
     after n starts  full_at = max(full_at, now) + n * step
     next start      when room is 1 again: full_at - (burst - 1) * step

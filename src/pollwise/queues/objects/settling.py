@@ -308,7 +308,7 @@ class UnitSettler:
 
 
 def _may_be_cut(held: HeldUnit) -> bool:
-    """True for an expired unit that another handle may have cut up, to claim some of its jobs."""
+    """True if another handle may have cut up a lapsed unit, to claim some of its jobs."""
     cut = len(held.left) > 1 and not held.lost
     return cut and held.doubt is None and not held.lock.locked()
 
