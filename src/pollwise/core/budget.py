@@ -41,7 +41,7 @@ class Allowance:
 
 
 class FairBudget(Generic[K]):
-    """Who may poll when: at most `rate` polls a second and `burst` more, over all pollers.
+    """Decides which poller may poll when: at most `rate` polls a second and `burst` more in all.
 
     longest: the longest time, in seconds, that a server may silence the pollers.
 

@@ -406,7 +406,7 @@ class MemoryNotes(NotedStore):
 
 
 def without_paused(kinds: Iterable[str], paused: Collection[str]) -> list[str]:
-    """Those of some kinds that are not paused, given the names of the pauses."""
+    """The kinds that are not paused, given the names of the pauses."""
     return [] if WHOLE in paused else [kind for kind in kinds if kind not in paused]
 
 

@@ -77,7 +77,7 @@ class WorkerInfo:
 
     @classmethod
     def from_value(cls, value: object) -> WorkerInfo | None:
-        """From a record, which another process wrote; None if it is not valid."""
+        """Read a record, which another process wrote; None if it is not valid."""
         if not isinstance(value, Mapping):
             return None
         # Callers check the two names, so they are taken as they are.

@@ -63,7 +63,7 @@ class Stats:
     def of(
         cls, counts: Mapping[State, int], oldest_age: float | None, capped: Iterable[State] = ()
     ) -> Stats:
-        """From the count of each state."""
+        """Make stats from the count of each state."""
         numbers: dict[str, Any] = {state: counts.get(state, 0) for state in STATES}
         return cls(**numbers, oldest_age=oldest_age, capped=frozenset(capped))
 
@@ -185,7 +185,7 @@ class BulkDone:
 def stats_of_kinds(
     rows: Iterable[tuple[str, int, int, float | None]], capped: Iterable[State]
 ) -> dict[str, Stats]:
-    """From rows of a kind, a state, a number of jobs, and the age of the oldest ready one."""
+    """Read rows of a kind, a state, a number of jobs, and the age of the oldest ready job."""
     counts: dict[str, dict[State, int]] = {}
     ages: dict[str, float] = {}
     lower = frozenset(capped)

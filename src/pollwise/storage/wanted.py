@@ -34,7 +34,7 @@ class Wanted:
         self._since = since
 
     def announce(self, kind: str) -> bool:
-        """It is wanted here; True if it is time to say so."""
+        """Note that a kind is wanted here; True if it is time to announce that."""
         now = self._clock.now()
         first, last = self._here.get(kind, (now, -math.inf))
         if last + ANNOUNCE_EVERY > now:

@@ -80,7 +80,7 @@ class Freshness(Strategy):
         min_interval: float | None = None,
         max_interval: float | None = None,
     ) -> Freshness:
-        """This strategy with other intervals; those not given stay, as far as the given allow."""
+        """Return a copy with other intervals; those not given stay, within the given bounds."""
         low = self.min_interval if min_interval is None else min_interval
         high = self.max_interval if max_interval is None else max_interval
         if max_interval is None:

@@ -178,7 +178,7 @@ class KindLimits:
 
     @property
     def text(self) -> str:
-        """For people: 50 at a time; 100 in 1m, 5 at once for each tenant."""
+        """A text for people, such as: 50 at a time; 100 in 1m, 5 at once for each tenant."""
         each = self.by or "group"
         parts: list[str] = []
         for most, by in ((self.most, None), (self.most_each, each)):
@@ -267,7 +267,7 @@ def kind_limits(
 
 
 def limits_from(kind: str, text: str) -> KindLimits | None:
-    """From the value of a note, which another process wrote; None if it is not valid."""
+    """Read a note, which another process wrote; None if it is not valid."""
     try:
         if len(text.encode()) > NOTE_VALUE_MAX:
             return None

@@ -72,7 +72,7 @@ class Schedule:
     last_job: str | None = None
 
     def late(self, now: float) -> float:
-        """For how many seconds its next tick is overdue; 0 if it is not."""
+        """How many seconds the next tick is overdue; 0 if it is not."""
         return 0.0 if self.paused or self.next_at is None else max(now - self.next_at, 0.0)
 
     def job(self, tick: float | None = None) -> NewJob:
@@ -168,7 +168,7 @@ def note_of(schedule: Schedule, room: int = NOTE_ROOM) -> NoteText:
 
 
 def schedule_from(name: str, text: str) -> Schedule | None:
-    """From the value of a note, which another process wrote; None if it is not valid."""
+    """Read a note, which another process wrote; None if it is not valid."""
     try:
         value = decode(text)
         when = When.checked(
