@@ -23,7 +23,8 @@ PRUNE_LOOK_BACK = 600.0
 
 #: The sources of a page in their order, each with the types of a place in it. A place ends with
 #: the number of the job. Leased and delayed jobs are ordered by the end of the lease or delay,
-#: ready ones by kind and as claims take them, blocked ones by key, ended ones the newest first.
+#: ready ones by kind and in the order of claims. Blocked ones are ordered by key, ended ones with
+#: the newest first.
 #: `overdue`: their delay or lease is over, so they count as ready. `waiting`: blocked jobs that
 #: wait for others of their flow, in put order. `key`: live jobs of one key.
 SOURCES: dict[str, tuple[type, ...]] = {

@@ -23,10 +23,11 @@ TOLERANCE = 0.05
 GUESSED, CONFIRMED, SURE = 2.0, 3.0, 6.0
 #: How much an unexpected onset, or a missing one, lowers the confidence.
 DOUBT = 0.5
-#: How much of an onset's deviation moves the phase, and the period.
+#: By which shares of an onset's deviation the phase and the period are corrected.
 TRIM_PHASE, TRIM_PERIOD = 0.5, 0.2
-#: The number of bins of a period, and how many assumed items keep each ratio near 1.
+#: The number of bins of a period.
 PHASES = 48
+#: How many assumed items keep the ratio of each bin near 1.
 SHRINK = 0.3
 
 

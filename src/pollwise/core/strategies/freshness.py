@@ -21,8 +21,9 @@ from pollwise.errors import ConfigError
 
 #: Recent errors shorten the interval: it is divided by 1 + ERROR_WEIGHT · errors.
 ERROR_WEIGHT = 0.6
-#: The share of recent errors that is left after a success, and how many count at most.
+#: The share of recent errors that is left after a success.
 ERRORS_KEPT = 0.5
+#: The maximum number of recent errors that count.
 ERRORS_MAX = 100.0
 #: Each poll that waits for a slot, beyond the first, stretches the interval by this share.
 QUEUED_WEIGHT = 0.1

@@ -23,8 +23,8 @@ Origin = Literal["code", "calls"]
 SCHEDULE_HEADER, TICK_HEADER = "pollwise-schedule", "pollwise-tick"
 #: The longest text that says who set a schedule, in characters.
 BY_LENGTH_MAX = 200
-#: How many bytes of a note are left for the id of a job and for what ticks add, of which ticks may
-#: use this many themselves.
+#: How many bytes of a note are left for the id of a job and for what ticks add; and how many of
+#: these are for ticks.
 NOTE_ROOM, TICK_ROOM = 1000, 400
 #: The tick whose header is the longest, because of its fraction.
 _LONGEST_TICK = 0.5
