@@ -27,11 +27,13 @@ COUNTED_MAX = 10_000
 MEASURED_MAX = 1_000_000
 #: The maximum number of queue names that `names` returns.
 NAMES_MAX = 1_000
-#: The maximum length of a cursor, and of the text that a filter looks for in errors, in characters.
+#: The maximum length of a cursor, in characters.
 CURSOR_LENGTH_MAX = 2_000
+#: The maximum length of the text that a filter looks for in errors, in characters.
 ERROR_TEXT_MAX = 1_000
 #: The maximum number of kinds in a filter.
 FILTER_KINDS_MAX = 1_000
+#: The error about a cursor that is not valid.
 CURSOR_REFUSED = (
     "after = {!r} is not the place of a page with this filter; pass the `next` of the page before"
 )

@@ -11,8 +11,9 @@ import math
 
 from pollwise.runtime.clock import Clock
 
-#: How often a process announces which broadcasts it wants, in seconds, and how long that counts.
+#: How often a process announces which broadcasts it wants, in seconds.
 ANNOUNCE_EVERY = 30.0
+#: How long an announcement counts, in seconds.
 ANNOUNCED_FOR = 90.0
 #: After this time, in seconds, everybody is assumed to have received an announcement.
 HEARD_AFTER = 1.0

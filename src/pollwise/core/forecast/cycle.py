@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-#: An onset is an item after a silence of SILENCE mean gaps, once ITEMS_MIN items have been seen.
+#: An onset is an item after a silence of this many mean gaps between items ...
 SILENCE = 4.0
+#: ... once this many items have been seen.
 ITEMS_MIN = 10.0
 #: How far from its expected time an onset may be, in periods.
 TOLERANCE = 0.05

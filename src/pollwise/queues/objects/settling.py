@@ -20,8 +20,9 @@ from pollwise.runtime.jobs import ERRORS_KEPT, Claim, Progress, Renewal, Settlem
 
 #: Entries that have a successor are deleted at this age, in seconds.
 STALE = 2 * GRACE
-#: A chain of this many entries is summed up when a job is given back; and which entries can be.
+#: A chain of this many entries is summed up when a job is given back.
 LONG_CHAIN = 24
+#: The entries that can be summed up.
 SUMMED = (
     EntryKind.CLAIM, EntryKind.RENEW, EntryKind.REPORT, EntryKind.CANCEL, EntryKind.BACK,
     EntryKind.BACK_FREE, EntryKind.SUM,

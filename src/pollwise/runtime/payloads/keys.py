@@ -22,9 +22,11 @@ from pollwise.platforms import files
 from pollwise.runtime.variables import KEYS
 
 KEY_BYTES = 32
-#: How many keys there may be, and how many bytes a file of keys may have.
+#: The maximum number of keys.
 KEYS_MAX = 100
+#: The maximum size of a key file, in bytes.
 FILE_BYTES_MAX = 64 * 1024
+#: The word behind a key that does not encrypt.
 DECRYPT_ONLY = "decrypt-only"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
