@@ -56,7 +56,7 @@ WHOLE = ""
 SCHEDULES_CHANGED = "#schedules"
 #: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
 ORDER_KEPT = 600.0
-#: A number of pollers above that of any queue's workers: all of them get the hint.
+#: More pollers than any queue has workers: a hint for this number reaches all of them.
 EVERYBODY = 100_000
 
 
@@ -411,7 +411,7 @@ class MemoryNotes(NotedStore):
 
 
 def without_paused(kinds: Iterable[str], paused: Collection[str]) -> list[str]:
-    """Those of some kinds that are not paused, given the names of the pauses."""
+    """The kinds that are not paused, given the names of the pauses."""
     return [] if WHOLE in paused else [kind for kind in kinds if kind not in paused]
 
 
@@ -455,7 +455,7 @@ def _encoded(value: Mapping[str, Any]) -> str:
 
 
 def _decoded(text: str) -> dict[str, Any]:
-    """The value of a note; empty if it is not one of ours."""
+    """The value of a note; empty if it is not valid."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -58,7 +58,7 @@ def conflict(job: NewJob, other: str) -> UniqueConflict:
 
 
 def first_places(jobs: Sequence[NewJob]) -> list[int]:
-    """For each job of a batch its index, or the index of the first with the same `unique`."""
+    """The index of each job of a batch, or that of the first job with the same `unique`."""
     places: dict[str, int] = {}
     return [
         place if job.unique is None else places.setdefault(job.unique, place)

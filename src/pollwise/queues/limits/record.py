@@ -16,7 +16,7 @@ A rate is kept by one number for the kind, and one for each group: `full_at`, wh
 allowance will have come back. With `step = seconds / amount`:
 
     full_at         min(full_at, now + burst * step): it was set under a slower rate, or the clock
-                    was put back. A claim that finds it higher stores this, even if it gets nothing.
+                    was set back. A claim that finds it higher stores this, even if it gets nothing.
     room(now)       floor((now + burst * step - max(full_at, now) + SLACK) / step), from 0 to burst
     after n starts  full_at = max(full_at, now) + n * step
     next start      when room is 1 again: full_at - (burst - 1) * step
@@ -180,7 +180,7 @@ class KindLimits:
 
     @property
     def text(self) -> str:
-        """For people: 50 at a time; 100 in 1m, 5 at once for each tenant."""
+        """A text for people, such as: 50 at a time; 100 in 1m, 5 at once for each tenant."""
         each = self.by or "group"
         parts: list[str] = []
         for most, by in ((self.most, None), (self.most_each, each)):
@@ -274,7 +274,7 @@ def kind_limits(
 
 
 def limits_from(kind: str, text: str) -> KindLimits | None:
-    """From the value of a note, which another process wrote; None if it is not valid."""
+    """Read a note, which another process wrote; None if it is not valid."""
     try:
         return checked_note(kind, text)
     except ConfigError:

@@ -23,8 +23,8 @@ Origin = Literal["code", "calls"]
 SCHEDULE_HEADER, TICK_HEADER = "pollwise-schedule", "pollwise-tick"
 #: The longest text that says who set a schedule, in characters.
 BY_LENGTH_MAX = 200
-#: How many bytes of a note are left for the id of a job and for what ticks add, of which ticks may
-#: use this many themselves.
+#: How many bytes of a note are left for the id of a job and for what ticks add; and how many of
+#: these are for ticks.
 NOTE_ROOM, TICK_ROOM = 1000, 400
 #: The tick whose header is the longest, because of its fraction.
 _LONGEST_TICK = 0.5
@@ -72,7 +72,7 @@ class Schedule:
     last_job: str | None = None
 
     def late(self, now: float) -> float:
-        """For how many seconds its next tick is overdue; 0 if it is not."""
+        """How many seconds the next tick is overdue; 0 if it is not."""
         return 0.0 if self.paused or self.next_at is None else max(now - self.next_at, 0.0)
 
     def job(self, tick: float | None = None) -> NewJob:
@@ -178,7 +178,7 @@ def note_of(schedule: Schedule, room: int = NOTE_ROOM) -> NoteText:
 
 
 def schedule_from(name: str, text: str) -> Schedule | None:
-    """From the value of a note, which another process wrote; None if it is not valid."""
+    """Read a note, which another process wrote; None if it is not valid."""
     try:
         return checked_note(name, text)
     except ConfigError:

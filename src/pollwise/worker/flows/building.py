@@ -80,7 +80,7 @@ class FlowPart(ABC, Generic[R_co]):
 
     @abstractmethod
     def _as_flow(self) -> Flow[R_co]:
-        """This part as a flow that is not linked yet."""
+        """Return this part as a flow that is not linked yet."""
 
     @overload
     def then(self, next: Flow[T], on_failure: FlowPart[Any] | None = None) -> Flow[T]: ...
@@ -91,7 +91,7 @@ class FlowPart(ABC, Generic[R_co]):
     @overload
     def then(self, next: None = None, *, on_failure: FlowPart[Any]) -> Flow[R_co]: ...
     def then(self, next: Any = None, on_failure: FlowPart[Any] | None = None) -> Flow[Any]:
-        """This flow, and what comes after it, as one flow.
+        """Return one flow of this flow and what comes after it.
 
         next: a flow, such as `resize.s(width=80)` or a group. It begins when the last job of this
             flow is done; after a group, when all members of the group are done. A task by itself

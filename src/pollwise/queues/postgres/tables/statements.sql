@@ -100,7 +100,7 @@ SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $
 -- name: prune_limits
 -- Delete rows that are no longer needed: of kinds that have no limits, and of groups, the next 1000
 -- after a kind and a group. Returns the last of these. Times that are too late, because the clock was
--- put back, are lowered.
+-- set back, are lowered.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now),
 turns AS (
     DELETE FROM {schema}.limit_turns WHERE (queue, kind) IN (

@@ -28,8 +28,9 @@ from pollwise.queues.limits.record import KindLimits, limits_from
 from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 
 #: How many jobs that were put since the last claim are examined, to see if they need a group. They
-#: are few, so that a million new jobs slow no claim down; more if the claim is not full.
+#: are few, so that a million new jobs slow no claim down.
 SWEPT_AT_ONCE = 500
+#: The same if the claim is not full.
 SWEPT_MORE = 10_000
 #: How many groups whose rate is unused a claim that charges groups forgets, in addition to twice as
 #: many as it charges.
