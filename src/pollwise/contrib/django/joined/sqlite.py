@@ -119,8 +119,8 @@ class DjangoSqliteQueue(SqliteQueue):
     def __init__(self, path: str, alias: str, **options: Any) -> None:
         self._alias = alias
         super().__init__(path, **options)
-        kept = {"synchronous": self.synchronous, "keep": self.keep is not None}
-        self._store = DjangoSqliteStore(alias, self.path, self.name, **kept)
+        options = {"synchronous": self.synchronous, "keep": self.keep, "clock": self.clock.epoch}
+        self._store = DjangoSqliteStore(alias, self.path, self.name, **options)
         self._thread = cast(Any, DjangoThread(self._store))
 
     def create_tables(self) -> None:
