@@ -15,6 +15,7 @@ from asgiref.sync import sync_to_async
 import pollwise
 from pollwise import NewJob
 from pollwise.codecs import Key, Keys
+from pollwise.errors import UniqueConflict
 from pollwise.runtime.jobs import Settlement
 from tests.contrib.django.sites import Site, forget_connections, set_up_django, work
 
@@ -240,6 +241,24 @@ def test_flows_and_debounced_jobs_join_the_transaction(site: Site) -> None:
             return [claim.job.kind for claim in await queue.claim("w", 9, "60s")]
 
     assert asyncio.run(done()) == ["second"]
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}], ids=["unique", "replace"])
+def test_a_put_that_is_refused_leaves_nothing_in_the_transaction(
+    site: Site, options: dict[str, Any]
+) -> None:
+    put([NewJob("old", 1, unique="u"), NewJob("old", 1, unique="v")])
+    with transaction.atomic():
+        with pytest.raises(UniqueConflict):
+            put(
+                [
+                    NewJob("lost"),
+                    NewJob("old", 2, unique="v", replace=True),
+                    NewJob("other", unique="u", **options),
+                ]
+            )
+        put(NewJob("kept"))
+    assert {(info.job.kind, info.job.payload) for info in jobs()} == {("old", 1), ("kept", None)}
 
 
 def test_cancelled_jobs_are_deleted_where_none_are_kept(site: Site) -> None:

@@ -33,13 +33,17 @@ def open_on_sqlite(place: QueuePlace, name: str) -> DjangoSqliteQueue:
 
 
 class DjangoConnection:
-    """Django's connection, as a store uses it: all calls join its open transaction."""
+    """Django's connection, as a store uses it: all calls join its open transaction.
 
-    grouped = False
+    grouped: there is one; then a call that fails undoes only what it did itself.
+    """
+
     inside = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self.grouped: bool = connection.in_transaction
         self.execute = connection.execute
+        self.executemany = connection.executemany
         self._connection = connection
 
     @property
