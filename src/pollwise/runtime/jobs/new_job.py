@@ -134,6 +134,13 @@ class NewJob:
         made.encoded_headers = encoded_headers(made.headers)
         return made
 
+    def without_header(self, name: str) -> NewJob:
+        """A copy without this header."""
+        made = copy(self)
+        made.headers = {each: text for each, text in self.headers.items() if each != name}
+        made.encoded_headers = encoded_headers(made.headers) if made.headers else None
+        return made
+
     def due_at(self, now: float) -> float:
         """When it may run, in seconds since 1970; never in the past."""
         return max(self.run_at, now) if self.run_at is not None else now + self.delay
