@@ -17,6 +17,7 @@ from pollwise.errors import ConfigError, HandlerError, JobError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.notes import NOTES_MAX
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.schedules.record import TICK_HEADER
@@ -408,6 +409,8 @@ def test_what_a_decorator_refuses() -> None:
         worker.schedule("* 25 * * *")
     with pytest.raises(Exception, match="wrong arguments for the task 'kind'"):
         worker.schedule("* * * * *", args={"nomber": 1})(task)
+    with pytest.raises(ConfigError, match="'kind' has 40174 bytes of JSON; at most"):
+        worker.schedule("* * * * *", args={"number": "9" * 40_000})(task)
     worker.schedule("* * * * *", name="a", args={"number": 1})(task)
     with pytest.raises(ConfigError, match="'a' already exists"):
         worker.schedule("* * * * *", name="a", args={"number": 1})(task)
@@ -443,6 +446,24 @@ def test_tables_without_schedules_stop_no_worker(tmp_path: Path) -> None:
         assert ran == [1]
         [failed] = seen.of(ChoreFailed)
         assert "pollwise queue migrate" in failed.error
+
+    virtually(main)
+
+
+def test_a_schedule_that_cannot_be_set_stops_no_worker() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, seen, ran = MemoryQueue(clock=clock), Seen(), []
+        for number in range(NOTES_MAX["schedules"] - 1):
+            await queue.schedules.set(f"other {number}", NewJob("other"), every="1h")
+        worker = worker_of(queue, "a", seen)
+        task = worker.task("mail")(lambda number: ran.append(number))
+        for number in (1, 2):
+            worker.schedule(every="100s", name=f"mail {number}", args={"number": number})(task)
+        async with worker.running():
+            await clock.advance(250)
+        assert ran == [1, 1]
+        [failed] = seen.of(ChoreFailed)
+        assert failed.error.startswith("schedule 'mail 2': ConfigError: memory://")
 
     virtually(main)
 

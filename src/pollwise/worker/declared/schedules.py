@@ -14,6 +14,7 @@ from pollwise.durations import shown
 from pollwise.errors import (
     ConfigError,
     HandlerError,
+    PayloadError,
     PollwiseError,
     StoreError,
     StoreUnavailable,
@@ -22,7 +23,12 @@ from pollwise.errors import (
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import SCHEDULES_CHANGED
 from pollwise.queues.schedules.calls import TickResult
-from pollwise.queues.schedules.record import Schedule, checked_schedule, schedule_from
+from pollwise.queues.schedules.record import (
+    Schedule,
+    checked_schedule,
+    note_of,
+    schedule_from,
+)
 from pollwise.queues.schedules.when import When
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -239,10 +245,7 @@ class WorkerSchedules:
                 text = kept.notes.get(name)
                 now = None if text is None else schedules.opened(name, text)
                 if now is None or now.origin != "code" or not now.same_definition(wanted):
-                    await schedules.keep(replace(wanted, origin="code", by=self._name))
-                    self._events.emit(
-                        ScheduleChanged(self._queue.name, self._name, name, wanted.kind, "set")
-                    )
+                    await self._set(wanted)
         except StoreUnavailable:
             return  # after the next poll
         except (StoreError, Unsupported) as error:
@@ -250,6 +253,17 @@ class WorkerSchedules:
         self._to_set = False
         self._stale = True
         self._executor.polls.hint()
+
+    async def _set(self, wanted: Schedule) -> None:
+        queue, name = self._queue, wanted.name
+        try:
+            await queue.schedules.keep(replace(wanted, origin="code", by=self._name))
+        except (ConfigError, PayloadError) as error:
+            # The queue has too many, or its codec makes this one too large: jobs run all the same.
+            text = f"schedule {name!r}: {text_of(error)}"
+            self._events.emit(ChoreFailed(queue.name, SCHEDULES, text))
+        else:
+            self._events.emit(ScheduleChanged(queue.name, self._name, name, wanted.kind, "set"))
 
 
 def _due(known: _KnownSchedule) -> float:
@@ -284,7 +298,9 @@ def declared_above(
     chosen = _free_name(job.kind, taken) if name is None else name
     if chosen in taken:
         raise ConfigError(f"schedule {chosen!r} already exists; names must be unique")
-    return checked_schedule(chosen, job, when, **rules)
+    made = checked_schedule(chosen, job, when, **rules)
+    note_of(made)  # refuses one that is too large now, not when the worker runs
+    return made
 
 
 def _free_name(kind: str, taken: Collection[str]) -> str:
