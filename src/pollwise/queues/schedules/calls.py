@@ -94,7 +94,7 @@ class Schedules:
         job: what to put at each tick, without unique, delay and run_at.
         cron, every, at: when; give one. A cron expression is in the time zone `tz`, by default UTC.
         catch_up: for ticks that no worker put in time: "one" job for all of them, "all" (a job for
-            each of the last 100), or "none".
+            each of the last 100; with overlap "skip" only the first is put), or "none".
         overlap: "skip" puts no job while the one before has not ended, "queue" always puts one.
         jitter: delay the job of each tick by up to this long, always by the same share.
         by: who sets it, for people who find it.

@@ -465,6 +465,7 @@ class SqliteStore(SqliteNotes):
     def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):
             self.flows.sweep(now)
+            self._limits.prune(now)
             count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
             if keep is None:
                 return count
