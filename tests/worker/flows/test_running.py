@@ -16,6 +16,7 @@ from pollwise.errors import CodecError, JobFailed, KeyMissing, StoreUnavailable
 from pollwise.queues.base import Queue
 from pollwise.queues.flows.view import FLOW_SHOWN
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.views import JobFilter
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import JobDead, JobGivenBack, JobLocked
@@ -373,6 +374,23 @@ def test_headers_of_a_job_that_took_a_result_can_be_put_again() -> None:
         assert tasks.ran == ["alone", "first", "first"]
 
     virtually(main)
+
+
+@both_stores
+def test_a_result_that_is_gone_makes_the_job_dead(store: str, tmp_path: Path) -> None:
+    """A task that takes anything would go on with None, as if that were the result."""
+
+    async def main(tasks: Tasks, clock: VirtualClock) -> None:
+        first, slow = tasks.note.s("first"), tasks.note.options(delay="1m").s("slow")
+        await group([first, slow]).then(tasks.note).put()
+        await until(lambda: tasks.ran == ["first"])
+        assert (await tasks.queue.drop(JobFilter(state="done"))).count == 1
+        await until(lambda: "JobDead" in tasks.seen.names())
+        [dead] = tasks.seen.of(JobDead)
+        assert dead.error.startswith("of 1 of the 2 jobs right before it, there is no result any m")
+        assert tasks.ran == ["first", "slow"]
+
+    on(store, tmp_path, main)
 
 
 def test_an_error_that_is_gone_is_said() -> None:
