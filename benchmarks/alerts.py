@@ -1,10 +1,10 @@
-"""Alerts: how long it takes from an outage that a poll saw until its notice is sent.
+"""Alerts: the time from a poll that saw an outage until its notice is sent.
 
     python benchmarks/alerts.py [--quick] [--json FILE]
 
 (a) Ten thousand targets on one node, each polled about every 20 seconds, with a rule on `down`.
-Targets go down and up at random; the latency is from the end of the poll that confirms the outage
-until the channel has the notice, with the state and the notice saved in between. On SQLite and on
+Targets go down and up at random. The latency is from the end of the poll that confirms the outage
+until the channel has the notice; the state and the notice are saved in between. On SQLite and on
 Postgres, in real time. (b) A thousand of them go down together. (c) CPU time of a poll of a target
 with a rule that never holds, and without a rule.
 """
@@ -44,7 +44,7 @@ COST_TARGETS, COST_POLLS, ROUNDS = 1_000, 30, 5
 
 
 class Timed(Channel):
-    """Notes when each target's outage was sent."""
+    """Records when each target's outage was sent."""
 
     def __init__(self) -> None:
         super().__init__("timed", {})
@@ -71,7 +71,7 @@ class World:
 
 async def latencies(store: FleetStore, count: int, lasts: float, burst: int) -> Plain:
     world, channel, random = World(), Timed(), Random(5)
-    # The first failure counts, so that only the alert's own way is measured.
+    # The first failure counts, so that only the latency of alerts is measured.
     rules = FailureRules(confirmations=0)
     options = FleetRunOptions(rules=rules, concurrency=200, signals=False, seed=1)
     alerts = Alerts([channel], to=["timed"])
@@ -138,7 +138,7 @@ def poll_cost(rules: list[str]) -> float:
 
 def costs() -> Plain:
     without, down, value = [], [], []
-    for _ in range(ROUNDS):  # in turns, so that a busy moment of the machine hits all
+    for _ in range(ROUNDS):  # in turns, so that a busy moment of the machine affects all of them
         without.append(poll_cost([]))
         down.append(poll_cost(["down"]))
         value.append(poll_cost(["down", "value > 5", "ms > 2s"]))

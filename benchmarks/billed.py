@@ -1,13 +1,13 @@
 """What polling costs where every request is billed: SQS and S3, in requests and dollars a month.
 
-Every request is counted at the server (MiniStack with a counter at its door), by queue; requests
-that send jobs are left out, for every consumer needs the same. Each consumer has a queue of its
-own. Dollars are list prices (`pollwise lab prices`), without free tiers; SQS bills a request for
-each 64 KiB, which no message here has.
+Every request is counted at the server (MiniStack behind a counter), by queue. Requests that send
+jobs are left out, because every consumer needs the same. Each consumer has a queue of its own.
+Dollars are list prices (`pollwise lab prices`), without free tiers; SQS bills a request for each
+64 KiB, and no message here is that large.
 
-A month cannot be waited for. The long scenarios run in time that passes ten times as fast, for the
-server, for Pollwise and for the loop: counts are true there, waits are ten times as coarse. Celery
-does not run in fast time: it gets the same scenarios at the world's pace, for less long. Rates are
+A benchmark cannot wait for a month. In the long scenarios, time passes ten times as fast, for the
+server, for Pollwise and for the loop: counts are exact there, waits are ten times as coarse. Celery
+cannot run in fast time: it gets the same scenarios in real time, for a shorter time. Rates are
 then scaled to 30 days.
 """
 
@@ -56,7 +56,7 @@ LOOP, CELERY = "boto3 loop, held 20 s", "Celery 5.7"
 
 
 def together(bench: Bench, cloud: Cloud, of: Sequence[Scenario]) -> dict[str, dict[str, Row]]:
-    """Every scenario for every consumer but Celery, all at a time, each on its own queue."""
+    """Every scenario for every consumer except Celery, all at once, each on its own queue."""
     sides = {**POLLWISE, FIXED: "Fixed('500ms')", LOOP: None}
     names = {(s.name, side): f"q{i}-{j}" for i, s in enumerate(of) for j, side in enumerate(sides)}
     plan = [entry(names[s.name, side], sides[side], s) for s in of for side in sides]
@@ -80,7 +80,7 @@ def together(bench: Bench, cloud: Cloud, of: Sequence[Scenario]) -> dict[str, di
             for side in sides:
                 waits = said["waits"][names[s.name, side]]
                 row = Row(asked[s.name, side], said["lasted"], waits)
-                if side == LOOP:  # whose own clock is the world's
+                if side == LOOP:  # its clock runs in real time
                     row.waits = loops[s.name].ask("tell")["waits"]
                     row.waits_count = cloud.speed == 1.0
                 found[s.name][side] = row
@@ -101,12 +101,12 @@ def celery(bench: Bench, cloud: Cloud, of: Scenario, queue: str) -> Row:
         producer.hear(of.seconds + 60)
         time.sleep(max(began + of.seconds - time.monotonic(), 0.0))
         waits = [worker.hear(30)["wait"] for _ in of.arrivals]
-        time.sleep(2)  # its last deletes
+        time.sleep(2)  # for its last deletes
         return Row(cloud.since(before, queue), of.seconds, waits)
 
 
 def busy(bench: Bench) -> dict[str, Row]:
-    """100 jobs/s at the world's pace, one consumer at a time."""
+    """100 jobs/s in real time, one consumer at a time."""
     jobs = bench.scale.busy_jobs
     of = Scenario("100 jobs/s", jobs / 100 + 3, tuple(n / 100 for n in range(jobs)))
     sides: dict[str, str | None] = {
@@ -123,7 +123,7 @@ def busy(bench: Bench) -> dict[str, Row]:
     found = {}
     for number_of, (side, polling) in enumerate(sides.items()):
         with ExitStack() as stack:
-            cloud = Cloud(stack)  # a fresh one each: the last one's workers are gone with it
+            cloud = Cloud(stack)  # a new one each, so that no worker of the last one is left
             queue = f"busy{number_of}"
             child = stack.enter_context(cloud.pollwise([entry(queue, polling, of)], of.seconds))
             child.hear()
@@ -145,7 +145,7 @@ def busy(bench: Bench) -> dict[str, Row]:
 
 
 def show_busy(bench: Bench) -> dict[str, Row]:
-    heading("SQS: 100 jobs/s, each 10 ms of work, at the world's pace")
+    heading("SQS: 100 jobs/s, each 10 ms of work, in real time")
     found = busy(bench)
     rows = [
         [
@@ -161,7 +161,7 @@ def show_busy(bench: Bench) -> dict[str, Row]:
     ]
     head = ["", "requests per 1,000 jobs", "times fewer than Celery", "$ per million jobs"]
     common.table([*head, "wait p50 s", "p95 s", "what"], rows)
-    print("\n200 is the least there is: ten jobs to a receive, ten to a delete.")
+    print("\n200 is the minimum: ten jobs per receive, ten per delete.")
     bench.facts["busy"] = {
         side: {"per_thousand": row.per_thousand, "requests": row.requests}
         for side, row in found.items()
@@ -170,9 +170,9 @@ def show_busy(bench: Bench) -> dict[str, Row]:
 
 
 def flood(bench: Bench) -> float:
-    """Jobs a second through one process, from a queue that was filled before."""
+    """Jobs a second of one process that handles a backlog."""
     rounds = 5
-    heading(f"SQS: {bench.scale.flood:,} jobs that are there, one process, concurrency 64")
+    heading(f"SQS: {bench.scale.flood:,} jobs in a backlog, one process, concurrency 64")
     with ExitStack() as stack:
         cloud = Cloud(stack)
         told = (cloud.endpoint, str(bench.scale.flood), str(rounds))
@@ -182,7 +182,7 @@ def flood(bench: Bench) -> float:
     cpu = median(said["cpu"]) / said["jobs"] * 1e6
     print(f"{number(rate)} jobs/s until all are deleted, the median of {rounds} rounds (")
     print(f"{each([said['jobs'] / s for s in said['seconds']])}); {cpu:.0f} µs of CPU a job here.")
-    print("The server is one Python process on the same machine, and the slower of the two.")
+    print("The server is one Python process on the same machine, and the slower one of the two.")
     bench.facts["flood"] = said | {"rate": rate}
     return rate
 
@@ -202,10 +202,10 @@ def long_ones(bench: Bench) -> dict[str, dict[str, Row]]:
 
 
 def fleet(bench: Bench) -> dict[str, Row]:
-    """Fifty workers on one queue, at the world's pace."""
+    """Fifty workers on one queue, in real time."""
     if not bench.scale.fleet:
         return {}
-    heading("SQS: 50 workers on one queue, 1 job/s, at the world's pace")
+    heading("SQS: 50 workers on one queue, 1 job/s, in real time")
     arrivals = tuple(float(n) for n in range(int(bench.scale.fleet)))
     of = Scenario("fleet", bench.scale.fleet, arrivals, workers=50)
     with ExitStack() as stack:
@@ -223,7 +223,7 @@ def goals(
     best = min(quick[side].per_thousand for side in quick if side not in (CELERY, LOOP, FIXED))
     ratio = quick[CELERY].per_thousand / best
     ours = s3["1 job/min, Adaptive 100ms-5s"].total
-    theirs = s3[f"1 job/min, a LIST for each of {objects.SHARDS} shards (reckoned)"].total
+    theirs = s3[f"1 job/min, a LIST for each of {objects.SHARDS} shards (computed)"].total
     idle_s3 = s3["idle, Adaptive 100ms-5s"].requests
     return [
         Goal("SQS idle, held polls, requests a month", held / plain, 1, "× the plain loop's"),

@@ -1,14 +1,13 @@
-"""Whether the tables of Pollwise on Postgres grow while the backlog does not: a day's jobs at once.
+"""Whether Pollwise's tables on Postgres grow at a constant backlog: the jobs of a day at once.
 
-23 jobs a second are two million a day. They are put and worked through as fast as it goes, with ten
-thousand waiting all the time, and the size of tables and indexes is told every tenth of the way.
-Twice: as it comes, where Pollwise has its table vacuumed now and then and autovacuum has its
-defaults apart from what Pollwise sets on its own tables; and by autovacuum alone, as for a role
-that may not vacuum.
+23 jobs a second are two million a day. They are put and handled as fast as possible, with ten
+thousand waiting all the time. The size of tables and indexes is printed ten times. There are two
+runs: by default, where Pollwise vacuums its table now and then, and autovacuum has the settings
+that Pollwise gives its own tables; and with autovacuum alone, as for a role that may not vacuum.
 
-Autovacuum looks once a minute (`autovacuum_naptime`). On such a day that is after 1,380 jobs, here
-it would be after more than a million. So where it is alone, it looks once a second: still after
-twenty times as many jobs as on that day. `--naptime` sets another time for both.
+Autovacuum looks once a minute (`autovacuum_naptime`). On such a day that is after 1,380 jobs; here
+it would be after more than a million. So where it is alone, it looks once a second, which is still
+after twenty times as many jobs as on that day. `--naptime` sets another time for both runs.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ BACKLOG = 10_000
 DAY = 2_000_000
 QUICK = 300_000
 STEPS = 10
-#: The most that is put in one go, so that the backlog stays about the same.
+#: The maximum number of jobs of one put, so that the backlog stays about the same.
 MOST = 2_000
 MIB = 2**20
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the schema takes on the disk after so many jobs."""
+    """The size of the schema on the disk after this many jobs."""
 
     jobs: int
     seconds: float
@@ -67,7 +66,7 @@ def sample(server: Postgres, dbname: str, jobs: int, seconds: float) -> Sample:
 
 
 def soak(bench: Bench, url: str, jobs: int) -> list[Sample]:
-    """Put as many as were handled, again and again; nothing is put ahead of that."""
+    """Put as many jobs as were handled, again and again, so that the backlog stays the same."""
     dbname, setup = url.rsplit("/", 1)[1], bench.setups[0]
     samples: list[Sample] = []
     with bench.child(setup, "work", url) as worker, bench.child(setup, "putter", url) as putter:
@@ -110,8 +109,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="under a minute, for a look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--quick", action="store_true", help="a short run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     parser.add_argument("--jobs", type=int, help=f"how many ({DAY:,})")
     parser.add_argument("--naptime", help="how often autovacuum looks, such as 1min")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""How long a cancel takes to reach a handler that runs in another process, and what reports cost.
+"""How long a cancel takes to reach a handler in another process, and what progress costs.
 
 A worker process runs a job whose lease lasts a day, so only a hint can bring the cancel. This
 process cancels it; the time is from that call until the handler gets `CancelledError`, by the clock
@@ -29,7 +29,7 @@ from pollwise.runtime.events import Events, HintsProven  # noqa: E402
 from tests.queues.http.stub import Served, make_api, make_app  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
-#: Cancels per store, and for a look.
+#: Cancels per store: in a full run, and in a quick one.
 FULL, QUICK = 20, 4
 #: Seconds between two cancels.
 APART = 1.2
@@ -71,7 +71,7 @@ async def measure(url: str, queue: Queue, rounds: int) -> tuple[list[float], flo
     await queue.migrate()
     took = []
     with Child([sys.executable, __file__, "--child", url]) as child:
-        if not url.startswith("sqlite"):  # which has no check: a file is watched
+        if not url.startswith("sqlite"):  # SQLite checks no channel: its file is watched
             child.hear()
         for _ in range(rounds):
             [job_id] = await queue.put(NewJob("wait"))
@@ -117,7 +117,7 @@ def main() -> None:
             cells = [number(value) for value in (median(took), max(took), report_us)]
             rows.append([name, *cells])
             goals.append(Goal(f"cancel to handler, {name}, longest", max(took), GOAL_MS, "ms"))
-        heading("A cancel's way to a handler in another process, by broadcast")
+        heading("From a cancel to a handler in another process, by broadcast")
         common.table(["", "ms, median", "ms, longest", "µs a report"], rows)
         busy = others.show()
     whole = {"machine": machine, "versions": versions, "stores": facts, "others_percent": busy}

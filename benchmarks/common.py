@@ -1,14 +1,14 @@
-"""What the benchmarks share: arguments, the machine, peers' environments, children, goals.
+"""What the benchmarks share: arguments, the machine, peers' environments, processes, goals.
 
 A benchmark is a script in this folder, run by `make bench` or by itself. Its first lines are
 
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     from benchmarks import common
 
-so that this folder, which may hold a `redis.py` some day, hides no package of that name.
+so that this folder, which may contain a `redis.py` one day, hides no package of that name.
 
-What is measured runs in children, whose pipes the script blocks on: the observer takes no CPU time
-from the observed. A child is ended by its own pid, whatever happens to the script.
+The measured programs run in child processes. The script blocks on their pipes, so that it takes no
+CPU time from them. A child is ended by its own pid, whatever happens to the script.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PEERS = HERE / "peers"
-#: File systems that forget: an fsync there costs nothing, so nothing measured there counts.
+#: File systems in memory: an fsync costs nothing there, so measurements there do not count.
 IN_MEMORY = {"tmpfs", "ramfs"}
 
 Plain = dict[str, Any]
 
 
-# Arguments and the results' end
+# Arguments, and the end of the results
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Options:
 
 
 def options(description: str, *, traces: bool = False) -> Options:
-    """The options every benchmark takes. SIGTERM ends it like Ctrl-C: children included.
+    """The options of every benchmark. SIGTERM ends it like Ctrl-C, with its children.
 
     traces: it also takes a folder of traces, and where to draw a picture.
     """
@@ -66,8 +66,8 @@ def options(description: str, *, traces: bool = False) -> Options:
     if traces:
         parser.add_argument("folder", type=Path, nargs="?", help="a folder of traces")
         parser.add_argument("--out", type=Path, metavar="FILE", help="draw a PNG or SVG there")
-    parser.add_argument("--quick", action="store_true", help="under a minute, for a look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--quick", action="store_true", help="a short run, under a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     extra = (given.folder, given.out) if traces else ()
@@ -75,12 +75,12 @@ def options(description: str, *, traces: bool = False) -> Options:
 
 
 def parser(description: str | None, sections: Sequence[str]) -> argparse.ArgumentParser:
-    """The options of a benchmark of several sections. SIGTERM ends it like Ctrl-C."""
+    """The options of a benchmark with several sections. SIGTERM ends it like Ctrl-C."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    made.add_argument("--quick", action="store_true", help="about a minute, for a look")
-    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    made.add_argument("--quick", action="store_true", help="a short run, about a minute")
+    made.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     made.add_argument("--only", metavar="NAMES", help=f"only these of {','.join(sections)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return made
@@ -89,13 +89,13 @@ def parser(description: str | None, sections: Sequence[str]) -> argparse.Argumen
 def listed(
     parser: argparse.ArgumentParser, option: str, text: str | None, known: Sequence[str]
 ) -> list[str] | None:
-    """The names that an option was given, with commas; None where it was not given."""
+    """The comma-separated names that an option was given; None without the option."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
-            parser.error(f"{option} {name!r}: there are {', '.join(known)}")
+            parser.error(f"{option} {name!r}: the names are {', '.join(known)}")
     return names
 
 
@@ -107,7 +107,7 @@ def traces_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class Goal:
-    """What was aimed at and what came out. `least`: the goal is the least, not the most."""
+    """A goal and what was measured. least: the goal is a minimum, not a maximum."""
 
     name: str
     measured: float
@@ -129,7 +129,7 @@ class Goal:
         )
 
     def _shown(self) -> str:
-        """Three digits, or as many as it takes to tell a near miss from the goal."""
+        """Three digits, or more where a near miss would look like the goal."""
         for digits in range(3, 9):
             shown = number(self.measured, digits)
             if self.measured == self.goal or float(shown.replace(",", "")) != self.goal:
@@ -148,7 +148,7 @@ class Goal:
 
 
 def finish(facts: Plain, goals: Sequence[Goal], target: Path | None) -> None:
-    """Print one line a goal, the last lines of every benchmark, and write the JSON."""
+    """Print one line per goal, the last lines of every benchmark, and write the JSON."""
     heading("Goals")
     for line in aligned([goal.columns() for goal in goals]):
         print(line)
@@ -214,7 +214,7 @@ def each(values: Sequence[float]) -> str:
 
 
 def machine(folder: Path) -> dict[str, str]:
-    """The machine, as far as figures hang on it; `folder` is where the measuring happens."""
+    """The properties of the machine that affect the figures; `folder` is where it measures."""
     load = " ".join(f"{value:.2f}" for value in os.getloadavg())
     return {
         "cpu": _first_match("/proc/cpuinfo", r"^model name\s*:\s*(.+)$") or platform.machine(),
@@ -227,7 +227,7 @@ def machine(folder: Path) -> dict[str, str]:
 
 
 def versions(**more: str) -> dict[str, str]:
-    """Of Python, SQLite and Pollwise, and of what else is named."""
+    """The versions of Python, SQLite and Pollwise, and those given."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return {
         "python": python,
@@ -270,13 +270,13 @@ def work_folder() -> Iterator[Path]:
 
 
 class Others:
-    """How busy the machine was with what is not this benchmark: how far to trust its figures."""
+    """How busy other programs kept the machine, which shows how reliable the figures are."""
 
     def __init__(self) -> None:
         self._busy, self._ours, self._at = *_cpu_times(), time.monotonic()
 
     def show(self) -> float:
-        """Print and return their share of all cores since the start, in percent."""
+        """Print and return the share of other programs in all cores since the start, in percent."""
         busy, ours = _cpu_times()
         whole = (time.monotonic() - self._at) * (os.cpu_count() or 1)
         share = max((busy - self._busy) - (ours - self._ours), 0.0) / whole * 100
@@ -312,11 +312,11 @@ def _first_match(path: str, pattern: str) -> str | None:
     return found[1] if found else None
 
 
-# Peers: each in an environment of its own, for they pin each other's dependencies
+# Peers: each in an environment of its own, because they pin each other's dependencies
 
 
 def peer(name: str) -> Path:
-    """The Python of a peer's environment, made from peers/<name>.txt when first asked for."""
+    """The Python of a peer's environment, which is made from peers/<name>.txt at first use."""
     wanted = (PEERS / f"{name}.txt").read_text(encoding="utf-8")
     folder = ROOT / ".venv-peers" / name
     stamp, python = folder / ".installed", folder / "bin" / "python"
@@ -345,7 +345,7 @@ def peer_version(name: str) -> str:
 def _install(command: Sequence[str]) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}failed; is an index in reach?")
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}failed; is the index reachable?")
 
 
 # Children
@@ -381,13 +381,13 @@ class Child:
         self._process.stdin.write(line.encode() + b"\n")
 
     def hear(self, timeout: float = 60.0) -> Plain:
-        """The next line it writes. Blocks on the pipe."""
+        """Wait for the next line that it writes, and return it."""
         assert self._process.stdout is not None
         until = time.monotonic() + timeout
         while b"\n" not in self._unread:
             left = max(until - time.monotonic(), 0.0)
             if not select.select([self._process.stdout], [], [], left)[0]:
-                raise TimeoutError(f"{self._name()} said nothing for {timeout:g} s")
+                raise TimeoutError(f"{self._name()} wrote nothing for {timeout:g} s")
             read = os.read(self._process.stdout.fileno(), 65536)
             if not read:
                 raise RuntimeError(f"{self._name()} ended with {self._process.wait()}")
@@ -401,7 +401,7 @@ class Child:
         return self.hear(timeout)
 
     def cpu(self) -> float:
-        """The CPU time of all its threads so far, in seconds, far finer than /proc's 10 ms."""
+        """The CPU time of all its threads so far, in seconds, more exact than /proc's 10 ms."""
         return time.clock_gettime(~self.pid << 3 | 2)  # MAKE_PROCESS_CPUCLOCK, CPUCLOCK_SCHED
 
     def memory(self, which: str = "VmRSS") -> float:
@@ -410,7 +410,7 @@ class Child:
         return int(found) / 1024 if found else math.nan
 
     def end(self, patience: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL; to this one process."""
+        """End this one process with SIGTERM, then with SIGKILL."""
         process = self._process
         if process.poll() is None:
             process.terminate()

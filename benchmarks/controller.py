@@ -1,16 +1,16 @@
 """The controller: polls a second, fleets of workers, memory, and how soon a job is picked up.
 
-One process with one event loop on one core serves, as `pollwise serve` does, on SQLite with fsync;
-another on another core asks. What polls cost is counted in CPU time of the server, which says the
-same on a busy machine, and set against a bare ASGI endpoint on the same uvicorn, which does nothing
-and looks at nothing: the limit. The rates by the clock are printed as well.
+One process serves with one event loop on one core, as `pollwise serve` does, on SQLite with fsync;
+another process sends the requests from another core. The cost of polls is the CPU time of the
+server, which stays the same on a busy machine. It is compared with a bare ASGI endpoint on the same
+uvicorn, which does nothing: the limit. The rates by the clock are printed too.
 
-A fleet is so many workers that poll at the pace the controller suggests to them, each poll on a new
-connection; p99 is from before the connection until the answer is read.
+A fleet is a number of workers that poll at the pace that the controller suggests, each poll on a
+new connection; p99 is from before the connection until the answer is read.
 
-Pickup is counted from before the submission is sent until a worker has the job: so it includes the
-submission itself, with its fsync. By push it is measured for a client that does as little as can
-be, for `pollwise agent`, for a `Worker` on an `http://` queue, and where a thousand workers listen.
+Pickup is from before the request that puts the job until a worker has it, so it includes the
+put with its fsync. By push it is measured for a minimal client, for `pollwise agent`, for a
+`Worker` on an `http://` queue, and while a thousand workers listen.
 
     benchmarks/controller.py --only rates,push
 """
@@ -35,11 +35,11 @@ from benchmarks.common import Child, Goal, Plain, heading, median, number, perce
 
 SECTIONS_FOLDER = common.HERE / "controller_sections"
 SECTIONS = ("rates", "puts", "work", "fleets", "memory", "push", "pickup")
-#: A claim of a controller that found nothing stands for so long; and no poll is too soon here.
+#: How long an empty claim of the controller is reused, in seconds; and no poll is too soon here.
 UNLIMITED = {"min_interval": 0}
-#: The least seconds between two empty polls of a worker, unless told otherwise.
+#: The minimum time between two empty polls of a worker, in seconds, unless the section sets it.
 MIN_INTERVAL = 5.0
-#: What is polled by the hammer, and by how many connections.
+#: The kind that `hammer` polls for, and its number of connections.
 WORKERS, CONNECTIONS = 200, 32
 #: How many workers take jobs and report them at the same time.
 CREWS = (1, 8, 32)
@@ -49,7 +49,7 @@ PUT_LISTS = (1, 500)
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: enough for a figure, or for a look."""
+    """How much is measured: for a figure, or in a quick run."""
 
     rate_seconds: float
     rate_runs: int
@@ -75,7 +75,7 @@ QUICK = Scale(
 
 
 class Controller:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     def __init__(self, child: Child, port: int) -> None:
         self.child = child
@@ -93,13 +93,13 @@ def serving(store: Path | str, **options: Any) -> Iterator[Controller]:
 
 
 def prepare(store: Path, workers: Path, count: int) -> None:
-    """Register so many workers, in a hurry."""
+    """Register this many workers, quickly."""
     with serving(f"{store}?synchronous=off") as hasty:
         hasty.command("workers", count, str(workers))
 
 
 def load(do: str, port: int, timeout: float = 600.0, **given: Any) -> Plain:
-    """What those found who asked."""
+    """The results of the process that sends the requests."""
     return _asked("load.py", {"do": do, "port": port, **given}, timeout)
 
 
@@ -109,7 +109,7 @@ def _asked(script: str, given: Plain, timeout: float = 600.0) -> Plain:
 
 
 def measured(server: Controller, work: Callable[[], Plain]) -> Plain:
-    """What came of it, and the CPU seconds that the server took for it."""
+    """The result of some work, and the CPU seconds that the server spent on it."""
     before, began = server.child.cpu(), time.monotonic()
     found = work()
     wall = time.monotonic() - began
@@ -120,7 +120,7 @@ def measured(server: Controller, work: Callable[[], Plain]) -> Plain:
 
 
 def measure_rates(folder: Path, scale: Scale) -> Plain:
-    """Empty polls against a bare endpoint, in turns."""
+    """Empty polls, compared with a bare endpoint, in turns."""
     heading("Polls a second, one core")
     rates: dict[str, list[Plain]] = {}
     workers = folder / "workers.json"
@@ -156,7 +156,7 @@ def measure_rates(folder: Path, scale: Scale) -> Plain:
             (name, number(per_cpu), f"{100 * per_cpu / limit:.0f} %", number(by_clock), number(p99))
         )
     common.table(("", "polls a CPU second", "of bare", "polls/s", "p99 ms"), rows)
-    print(f"p99 is that of {CONNECTIONS} connections which ask without a pause.")
+    print(f"p99 is that of {CONNECTIONS} connections that poll without a pause.")
     return found
 
 
@@ -219,8 +219,8 @@ def measure_fleets(folder: Path, scale: Scale) -> Plain:
         prepare(store, workers, count)
         with serving(store) as ours:
             for name, pace in scale.paces:
-                told = load("greet", ours.port, workers=str(workers))["told"]  # all are idle now
-                time.sleep(MIN_INTERVAL)  # else the first polls come too soon
+                told = load("greet", ours.port, workers=str(workers))["told"]  # now all are idle
+                time.sleep(MIN_INTERVAL)  # otherwise the first polls would be too soon
                 ask: Plain = {"workers": str(workers), "seconds": scale.fleet_seconds}
                 ask |= {"pace": pace, "told": told}
                 run = measured(ours, lambda ask=ask, ours=ours: load("fleet", ours.port, **ask))  # type: ignore[misc]
@@ -234,12 +234,12 @@ def measure_fleets(folder: Path, scale: Scale) -> Plain:
                     ", ".join(f"{status}: {times}" for status, times in sorted(said.items())),
                 ))  # fmt: skip
     common.table(("", "polls/s", "CPU of one core", "p50 ms", "p99 ms", "answers"), rows)
-    print("Who polls sooner than suggested is an agent that heeds no suggestion.")
+    print("A worker that polls sooner than suggested ignores the suggestion.")
     return found
 
 
 def measure_memory(folder: Path, scale: Scale) -> Plain:
-    """What a worker takes that is known: by a controller that was restarted, from its polls."""
+    """The memory of a known worker, as a restarted controller learns it from its polls."""
     heading("Memory a known worker")
     store, workers = folder / "memory.db", folder / "memory.json"
     prepare(store, workers, scale.known)
@@ -260,7 +260,7 @@ def measure_memory(folder: Path, scale: Scale) -> Plain:
 # Pickup
 
 
-#: Who is told by push, and how they are called here.
+#: The clients that push is measured for, and their names in the results.
 PUSHED = {
     "push": "a bare client",
     "agent": "pollwise agent",
@@ -308,7 +308,7 @@ def _picked(run: Plain) -> tuple[str, ...]:
     return str(len(took)), *map(number, figures)
 
 
-# What it comes to
+# Goals
 
 
 def goals(found: Plain) -> list[Goal]:
@@ -336,7 +336,7 @@ def goals(found: Plain) -> list[Goal]:
         polling = found["pickup"]["polling"]
         longest = max(polling["picked_ms"]) / 1000
         told = polling["told_s"]
-        # The answer takes its milliseconds too, which no interval can hold.
+        # The answer takes some milliseconds too, which no interval includes.
         reached.append(Goal("pickup by polling, longest", longest, told + 0.1, "s"))
     return reached
 

@@ -2,9 +2,10 @@
 
     python benchmarks/fleet.py [DIR] [--quick] [--json FILE]
 
-(a) unseen time at equal budgets of polls, on the traces in DIR (else in $POLLWISE_TRACES) dealt out
-to 200 targets, and on synthetic ones; (b) CPU time of a poll and memory of a target, against
-APScheduler and a bare asyncio task a target; (c) HTTP probes a second, against a bare client loop.
+(a) unseen time at equal budgets of polls, on the traces in DIR (default: $POLLWISE_TRACES)
+distributed over 200 targets, and on synthetic ones; (b) CPU time of a poll and memory of a target,
+compared with APScheduler and a bare asyncio task per target; (c) HTTP probes a second, compared
+with a bare client loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The history of a fleet: how large it gets, what it costs per poll, and how fast its views are.
+"""The history of a fleet: its size, its cost per poll, and the speed of its views.
 
     python benchmarks/fleet_history.py [--quick] [--json FILE]
 

@@ -37,8 +37,8 @@ SECTIONS = ("throughput", "turns", "rate")
 STORES = ("SQLite", "Postgres", "Valkey")
 KIND = "empty"
 GROUPS = [f"group-{n}" for n in range(100)]
-#: What is set for the kind in each way of the throughput; the first is what the others are compared
-#: with. All of these let more jobs run than the worker has handlers.
+#: The limits of the kind in each throughput run; the others are compared with the first. All of
+#: them let more jobs run than the worker has handlers.
 WAYS: dict[str, dict[str, Any]] = {
     "without": {},
     "1,000 at a time": {"limit": Concurrency(1000)},
@@ -49,7 +49,7 @@ WAYS: dict[str, dict[str, Any]] = {
 GLOBAL = ("1,000 at a time", "a million a second")
 
 HOT, SMALL = "hot", [f"small-{n}" for n in range(10)]
-#: Seconds that a handler takes. If all took the same, they would all be free at the same moment.
+#: How long a handler takes, in seconds. Equal times would free all handlers at the same moment.
 HANDLER = (0.01, 0.03)
 #: Seconds between two puts of the small groups.
 APART = 0.01
@@ -79,11 +79,11 @@ async def state(url: str, limits: dict[str, Any]) -> None:
             await queue.limits.set(KIND, **limits)
 
 
-# The children: workers that tell when jobs start.
+# The child processes: workers that print when jobs start.
 
 
 def work_through(url: str, jobs: int) -> None:
-    """Handle this many empty jobs, and tell how long it took from the first to the last."""
+    """Handle this many empty jobs, and print the time from the first to the last."""
     worker = Worker(url, WorkerRunOptions(concurrency=10))
     moments: list[float] = []
 
@@ -98,7 +98,7 @@ def work_through(url: str, jobs: int) -> None:
 
 
 def work_slowly(url: str) -> None:
-    """Tell the pickup of each job that says when it was put."""
+    """Print the pickup of each job that carries the time of its put."""
     worker = Worker(url, WorkerRunOptions(concurrency=10))
 
     @worker.handle(KIND)
@@ -111,7 +111,7 @@ def work_slowly(url: str) -> None:
 
 
 def work_at_rate(url: str, log: str) -> None:
-    """Append the moment of each start to a file, in one write, so that a kill loses none."""
+    """Append the time of each start to a file, in one write, so that a kill loses none."""
     worker = Worker(url, WorkerRunOptions(concurrency=10, lease="5s"))
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -209,7 +209,8 @@ def kept_rate(places: Places, store: str, folder: Path, seconds: float) -> dict[
             kills += 1
             workers[victim] = stack.enter_context(child("rate", url, log))
     moments = sorted(float(line) for line in log.read_text().splitlines())
-    # The first burst is of the quiet time before, and the end is cut off by the end of the workers.
+    # The first burst comes from the quiet time before; the end is cut off, because workers end
+    # there.
     counts = [
         bisect_left(moments, at + window) - place
         for place, at in enumerate(moments)

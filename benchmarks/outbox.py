@@ -1,17 +1,17 @@
-"""The outbox of Pollwise on Postgres, against what Python people take for an outbox there.
+"""Pollwise's outbox on Postgres, compared with what Python programs use as an outbox there.
 
-faststream-outbox and django-outbox-pattern, each in an environment of its own, in its best sensible
-configuration: outbox_peers/*.py say which and why. All run against the same Postgres 18 on the same
-machine, one after the other, with `synchronous_commit = off` and fsync on. A relay is one process
-with an empty handler; every run starts on fresh ground and checks that each record was handled, and
-that none is left over.
+faststream-outbox and django-outbox-pattern, each in its own environment and in its best sensible
+configuration: outbox_peers/*.py have it, with the reasons. All run on the same Postgres 18 on the
+same machine, one after the other, with `synchronous_commit = off` and fsync on. A relay is one
+process with an empty handler. Every run starts with an empty database, and checks that each record
+was handled and none is left.
 
-Not alike: Pollwise keeps 1,000 keys in order; the peers know no keys and no order, so it is also
-measured without keys. django-outbox-pattern keeps what it has published; the others delete it.
+Differences: Pollwise keeps 1,000 keys in order. The peers have no keys and no order, so Pollwise is
+also measured without keys. django-outbox-pattern keeps published records; the others delete them.
 
-One writer process puts the load, the same for all, on the cores that server and relay have too:
-so the CPU time of each is shown beside the rates. With 2 and 4 relays only Pollwise and the best
-peer are measured. The whole takes about 17 minutes: loads 11, idle 2.5, order 3.5.
+One writer process creates the load, the same for all, on the cores that server and relay use too:
+so the CPU time of each is shown beside the rates. With 2 and 4 relays, only Pollwise and the best
+peer are measured. The whole benchmark takes about 17 minutes: loads 11, idle 2.5, order 3.5.
 
     benchmarks/outbox.py --only loads,order --peers faststream-outbox
 """
@@ -36,7 +36,7 @@ from benchmarks.queue_sections.kit import Bench, Setup  # noqa: E402
 from benchmarks.queue_sections.latency import Idle, Patience, measure_idle  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
-#: With its defaults; and as the peers have it: without keys, and with a batch as large as theirs.
+#: With its defaults; and like the peers: without keys, and with a batch as large as theirs.
 OURS, WITHOUT_KEYS = "pollwise postgres", "pollwise keys=none batch=500 postgres"
 _LEFT = ("SELECT count(*) FROM pollwise.outbox_records",)
 SETUPS = (
@@ -67,13 +67,13 @@ SETUPS = (
 PEERS = tuple(dict.fromkeys(setup.peer for setup in SETUPS if not setup.ours))
 
 NAMASTACK = """\
-Beside it, what Namastack Outbox (Kotlin, Spring) publishes of itself: 5,000 to 10,000 records/s
-with 4 to 6 instances, p99 0.2 to 0.7 s. That was another machine, and not this benchmark."""
+For comparison, Namastack Outbox (Kotlin, Spring) publishes 5,000 to 10,000 records/s with 4 to 6
+instances, p99 0.2 to 0.7 s. These are the project's own figures, from another machine."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: enough for a figure, or for a look."""
+    """How much is measured: for a figure, or in a quick run."""
 
     loads: Size
     idle: Patience
@@ -99,7 +99,7 @@ SECTIONS = ("loads", "idle", "order")
 
 @dataclass
 class Measured:
-    """What the sections gave; empty where one was left out."""
+    """The results of the sections; empty for a section that was left out."""
 
     loads: Found = field(default_factory=dict)
     idle: dict[str, Idle] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def measure(bench: Bench, scale: Scale, sections: Sequence[str]) -> Measured:
     return found
 
 
-# What it comes to
+# Goals
 
 
 def goals(found: Measured) -> list[Goal]:
@@ -157,7 +157,7 @@ def goals(found: Measured) -> list[Goal]:
 
 
 def against(ours: Rates, how: str, theirs: dict[str, Rates]) -> Iterator[Goal]:
-    """Our rates by those of the best peer: of each kind its own best."""
+    """Our rates divided by those of the best peer, for each kind of rate."""
     sustained = {name: each.sustained for name, each in theirs.items()}
     backlogs = {name: max(each.backlog) for name, each in theirs.items()}
     for what, mine, peers in (
@@ -168,7 +168,7 @@ def against(ours: Rates, how: str, theirs: dict[str, Rates]) -> Iterator[Goal]:
         name = f"records/s {what}{how}, × {best.removesuffix(' postgres')}"
         if peers[best]:
             yield Goal(name, mine / peers[best], 2.0, "×", least=True)
-    # What the writers take of the machine is in the rates, and not in this.
+    # The rates include what the writers take from the machine; this does not.
     cpu = {name: each.highest.relay_cpu for name, each in theirs.items() if each.highest}
     if cpu and ours.highest is not None:
         best = min(cpu, key=lambda name: cpu[name])
@@ -177,7 +177,7 @@ def against(ours: Rates, how: str, theirs: dict[str, Rates]) -> Iterator[Goal]:
 
 
 def losses(found: Measured) -> list[str]:
-    """Where a peer is better than Pollwise, as found in this run."""
+    """Where a peer is better than Pollwise in this run."""
     compared: list[tuple[str, bool, str, dict[str, float]]] = []
     for count in sorted({count for each in found.loads.values() for count in each}):
         rates = {name: each[count] for name, each in found.loads.items() if count in each}
@@ -212,7 +212,7 @@ def losses(found: Measured) -> list[str]:
     return lines
 
 
-# The whole
+# The whole benchmark
 
 
 def parse() -> argparse.Namespace:
@@ -227,7 +227,7 @@ def parse() -> argparse.Namespace:
 
 
 def chosen(given: argparse.Namespace) -> list[Setup]:
-    """A look leaves out all peers but the best, unless they are named."""
+    """A quick run leaves out all peers except the best, unless they are named."""
     if given.quick and given.peers is None:
         return [setup for setup in SETUPS if setup.ours or setup.strong]
     return [

@@ -1,4 +1,4 @@
-"""What each strategy costs on real traffic, against the best fixed interval chosen in hindsight.
+"""What each strategy costs on real traffic, compared with the best fixed interval in hindsight.
 
     python benchmarks/pacing.py [DIR] [--quick] [--json FILE] [--out PICTURE]
 
@@ -8,15 +8,16 @@ interval for the mean rate λ, √(2·ratio/λ), is ρ/λ: about ρ items arrive
 polls · ratio + waiting, as a share of what the best fixed interval in hindsight costs. Polls are
 instantaneous, without jitter, and find everything that arrived.
 
-Rivals are tried at their defaults, scaled so that the middle of their bounds is that interval, and
-tuned in hindsight: the cheapest of about 80 settings for each case, which no one could have known.
-Worth is not tuned. The first 500 and 2,000 items of each trace are replayed as well.
+The other strategies are tried at their defaults, scaled so that the middle of their bounds is that
+interval, and tuned in hindsight: the cheapest of about 80 settings for each case, which nobody can
+know in advance. Worth is not tuned. The first 500 and 2,000 items of each trace are replayed too.
 
 Worth was developed with half of the traces: of those in DIR, sorted by name, the first, the third
-and so on. The others were held out. Figures are given for both halves.
+and so on. The others were held out. Figures are shown for both halves.
 
-Stamps that are rounded (to seconds, say) get seeded jitter of one step, else polls on whole seconds
-would meet them by accident. Cases run in a process for each core; decisions are timed in CPU time.
+Rounded stamps (to seconds, for example) get seeded jitter of one step. Otherwise polls on whole
+seconds would meet them by chance. Cases run in one process per core; decisions are timed in CPU
+time.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ RHOS = (0.3, 1.0, 3.0, 10.0)
 LENGTHS, LENGTHS_QUICK = (500, 2_000, 20_000), (500, 2_000)
 #: What the cost should be at each length: its geometric mean and its worst case.
 AIMS = {500: (0.92, 1.25), 2_000: (0.86, 1.15), 20_000: (0.84, 1.03)}
-#: And over the best rival, tuned in hindsight.
+#: And the cost divided by that of the best other strategy, tuned in hindsight.
 OVER_TUNED = 0.93
 HALVES = ("developed with", "held out")
 SEED = 1
 #: Worth's bounds as multiples of the best interval for the mean rate: wide, so that they decide
 #: nothing.
 FLOOR, CEILING = 1e-3, 1e3
-#: Where a full run draws its picture unless told otherwise.
+#: Where a full run draws its picture by default.
 PICTURE = common.HERE / "pacing.svg"
 BLIND = Situation(timestamps=False)
 SEEING = Situation(timestamps=True)
@@ -90,7 +91,7 @@ def load(folder: Path | None) -> list[Trace]:
     if folder is None:
         found = [synthetic.workload(name, seed=SEED) for name in synthetic.WORKLOADS]
     else:
-        kinds = {".gz", ".csv", ".ndjson"}  # a file of durations is no trace
+        kinds = {".gz", ".csv", ".ndjson"}  # a file of durations is not a trace
         paths = sorted(
             p for p in folder.iterdir() if p.suffix in kinds and "durations" not in p.name
         )
@@ -99,8 +100,8 @@ def load(folder: Path | None) -> list[Trace]:
 
 
 def off_the_grid(trace: Trace) -> Trace:
-    """Spread stamps over the step they are rounded to: a second, where all are whole; else what
-    they are usually apart, where one in ten shares its stamp with the one before it."""
+    """Spread stamps over the step that they are rounded to: a second if all are whole; otherwise,
+    if one in ten equals the stamp before it, the usual distance between them."""
     gaps = np.diff(trace.arrivals)
     if not np.any(trace.arrivals % 1):
         step = 1.0
@@ -128,7 +129,7 @@ def case_of(place: int, trace: Trace, rho: float) -> Case:
 
 
 def scaled(strategy: Strategy, case: Case) -> Strategy:
-    """A rival at its defaults, with the middle of its bounds at the case's interval."""
+    """Another strategy at its defaults, with the middle of its bounds at the case's interval."""
     by = case.interval / math.sqrt(strategy.min_interval * strategy.max_interval)
     if isinstance(strategy, Ewma):
         return ewma(by, strategy.alpha)
@@ -195,7 +196,7 @@ def geomean(values: list[float]) -> float:
 
 
 def replay_overhead(case: Case) -> float:
-    """Seconds a poll of the replay takes that are not the strategy's."""
+    """The seconds per poll that the replay itself takes."""
     began = time.process_time()
     done = lean(case.trace, Fixed(case.interval), SEEING)
     return (time.process_time() - began) / done.polls

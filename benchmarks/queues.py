@@ -1,14 +1,13 @@
-"""Pollwise on Postgres and on Redis against the queues that Python people use there.
+"""Pollwise on Postgres and on Redis, compared with the queues that Python programs use there.
 
 PgQueuer, procrastinate, SAQ and Huey on Postgres 18, taskiq, Dramatiq, SAQ, Huey and Celery on
-Valkey 9, each in an environment of its own, in its best sensible configuration: queue_peers/*.py
-say which and why. All run against the same servers on the same machine, one after the other:
-Postgres with `synchronous_commit = off` and fsync on, Valkey without persistence. A worker is one
-process; every run starts on fresh ground and checks that each job was handled once and none is
-left over.
+Valkey 9, each in its own environment and in its best sensible configuration: queue_peers/*.py have
+it, with the reasons. All run on the same servers on the same machine, one after the other: Postgres
+with `synchronous_commit = off` and fsync on, Valkey without persistence. A worker is one process.
+Every run starts with a new store, and checks that each job was handled once and none is left.
 
-Not alike: Huey, taskiq's list and Celery (as it comes) take a job out of the store before they run
-it, so a worker that is killed loses what it ran; PgQueuer writes a log of what it did.
+Differences: Huey, taskiq's list and Celery (by default) remove a job from the store before they run
+it, so a killed worker loses the jobs that it ran; PgQueuer writes a log of what it did.
 
     benchmarks/queues.py --only work,idle --peers pgqueuer,dramatiq
 """
@@ -55,7 +54,7 @@ OURS = {"postgres": "pollwise postgres", "redis": "pollwise redis"}
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: enough for a figure, or for a look."""
+    """How much is measured: for a figure, or in a quick run."""
 
     work_seconds: float
     work_runs: int
@@ -93,13 +92,13 @@ QUICK = Scale(
     writers=(1, 4), notify_seconds=0.4, notify_runs=1, results=40,
 )  # fmt: skip
 SECTIONS = ("puts", "work", "load", "idle", "growth", "backlog", "notify", "results")
-#: A look leaves out what takes many processes, or long.
+#: A quick run leaves out what takes many processes, or long.
 QUICK_SECTIONS = ("puts", "work", "idle", "backlog", "results")
 
 
 @dataclass
 class Found:
-    """What the sections gave; empty where one was left out."""
+    """The results of the sections; empty for a section that was left out."""
 
     puts: dict[str, dict[str, float]] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
@@ -115,7 +114,7 @@ class Found:
         return {name: work.rate for name, work in self.work.items()}
 
     def alone(self) -> dict[str, Crew]:
-        """What one process gave, busy and idle."""
+        """The results of one process, busy and idle."""
         return {
             name: Crew(work.rate, *(median(v) for v in (idle.asked, idle.cpu_percent, idle.memory)))
             for name, work in self.work.items()
@@ -157,7 +156,7 @@ def measure(bench: Bench, scale: Scale, sections: Sequence[str]) -> Found:
     return found
 
 
-# What it comes to
+# Goals
 
 
 def goals(bench: Bench, found: Found) -> list[Goal]:
@@ -184,7 +183,7 @@ def goals(bench: Bench, found: Found) -> list[Goal]:
         untuned = "pgqueuer batch=10 postgres"
         if store == "postgres" and ours in rates and untuned in rates and name != untuned:
             by = rates[ours] / rates[untuned]
-            reached.append(Goal("Postgres jobs/s, × pgqueuer as it comes", by, least, "×", True))
+            reached.append(Goal("Postgres jobs/s, × pgqueuer by default", by, least, "×", True))
         pgqueuer = found.puts.get("pgqueuer batch=100 postgres", {}).get("single")
         for how in ("", "sync "):
             single = found.puts.get(f"pollwise {how}postgres", {}).get("single")
@@ -213,7 +212,7 @@ def goals(bench: Bench, found: Found) -> list[Goal]:
             name = f"{shown} claim at {large:,} ÷ at {small:,}"
             reached.append(Goal(name, grown, 1.5, "×"))
     for store, each in found.results.items():
-        name = f"{store.capitalize()} result to who waits, p50"
+        name = f"{store.capitalize()} result to a waiter, p50"
         reached.append(Goal(name, each["p50"], 10.0, "ms"))
     return reached
 
@@ -253,7 +252,7 @@ def compared(found: Found) -> Iterator[Compared]:
 
 
 def losses(bench: Bench, found: Found) -> list[str]:
-    """Where a peer is better than Pollwise on the same store, as found in this run."""
+    """Where a peer is better than Pollwise on the same store in this run."""
     lines = []
     for what, more, unit, values in compared(found):
         for setup in bench.main:
@@ -265,7 +264,7 @@ def losses(bench: Bench, found: Found) -> list[str]:
     return lines
 
 
-# The whole
+# The whole benchmark
 
 
 def parse() -> argparse.Namespace:

@@ -1,10 +1,9 @@
 """Run every benchmark of this folder and write RESULTS.md: `make bench`.
 
-Each script takes `--quick` and `--json FILE`, prints its figures, and ends with
-one line a goal: `name  measured  goal  reached|short`. Those lines open the page;
-what each script printed follows as it was. A script that fails fails the run,
-after the others had their turn. `benchmarks/run.py queues bloat` runs these alone and
-puts what they printed into the page; the others' sections stay as they are.
+Each script takes `--quick` and `--json FILE`, prints its figures, and ends with one line per goal:
+`name  measured  goal  reached|short`. These lines are the first part of the page; below them is
+what each script printed. If a script fails, the others still run, and then this program fails.
+`benchmarks/run.py queues bloat` runs only these and replaces their sections on the page.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
-#: What workers log while they are killed: it says nothing about how fast they are.
+#: Log lines of workers that are killed: they say nothing about speed.
 LOGGED = re.compile(r"[a-z_]+ source=\S+ worker=")
 GOAL = re.compile(r"\S.*\s(?:reached|short)\s*")
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -43,7 +42,7 @@ class Run:
 
 
 def run(script: Path, quick: bool, facts: Path) -> Run:
-    """Run one script, showing what it prints as it prints it."""
+    """Run one script, and show what it prints."""
     command = [sys.executable, str(script), "--json", str(facts), *(["--quick"] if quick else [])]
     started = time.perf_counter()
     lines = []
@@ -88,9 +87,9 @@ def machine() -> dict[str, str]:
 
 
 def section(each: Run, quick: bool) -> str:
-    """What a script printed, as it was."""
+    """What a script printed, unchanged."""
     verdict = "" if each.code == 0 else f" (failed: exit code {each.code})"
-    how = " A quick look (`--quick`): the figures are rough." if quick else ""
+    how = " A quick run (`--quick`): the figures are rough." if quick else ""
     return (
         f"## {each.name}{verdict}\n\n`benchmarks/{each.name}.py`, {each.took:.0f} s, "
         f"{machine()['Date']}.{how}\n\n```text\n{each.output or '(printed nothing)'}\n```\n"
@@ -121,8 +120,10 @@ def page(parts: dict[str, str], facts: dict[str, str]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the benchmarks and write RESULTS.md.")
     parser.add_argument("names", nargs="*", help="only these scripts; the others' figures stay")
-    parser.add_argument("--quick", action="store_true", help="under a minute each, for a look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="every script's facts, by name")
+    parser.add_argument("--quick", action="store_true", help="short runs, under a minute each")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="every script's facts, by its name"
+    )
     options = parser.parse_args()
 
     scripts = {

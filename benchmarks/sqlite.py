@@ -1,13 +1,13 @@
-"""Pollwise on SQLite against Huey on SQLite: jobs and puts a second, idling, and picking up.
+"""Pollwise on SQLite compared with Huey on SQLite: jobs and puts a second, idling, and pickup.
 
-Both sides run one worker process with 8 concurrent handlers, on the same disk, in turns. Huey gets
-its best sensible setting: threads (its handlers are plain functions), no results stored, no
-periodic tasks, no log. `fsync off` is SQLite's `synchronous = OFF` on both sides, `fsync on` is
-FULL; idling and picking up use each side's own default, which is FULL for both.
+Both run one worker process with 8 concurrent handlers, on the same disk, in turns. Huey gets its
+best sensible setting: threads (its handlers are plain functions), no results stored, no periodic
+tasks, no log. `fsync off` is SQLite's `synchronous = OFF` for both, `fsync on` is FULL; idling and
+pickup use the default of each, which is FULL for both.
 
-Not alike, and in Huey's favour: Huey deletes a job before it runs it, one write a job, so a worker
-that is killed loses what it ran. Pollwise claims under a lease and deletes afterwards, two writes a
-job, shared by a batch.
+A difference in Huey's favour: Huey deletes a job before it runs it, one write per job, so a killed
+worker loses the jobs that it ran. Pollwise claims under a lease and deletes afterwards, two writes
+per job, shared by a batch.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from benchmarks.common import Child, Goal, each, heading, median, number, percen
 
 SIDES = ("pollwise", "huey")
 TABLES = {"pollwise": "pollwise_jobs", "huey": "task"}
-#: How Huey and Pollwise are told the same thing.
+#: The names of the same setting for Huey and for Pollwise.
 FSYNC = {
     ("pollwise", "off"): ["--synchronous", "off"],
     ("pollwise", "on"): ["--synchronous", "full"],
     ("huey", "off"): ["--fsync", "off"],
     ("huey", "on"): ["--fsync", "on"],
 }
-#: Pollwise's min_interval, and how often it looks for news from other processes, in milliseconds.
+#: Pollwise's min_interval, and how often it checks for changes by other processes, in ms.
 FLOOR = 100
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured: enough for a figure, or for a look."""
+    """How much is measured: for a figure, or in a quick run."""
 
     jobs: int
     runs: int
@@ -64,7 +64,7 @@ QUICK = Scale(jobs=5_000, runs=3, side_runs=1, puts=200, put_turns=6, idle=8.0, 
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to run a worker. `aside`: told for completeness, no goal hangs on it."""
+    """One way to run a worker. aside: shown for completeness, without a goal."""
 
     side: str
     fsync: str
@@ -103,7 +103,7 @@ def setups(fsync: str) -> list[Setup]:
 
 @dataclass
 class Bench:
-    """Where the measuring happens, and by which programs."""
+    """Where everything is measured, and by which programs."""
 
     folder: Path
     scale: Scale
@@ -123,7 +123,7 @@ class Bench:
 
 @dataclass
 class Work:
-    """What the runs of one setup gave."""
+    """The results of the runs of one setup."""
 
     rates: list[float] = field(default_factory=list)
     settled: list[float] = field(default_factory=list)
@@ -137,9 +137,9 @@ class Work:
 
 
 def measure_work(bench: Bench) -> dict[str, Work]:
-    """Handle a prefilled queue; every turn runs every setup, forwards or backwards.
+    """Handle a full queue; every turn runs every setup, forwards or backwards.
 
-    One run of each side beforehand does not count: it warms up the machine and its caches.
+    One run of each beforehand does not count: it warms up the machine and its caches.
     """
     jobs = bench.scale.jobs
     for side in SIDES:
@@ -173,7 +173,7 @@ def work_once(bench: Bench, way: Setup, work: Work) -> None:
 
 
 def fresh_copy(source: Path, target: Path) -> Path:
-    """A copy that is on the disk, lest the first fsync of the run has to write it."""
+    """A copy that is already on the disk, so that the first fsync of the run need not write it."""
     for old in target.parent.glob(f"{target.name}*"):
         old.unlink()
     shutil.copyfile(source, target)
@@ -185,7 +185,7 @@ def fresh_copy(source: Path, target: Path) -> Path:
 def show_work(bench: Bench, found: dict[str, Work]) -> dict[str, float]:
     heading(f"Jobs a second: {bench.scale.jobs:,} empty jobs, 1 process, 8 concurrent handlers")
     print("From the first to the last job handled; the median of the runs. `settled` counts")
-    print("until the last job is off the disk, too. The first run of each side is not counted.\n")
+    print("until the last job is off the disk too. The first run of each side is not counted.\n")
     rows, ratios = [], {}
     for fsync in ("off", "on"):
         huey = found[Setup("huey", fsync, HUEY).name].rate
@@ -219,8 +219,8 @@ def show_work(bench: Bench, found: dict[str, Work]) -> dict[str, float]:
 
 
 def measure_puts(bench: Bench) -> dict[str, list[float]]:
-    """All put in turns, a little each time, so that a moment in which the machine is busy with
-    something else does not hit one of them.
+    """Puts a second. The setups take short turns, so that a moment in which other programs use the
+    machine affects all of them.
     """
     found: dict[str, list[float]] = {}
     for fsync in ("off", "on"):
@@ -262,12 +262,12 @@ def show_puts(bench: Bench, found: dict[str, list[float]]) -> dict[str, float]:
     return ratios
 
 
-# Idling, and picking up a job after that
+# Idling, and pickup after it
 
 
 @dataclass
 class Idler:
-    """An idle worker with a file of its own, and who puts into it."""
+    """An idle worker with a file of its own, and the process that puts into it."""
 
     kind: str
     child: Child
@@ -282,7 +282,8 @@ class Idler:
 
 @dataclass
 class Idle:
-    """What the idle workers of one kind gave; rates of the whole time and of its second half."""
+    """The results of the idle workers of one kind: rates of the whole time and of its second
+    half."""
 
     cpu_percent: list[float] = field(default_factory=list)
     per_minute: list[float] = field(default_factory=list)
@@ -314,7 +315,7 @@ def measure_idle(bench: Bench) -> dict[str, Idle]:
             for idler in idlers:
                 if turn == 0:
                     note_idle(found[idler.kind], idler, bench.scale.idle)
-                # Anywhere between two looks of the worker, not always right after one.
+                # At any time between two polls of the worker, not always just after one.
                 time.sleep(random.uniform(0.0, FLOOR / 1000))
                 found[idler.kind].pickup_ms.append(idler.put() * 1000)
     return found
@@ -351,7 +352,7 @@ def start_idlers(bench: Bench, stack: ExitStack) -> Iterator[Idler]:
 
 def putting(worker: Child, putter: Child | None, place: int) -> Callable[[], float]:
     def put() -> float:
-        """Put a job; return how long it took from just before that to its handler's start."""
+        """Put a job; returns the time from just before that to its handler's start."""
         if putter is None:
             worker.tell("put")
             said = worker.hear() | worker.hear()
@@ -367,7 +368,7 @@ def show_idle(bench: Bench, found: dict[str, Idle]) -> dict[str, float]:
     scale = bench.scale
     heading(f"Idle for {scale.idle:g} s, after a second to settle")
     print("CPU in percent of one core, the worst of the workers. SQL statements a minute, over the")
-    print("whole time and over its second half, for Huey's 8 threads are still backing off.\n")
+    print("whole time and over its second half, because Huey's 8 threads are still backing off.\n")
     rows = [
         [
             kind,
@@ -402,11 +403,11 @@ def show_idle(bench: Bench, found: dict[str, Idle]) -> dict[str, float]:
     }
 
 
-# The whole
+# The whole benchmark
 
 
 def losses(work: dict[str, Work], ratios: dict[str, float]) -> list[str]:
-    """Where Huey is better, as found in this run."""
+    """Where Huey is better in this run."""
     found = [
         f"{name}: {ratio:.2f} × Huey's"
         for name, ratio in ratios.items()

@@ -1,12 +1,12 @@
-"""What OpenTelemetry's traces cost a job: nothing configured, sampled out, and exported.
+"""What OpenTelemetry's traces cost a job: if nothing is configured, if sampled out, if exported.
 
     python benchmarks/tracing.py [--quick] [--json FILE]
 
-The CPU time to put a job alone and to run its empty handler, on a queue in memory: there is no
+The CPU time to put a single job and to run its empty handler, on a queue in memory: there is no
 store whose work would hide the difference. Each figure is compared with the same program whose
 check for a provider is replaced by a function that returns None, in turns, in one process. First
-OpenTelemetry is not imported, then its SDK is, without a provider, and at last there is one. It
-exports to nobody: what an exporter costs is its own.
+OpenTelemetry is not imported; then its SDK is, without a provider; last, there is a provider. It
+exports nothing: what an exporter costs is not measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pollwise.runtime.tracing import spans  # noqa: E402
 #: Jobs of a round, and rounds of each side.
 JOBS, ROUNDS = 2_000, 25
 JOBS_QUICK, ROUNDS_QUICK = 1_000, 11
-#: What the check may cost at most, as a ratio of CPU time.
+#: The maximum cost of the check, as a ratio of CPU time.
 UNCONFIGURED = 1.03
 
 
@@ -62,15 +62,15 @@ async def cpu(jobs: int) -> float:
 
 
 def compared(jobs: int, rounds: int) -> tuple[float, float]:
-    """The µs of a job without the check and with it, each in its fastest round: others on the
-    machine can only slow it down."""
+    """The µs of a job without the check and with it, each in its fastest round: other programs on
+    the machine can only slow it down."""
     found: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(rounds + 1):
         for checks in (False, True) if turn % 2 else (True, False):
             tracer: Callable[[], Any] = spans.tracer if checks else without_check
             with mock.patch.object(spans, "tracer", tracer):
                 took = asyncio.run(cpu(jobs)) * 1e6
-            if turn:  # the first warms up
+            if turn:  # the first one only warms up
                 found[checks].append(took)
     return min(found[False]), min(found[True])
 

@@ -1,25 +1,25 @@
-"""What it costs to wait for something that will finish, learned and not.
+"""What it costs to wait for something that will finish, with and without learning.
 
     python benchmarks/until.py [DIR] [--quick] [--json FILE] [--out PICTURE]
 
-How long real jobs ran, by user and program, is in DIR/durations_nasa.csv.gz (DIR is
-$POLLWISE_TRACES unless given): 84 groups of 40 or more runs, of which the first 300 count. Without
-it, 12 groups are made up with a seed. A poll is worth 1, 3, 10 or 30 % of the group's median in
-seconds of waiting. Cost is polls · price + waiting, as a share of what the best fixed interval
-costs, chosen in hindsight for each group and price among 1,500 and all durations of the group.
-Durations are whole seconds in the file, so each gets seeded jitter of one second, else polls on
-whole seconds would meet the ends by accident.
+DIR/durations_nasa.csv.gz has how long real jobs ran, by user and program (DIR is $POLLWISE_TRACES
+by default): 84 groups of 40 or more runs, of which the first 300 count. Without it, 12 groups are
+generated from a seed. A poll is worth 1, 3, 10 or 30 % of the group's median in seconds of waiting.
+Cost is polls · price + waiting, as a share of the cost of the best fixed interval, which is chosen
+in hindsight for each group and price among 1,500 intervals and all durations of the group.
+Durations are whole seconds in the file, so each gets seeded jitter of one second. Otherwise polls
+on whole seconds would meet the ends by chance.
 
-Completion begins without history in each case, and learns only what its own polls see: that the
-run had ended between two of them. It has the same settings in all cases. Groups were halved for its
-development: those at even places of the sorted names were used to choose its constants, those at
-odd places ("held out") took no part in that. Rivals:
+Completion begins without history in each case, and learns only what its own polls show: that the
+run ended between two of them. It has the same settings in all cases. For its development, groups
+were halved: those at even places of the sorted names were used to choose its constants, those at
+odd places ("held out") were not. It is compared with:
 
 - a back-off from 1 s by 2 to 60 s, the usual defaults
 - a proportional back-off: each pause is 15 % of the time so far, as `until` does by default
 - the best back-off in hindsight, among 112 for each case
 - a tenth of the median, fixed
-- the known durations: one poll a run, exactly at its end; nothing can cost less
+- the known durations: one poll per run, exactly at its end; nothing can cost less
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from pollwise.lab.runs import costs, reading  # noqa: E402
 PRICES = (0.01, 0.03, 0.1, 0.3)
 RUNS, RUNS_QUICK = 300, 60
 FILE = "durations_nasa.csv.gz"
-#: How the names of made-up groups begin; their goal lines say so.
+#: The prefix of the names of generated groups, which is also in their goals.
 MADE_UP = "synthetic"
 FIRST = 5
-#: A coarser choice of fixed intervals, to compare with figures that were published with one.
+#: A smaller choice of fixed intervals, to compare with published figures that used one.
 COARSE = np.geomspace(0.01, 30.0, 60)
 COLUMNS = (
     "completion", "back-off 1s x2 60s", "15 % of elapsed", "best back-off", "10 % of median",
@@ -78,7 +78,7 @@ def load(folder: Path | None, runs: int) -> dict[str, Seconds]:
 
 
 def made(number: int, runs: int) -> Seconds:
-    """Durations of one kind of run: most are alike, some fail early, and a few are slow."""
+    """Durations of one kind of run: most are similar, some fail early, and a few are slow."""
     rng = random.Random(number)
     spread, early = (0.05, 0.2, 0.5, 1.0)[number % 4], (0.0, 0.1, 0.3)[number // 4]
     return np.array(
@@ -141,7 +141,7 @@ def measure(case: Case) -> common.Plain:
 
 
 def lookups(polls: int = 20_000) -> float:
-    """Microseconds of a decision for which a plan is there: all but a run's first."""
+    """The microseconds of a decision that has a plan already: all except the first of a run."""
     pacer = Completion(poll_cost=1e-3, wait_cost=1.0, min_interval=0.5, max_interval=0.5).pacer()
     pacer.after(Outcome(0.5, 0))
     began = time.process_time()

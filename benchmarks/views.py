@@ -3,13 +3,15 @@
 For each store and each state, a queue gets ten million jobs of that state (written by SQL) and a
 thousand of each other state. Then every call is made several times, and the median counts: `stats`,
 `stats_by_kind`, `names`, the first page, one from the middle and the last page of each filter, and
-a bulk action on a thousand jobs. A middle page begins at a place that is made up; a last page is
-found from a place near the end. The pages of the web interface are asked for as a browser would,
-each after it was made to forget what it read of the queue.
+a bulk action on a thousand jobs. A middle page begins at a computed place; a last page is found
+from a place near the end. The pages of the web interface are requested as by a browser, each after
+the interface was made to forget what it had read of the queue.
 
 With `--before COMMIT` it also compares puts, claims and settlements, single and in batches, with
-those of that commit, in turns within one run, on a queue of each store with little in it. What
-counts is CPU time, on Postgres also that of the server: the clock of a busy machine says nothing.
+those of that commit, in turns within one run, on a queue of each store with few jobs in it. The
+figures are CPU time, on Postgres including that of the server, because the clock is not reliable on
+a busy machine.
+
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from tests.support.daemons import version_of  # noqa: E402
 from tests.support.servers import Postgres, Servers, newest_postgres  # noqa: E402
 
 JOBS, QUICK = 10_000_000, 100_000
-#: How many jobs of each other state are there.
+#: The number of jobs of each other state.
 FEW = 1_000
 #: How often each call is made.
 TIMES = 5
@@ -256,7 +258,7 @@ async def bulk(queue: Queue, note: Callable[..., Awaitable[Any]], mix: State) ->
 
 
 def show(figures: list[Figure]) -> list[Goal]:
-    """Print the slowest of each kind of call; each as a goal."""
+    """Print the slowest of each kind of call, each as a goal."""
     goals = []
     kinds: dict[tuple[str, str, str], list[Figure]] = {}
     for each in figures:
@@ -274,7 +276,7 @@ def show(figures: list[Figure]) -> list[Goal]:
     return goals
 
 
-# Against the version before
+# Compared with the version before
 
 RATES = """
 import asyncio, json, sys, time
@@ -318,7 +320,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 
 
 def compared(before: str, servers: Servers, stores: list[str], quick: bool) -> list[Goal]:
-    """Rates of this version ÷ those of the version before, each the best of rounds in turns."""
+    """The rates of this version ÷ those of the version before, each the best of rounds in turns."""
     goals = []
     rounds = ROUNDS_QUICK if quick else ROUNDS
     with tempfile.TemporaryDirectory() as folder:
@@ -364,9 +366,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="about a minute, for a look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--jobs", type=int, help=f"how many ({JOBS:,})")
+    parser.add_argument("--quick", action="store_true", help="a short run, about a minute")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--jobs", type=int, help=f"how many jobs ({JOBS:,})")
     parser.add_argument("--stores", help=f"only these of {','.join(STORES)}")
     parser.add_argument("--mixes", help=f"only these of {','.join(MIXES)}; none for none")
     parser.add_argument("--before", metavar="COMMIT", help="compare rates with this commit")

@@ -1,4 +1,4 @@
-"""What our own connections cost per call, against the clients of psycopg and redis-py.
+"""What our own connections cost per call, compared with the clients of psycopg and redis-py.
 
 The same statement with the same parameters and rows, on one connection, one call after the other:
 a small call (one row back) and a claim-sized one (100 rows back, or 100 jobs sent). The figures are

@@ -19,7 +19,7 @@ LINK = "https://github.com/pollwise/pollwise/blob/main/benchmarks/RESULTS.md"
 class Topic:
     """A question, the benchmark that answers it, and which of its tables the page shows.
 
-    goals: show the goals of the benchmark, too: what was aimed at, and what came out.
+    goals: show the goals of the benchmark, too, and what was reached.
     """
 
     title: str
@@ -98,7 +98,7 @@ TOPICS = (
     Topic("Alerts", "alerts", "From the poll that saw an outage to its notice.",
           ("From the poll",)),
     Topic("Cancelling a running job", "cancel", "In another process, by broadcast.",
-          ("A cancel's way",)),
+          ("From a cancel",)),
     Topic("Queues that grow old", "bloat", "How Postgres' tables grow under steady load.", ()),
     Topic("Large queues in a browser", "views",
           "Ten million jobs, each list and page of the web interface.", (), goals=False),
@@ -187,7 +187,7 @@ def _page(text: str) -> Iterator[str]:
         "Each figure was measured by a script in `benchmarks/`; `make bench` runs them all. This "
         f"page is made from [RESULTS.md]({LINK}), which has the rest, with every single run. "
         "Figures of other machines differ; ratios against a peer of the same run differ less. "
-        "*short* marks what we aimed at and did not reach."
+        "*short* marks goals that were not reached."
     )
     machine = re.findall(r"^\| (Machine|System|Python|SQLite|Date) \| (.+) \|$", text, re.MULTILINE)
     yield "\n".join(
@@ -204,5 +204,5 @@ def _page(text: str) -> Iterator[str]:
             yield f"**{names[0]}**"
             yield f"```text\n{printed[names[0]]}\n```"
         if topic.goals:
-            yield "What was aimed at:"
+            yield "Goals:"
             yield f"```text\n{printed['Goals']}\n```"

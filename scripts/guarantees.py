@@ -58,7 +58,7 @@ PROMISES: dict[str, tuple[str, Callable[[Capabilities], str]]] = {
     ),
     "keys": ("jobs of a key run one at a time, in order", lambda can: _yes(can.keys)),
     "order": (
-        "jobs without a key are claimed in the order in which they fell due",
+        "jobs without a key are claimed in the order in which they became due",
         lambda can: "yes" if can.ordered else "roughly",
     ),
     "unique": (
@@ -66,16 +66,19 @@ PROMISES: dict[str, tuple[str, Callable[[Capabilities], str]]] = {
         _unique,
     ),
     "schedules": ("a schedule puts one job for each tick", lambda can: _yes(can.schedules)),
-    "limits": ("limits hold for all workers together", lambda can: _yes(can.limits)),
+    "limits": ("limits apply to all workers together", lambda can: _yes(can.limits)),
     "flows": (
-        "the next job is freed in the transaction that settles the one before it",
+        "the next job becomes ready in the transaction that settles the one before it",
         lambda can: _yes(can.flows),
     ),
     "due times": (
-        "an idle worker wakes when a delayed job is due, not at its next poll",
+        "an idle worker polls when a delayed job is due, even in a longer pause",
         lambda can: _yes(can.next_due),
     ),
-    "hints": ("how far a put wakes idle workers", lambda can: can.hints),
+    "hints": (
+        "how far the hint of a put reaches: process, machine or network",
+        lambda can: can.hints,
+    ),
 }
 
 

@@ -143,7 +143,7 @@ OTEL_TYPES = {
     "histogram": "histogram",
 }
 RUNBOOKS_NOTE = """What to do when an alert of `pollwise observe alerts` fires. The command writes
-the same pages beside the rules, and each alert links to its page.
+the same pages next to the rules, and each alert links to its page.
 [Observe Pollwise](../how-to/observe.md) says how to install the rules."""
 STATES_NOTE = """A job with a `delay` or a `run_at` is *delayed* until its time. A job is *blocked*
 while an older job with the same key is unfinished. A claim makes a ready job *leased*, and the
@@ -433,8 +433,8 @@ def _calls(store: type[object]) -> Iterable[tuple[str, Callable[..., object]]]:
 
 
 def _differs(name: str, method: Callable[..., object]) -> bool:
-    """True if the method takes arguments that `Queue` does not have."""
-    if name.startswith("_"):
+    """True if the method takes, and describes, arguments that `Queue` does not have."""
+    if name.startswith("_") or not method.__doc__:
         return False
     return bool(
         set(inspect.signature(method).parameters)

@@ -25,7 +25,7 @@ INTRODUCTION = (
     "What may change between versions depends on the part. Versions follow "
     "[Semantic Versioning](https://semver.org/spec/v2.0.0.html); before 1.0, the middle number "
     "counts as the major one for *stable* parts. Names that this page does not list are private, "
-    "also if they have no underscore."
+    "even without an underscore."
 )
 
 

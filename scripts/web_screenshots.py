@@ -186,7 +186,7 @@ async def _add_past(url: str, clock: Clock) -> None:
 
 
 def _neutral(folder: Path) -> None:
-    """Replace what would tell about this machine: paths in tracebacks, its name, the process."""
+    """Replace what would identify this machine: paths in tracebacks, its name, the process."""
     with closing(sqlite3.connect(folder / "shop.db")) as shop, shop:
         support = str(ROOT / "tests" / "support")
         shop.execute("UPDATE pollwise_jobs SET errors = replace(errors, ?, ?)", (support, PLACE))

@@ -1,16 +1,16 @@
 """How the property tests draw their examples, and the real servers that tests share.
 
-In CI the same tree must get the same verdict each time, so examples are drawn from the tests' own
-names. Everywhere else they are drawn afresh: that is where new cases are found, and a case that
-was found goes into its test by name.
+In CI the same tree must give the same result each time, so examples are drawn from the names of the
+tests. Elsewhere they are drawn at random, which finds new cases; a case that was found is added to
+its test explicitly.
 
 A server starts when the first test asks for it and ends with the session; a test that breaks its
-server asks for one of its own. Servers that come from Debian may be missing: then their tests are
-skipped, but never in CI.
+server asks for its own. Servers from Debian may be missing: then their tests are skipped, but never
+in CI.
 
-Tests start many processes, so bytecode is cached even where PYTHONDONTWRITEBYTECODE is set, as it
-is in many containers: each process would compile all that it imports, and take twice as long to
-start. `make clean` removes the caches.
+Tests start many processes, so bytecode is cached even if PYTHONDONTWRITEBYTECODE is set, as in many
+containers. Otherwise each process would compile all its imports, and take twice as long to start.
+`make clean` removes the caches.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tests.support.traces import Traces
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 gc.disable()  # until the tests are collected
-#: Half of the examples that Hypothesis would draw: a law meets new ones in each run. No limits of
-#: time, which a busy machine would exceed.
+#: Half of the examples that Hypothesis would draw: each run draws new ones. No time limits, because
+#: a busy machine would exceed them.
 LAWS = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("suite", LAWS)
 settings.register_profile("ci", LAWS, derandomize=True)
@@ -57,7 +57,7 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-#: Files that take long. They come first: each runs in one process, and the last would run alone.
+#: Files that take long come first. Each runs in one process, so a late one would run alone.
 LONG = (
     "web/browser/test_pages", "test_docs", "queues/test_conformance", "web/browser/test_actions",
     "queues/objects/test_servers", "queues/http/test_conformance", "cli/test_fleet",
@@ -76,9 +76,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect no garbage among the modules and the tests, which live until the end.
+    """Exclude modules and collected tests, which live until the end, from garbage collection.
 
-    They are a million objects, and each full collection would look at all of them.
+    They are a million objects, and each full collection would examine all of them.
     """
     gc.freeze()
     gc.enable()
@@ -86,7 +86,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """What a test or a command in this process sets about logging ends with the test."""
+    """Undo the logging settings of a test or a command when the test ends."""
     loggers = logging.getLogger("pollwise"), logging.getLogger()
     before = [(each.handlers[:], each.level, each.propagate) for each in loggers]
     yield
@@ -104,7 +104,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture(scope="session")
 def postgres(servers: Servers) -> Postgres:
-    """The newest Postgres, shared: leave it running, and what is in it to its owners."""
+    """The newest Postgres, shared: do not stop it, and do not change data of other tests."""
     return servers.postgres()
 
 
@@ -229,7 +229,7 @@ def dsn(postgres: Postgres) -> str:
 
 @pytest.fixture
 def name() -> str:
-    """The name of a queue that nobody else uses."""
+    """A queue name that no other test uses."""
     return f"test-{secrets.token_hex(6)}"
 
 

@@ -34,7 +34,7 @@ S3_PRICES = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """Jobs by their arrivals, for so many seconds of the consumer's time."""
+    """A workload: when jobs arrive, over a number of seconds of the consumer's time."""
 
     name: str
     seconds: float
@@ -118,7 +118,7 @@ HEAD = ["", "requests", "a month", "$ a month", "jobs", "wait p50 s", "p95 s", "
 
 
 class Cloud:
-    """A counted server, at the world's pace or faster."""
+    """A counted server, in real time or faster."""
 
     def __init__(self, stack: ExitStack, speed: float = 1.0) -> None:
         with socket.socket() as found:
@@ -142,7 +142,7 @@ class Cloud:
             return {name: Counter(found) for name, found in json.load(answer).items()}
 
     def since(self, before: dict[str, Counter[str]], queue: str) -> Counter[str]:
-        """What was asked of a queue and its dead letters, without sending."""
+        """The requests to a queue and its dead letters since then, without those that send."""
         now = self.counts()
         names = (queue, f"{queue}-dead")
         asked = sum((now.get(n, Counter()) - before.get(n, Counter()) for n in names), Counter())

@@ -28,7 +28,7 @@ from tests.support.clouds import Cloud as S3Server
 from tests.support.servers import Servers
 
 SHARDS = cost.SHARDS
-#: Pollwise's consumers of S3, and what one poll costs with a LIST for each of 16 shards.
+#: Pollwise's consumers of S3.
 OBJECTS = {
     "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
     "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
@@ -37,7 +37,7 @@ OBJECTS = {
 
 
 def measured(cloud: Cloud, of: Sequence[Scenario]) -> dict[str, Row]:
-    """What each consumer asked of a bucket of its own, in each scenario, all at a time."""
+    """The requests of each consumer to a bucket of its own, in each scenario, all at once."""
     seconds = max(s.seconds for s in of)
     names = {(s.name, o): f"b{i}-{j}" for i, s in enumerate(of) for j, o in enumerate(OBJECTS)}
     for bucket in names.values():
@@ -61,7 +61,7 @@ def measured(cloud: Cloud, of: Sequence[Scenario]) -> dict[str, Row]:
 
 
 def costs(bench: Bench) -> dict[str, Row]:
-    """S3 by ObjectQueue: one worker in fast time, and a fleet at the world's pace."""
+    """S3 by ObjectQueue: one worker in fast time, and a fleet in real time."""
     of = scenarios(bench.scale.fast / 2)
     with ExitStack() as stack:
         found = measured(Cloud(stack, SPEED), of)
@@ -75,19 +75,17 @@ def costs(bench: Bench) -> dict[str, Row]:
         row = found[f"{s.name}, Adaptive 100ms-5s"]
         lists = Counter({"LIST": (SHARDS - 1) * row.requests["LIST"]})
         sharded = Row(row.requests + lists, row.seconds, row.waits, "s3")
-        found[f"{s.name}, a LIST for each of {SHARDS} shards (reckoned)"] = sharded
-    heading(
-        "S3: one worker, or fifty; requests of the putting included, deletes too, which are free"
-    )
+        found[f"{s.name}, a LIST for each of {SHARDS} shards (computed)"] = sharded
+    heading("S3: one worker, or fifty; including requests of puts, and deletes, which are free")
     bench.note("objects", found)
-    print(f"\nReckoned: Adaptive's row, had each of its polls been {SHARDS} LISTs instead of one.")
+    print(f"\nComputed: Adaptive's row, if each of its polls were {SHARDS} LISTs instead of one.")
     return found
 
 
 def rates(bench: Bench) -> None:
     """Jobs a second through a queue in a bucket, one process."""
     jobs, rounds = bench.scale.bucket, 3
-    heading(f"S3: jobs/s, one process, {jobs:,} jobs put by the hundred, then worked off by 64")
+    heading(f"S3: jobs/s, one process, {jobs:,} jobs put by the hundred, then handled 64 at a time")
     rows, facts = [], {}
     with Servers() as servers:
         for start in (servers.ministack, servers.weed):
@@ -106,12 +104,12 @@ def rates(bench: Bench) -> None:
             )
             facts[name] = said | {"put_rate": median(put), "work_rate": median(worked)}
     common.table(["", "put jobs/s", "work jobs/s", "each round", "µs of CPU a job"], rows)
-    print("\nStated; no goal is set for it. Server and worker share the machine's cores.")
+    print("\nNo goal is set for this. Server and worker share the machine's cores.")
     bench.facts["bucket_rates"] = facts
 
 
 def page(bench: Bench, found: dict[str, Row]) -> None:
-    """The table of qo's page beside what its polls cost in truth, and what ours do."""
+    """The table of qo's page, the real costs of its polls, and those of ours."""
     heading("S3: the table of qo's page on adaptive polling, one worker, a month")
     costs = cost.rows()
     ours = {"fixed 500ms": found[f"idle, {FIXED}"]}
@@ -131,7 +129,7 @@ def page(bench: Bench, found: dict[str, Row]) -> None:
         )
     heads = ["", "polls", "the page's", "the page's $", f"$ with {SHARDS} LISTs a poll"]
     common.table([*heads, "$ with Pollwise's one", "measured above"], rows)
-    print("\nThe page prices a poll as a GET. To look for jobs is a LIST, at 12.5 times the price,")
-    print(f"and qo sends one for each of its {SHARDS} shards. `pollwise lab cost` has all of it.")
+    print("\nThe page prices a poll as a GET. Looking for jobs is a LIST, at 12.5 times the price,")
+    print(f"and qo sends one for each of its {SHARDS} shards. `pollwise lab cost` has the details.")
     trades = cost.tradeoffs()
     bench.facts["page"] = cost.facts(costs, trades, PRICES["s3-list"], SHARDS, cost.WORKERS)

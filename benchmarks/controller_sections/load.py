@@ -1,7 +1,7 @@
-"""Those who ask: workers as coroutines, in a process and on a core of their own.
+"""The clients: workers as coroutines, in a process and on a core of their own.
 
-A request is sent as bytes that were made before, and of an answer no more is read than needed, so
-that asking costs less than answering.
+The bytes of requests are made in advance, and of an answer only the necessary part is read, so that
+a request costs the client less than the server.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def request(
 
 
 class Asker(asyncio.Protocol):
-    """One connection that asks, and asks again when it is answered."""
+    """A connection that sends a request, and the next one after each answer."""
 
     def __init__(self, requests: list[bytes], until: float, done: asyncio.Future[None]) -> None:
         self._requests = requests
@@ -87,7 +87,7 @@ class Asker(asyncio.Protocol):
 
 
 async def hammer(port: int, requests: list[bytes], seconds: float, connections: int) -> Any:
-    """As many polls as there is time for."""
+    """Send as many polls as possible in this time."""
     loop = asyncio.get_running_loop()
     until = time.perf_counter() + seconds
     askers: list[Asker] = []
@@ -152,7 +152,7 @@ async def ask_once(port: int, data: bytes) -> tuple[float, bytes]:
 async def fleet(
     port: int, workers: list[tuple[str, str]], seconds: float, pace: float | None, told: float
 ) -> Any:
-    """Workers that poll at the pace they are told (or at this one), each on a new connection."""
+    """Workers that poll at the suggested pace (or at this one), each poll on a new connection."""
     took: list[float] = []
     paces: list[float] = []
     answered: Counter[str] = Counter()
@@ -234,7 +234,7 @@ async def put(port: int, token: str, size: int, jobs: int, at_a_time: int = 32) 
 
 
 def percentile(values: list[float], share: float) -> float:
-    """In milliseconds."""
+    """A percentile, in milliseconds."""
     ordered = sorted(values)
     return 1000 * ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 

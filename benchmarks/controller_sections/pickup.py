@@ -1,8 +1,8 @@
-"""How soon a worker has a job: from before its submission is sent.
+"""How soon a worker gets a job: from before the request that puts it.
 
-Workers are as small as can be, but for the last two ways, which are what people run: `pollwise
-agent` (until it would start the command) and a `Worker` on an `http://` queue (until its handler is
-called). Who submits and who waits share a process, so a job is late when either is at work.
+Workers are minimal, except in the last two ways, which are what people run: `pollwise agent` (until
+it would start the command) and a `Worker` on an `http://` queue (until its handler is called). The
+clients that put and that wait share a process, so each can delay the other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUEUE = "bench"
 
 
 class Picked:
-    """When jobs were sent, and when somebody had them."""
+    """When jobs were sent, and when a worker had them."""
 
     def __init__(self) -> None:
         self.took: list[float] = []
@@ -55,7 +55,7 @@ class Picked:
             self._got.set_result(time.perf_counter())
 
     async def sample(self, submit: Callable[[], Awaitable[Any]]) -> None:
-        """Submit a job, and wait until somebody has it."""
+        """Put a job, and wait until a worker has it."""
         self._got = asyncio.get_running_loop().create_future()
         sent = time.perf_counter()
         await submit()
@@ -70,7 +70,7 @@ class Picked:
 
 
 class Farm:
-    """A controller, seen from outside."""
+    """A controller, as its clients see it."""
 
     def __init__(self, port: int, token: str, people: httpx.AsyncClient, http: httpx.AsyncClient):
         self.base = f"http://{HOST}:{port}"
@@ -90,7 +90,7 @@ class Farm:
 
 
 class Hand:
-    """A worker that does nothing but take jobs and report them as done."""
+    """A worker that only takes jobs and reports them as done."""
 
     def __init__(self, farm: Farm, me: str, token: str, ws: str) -> None:
         self._farm = farm
@@ -99,7 +99,7 @@ class Hand:
         self._ws = f"ws://{HOST}:{farm.port}{ws}?worker_id={me}"
 
     async def poll(self, picked: Picked, **given: Any) -> float:
-        """Poll, and report what was found; after how long to poll again."""
+        """Poll, and report what was found; returns the seconds until the next poll."""
         body = {"worker_id": self._me, "running": [], **given}
         answer = await self._farm.http.post(POLL, json=body, headers=self._own)
         if answer.status_code != 200:
@@ -156,10 +156,10 @@ async def samples(
 
 
 async def by_hand(farm: Farm, way: str, count: int, number: int = 0) -> Picked:
-    """One worker, as small as can be, with a kind of jobs to itself."""
+    """One minimal worker, with a kind of jobs that only it takes."""
     kind, picked = f"{way}-{number}", Picked()
     hand = await farm.register(kind, kind)
-    # The kind shall be known: workers of unknown kinds are alike, and told to take turns.
+    # The kind must be known: workers of unknown kinds form one group, which polls in turns.
     await farm.submit(kind)
     await hand.poll(Picked())
     listening = asyncio.Event()
@@ -178,7 +178,7 @@ async def by_hand(farm: Farm, way: str, count: int, number: int = 0) -> Picked:
 
 
 async def by_many(farm: Farm, count: int, hands: int) -> Picked:
-    """Many workers that are alike and listen: one job is for one of them."""
+    """Many equal workers that listen: a job is for one of them."""
     kind, picked = "many", Picked()
     await farm.submit(kind)
     turns = asyncio.Semaphore(20)
@@ -229,7 +229,7 @@ async def by_agent(farm: Farm, count: int, folder: Path) -> Picked:
 
 
 async def by_worker(farm: Farm, count: int, folder: Path) -> Picked:
-    """A `Worker` on an `http://` queue; who puts has a connection of its own."""
+    """A `Worker` on an `http://` queue; the client that puts has its own connection."""
     picked = Picked()
     theirs, ours = (HttpQueue(farm.base, QUEUE, token_file=folder / "token") for _ in range(2))
     worker = Worker(ours, WorkerRunOptions(signals=False))

@@ -1,6 +1,6 @@
-"""A server that is measured: a controller as `pollwise serve` runs it, or a bare endpoint.
+"""The measured server: a controller as `pollwise serve` runs it, or a bare endpoint.
 
-It says its port in its first line, and then does what the lines on its input say.
+It prints its port in the first line, and then executes the commands on its standard input.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ async def nothing(_: Request) -> Response:
 
 
 def bare_route() -> Starlette:
-    """What a poll costs where nothing is done, in a framework."""
+    """A poll that does nothing, in a framework."""
     return Starlette(routes=[Route("/api/workers/poll", nothing)])
 
 
 async def bare(_: Any, __: Any, send: Any) -> None:
-    """What a poll costs where nothing is done, and nothing looked at: the limit."""
+    """A poll that does nothing and reads nothing: the limit."""
     await send({"type": "http.response.start", "status": 200, "headers": NOTHING_HEADERS})
     await send({"type": "http.response.body", "body": NOTHING})
 
 
 class Commands:
-    """What the benchmark wants done beside requests; it costs nothing of what is measured."""
+    """What the benchmark asks for beside requests; this is not part of the measurements."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -71,7 +71,7 @@ class Commands:
         return str(secret)
 
     async def workers(self, count: int, target: str) -> int:
-        """Register workers, each with its token, in a file."""
+        """Register workers, and write the token of each to a file."""
         expires_at = self._controller.clock.epoch() + self._options.span("registered_for")
 
         async def one(number: int) -> list[str]:
@@ -155,5 +155,5 @@ async def main(store: str, options: dict[str, Any]) -> None:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[:1])  # those who ask have the others
+    os.sched_setaffinity(0, cores[:1])  # the clients have the others
     uvloop.run(main(sys.argv[1], json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}))

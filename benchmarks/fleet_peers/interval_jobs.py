@@ -1,7 +1,7 @@
 """Interval jobs of a scheduler, measured in real time: `… run TARGETS SECONDS`.
 
-In real time, since schedulers go by the machine's clock: the CPU time of a window, by the jobs that
-ran. Each runs in its own environment: nothing of Pollwise is imported.
+Schedulers use the machine's clock, so the time is real: the CPU time of a window, divided by the
+jobs that ran. Each scheduler runs in its own environment: nothing of Pollwise is imported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-#: So many jobs a second at the most; no peer can keep up with more.
+#: The maximum number of jobs a second; no peer can keep up with more.
 RATE = 500.0
 done = 0
 
-#: Runs a scheduler with so many jobs while it is open.
+#: Runs a scheduler with this many jobs while it is open.
 Scheduling = Callable[[int], AbstractAsyncContextManager[None]]
 
 
@@ -38,7 +38,7 @@ def interval_of(count: int) -> float:
 
 
 def first_times(count: int) -> Iterator[tuple[str, datetime]]:
-    """The jobs by their names, and when each runs first."""
+    """The jobs by name, and the first time of each."""
     first = datetime.now(UTC) + timedelta(seconds=1)
     for n in range(count):
         yield str(n), first + timedelta(seconds=interval_of(count) * n / count)

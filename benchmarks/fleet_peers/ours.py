@@ -1,6 +1,6 @@
 """Pollwise, for benchmarks/fleet.py: `ours.py cycle|run TARGETS POLLS [BUDGET]`.
 
-cycle: the scheduler alone: who is due, its pacer, its next time. No event loop, no probe.
+cycle: only the scheduler: which target is due, its pacer, its next time. No event loop, no probe.
 run: a whole fleet in virtual time, with event loop, task switches, deadlines and an empty probe.
 """
 
@@ -69,7 +69,7 @@ def cycle(count: int, polls: int, budget: float | None) -> dict[str, float]:
 
 
 def agenda(entries: list[RunningTarget], operations: int) -> float:
-    """What putting and taking cost alone, in seconds of CPU time."""
+    """The CPU time of putting and taking alone, in seconds."""
     it: Agenda[RunningTarget] = Agenda(ties=lambda entry: entry.target.name)
     dues = Random(3)
     for entry in entries:
@@ -96,7 +96,7 @@ def run(count: int, polls: int, budget: float | None) -> dict[str, float]:
         await asyncio.sleep(0)
         started = time.process_time() - begun
         every = count / budget if budget else INTERVAL
-        await asyncio.sleep(every * min(1.05, 2e5 / count))  # each once, where they are few
+        await asyncio.sleep(every * min(1.05, 2e5 / count))  # each once, if there are few
         gc.collect()
         full = resident()
         before, begun = done, time.process_time()

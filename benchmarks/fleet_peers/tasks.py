@@ -1,7 +1,7 @@
-"""A bare asyncio task a target, for benchmarks/fleet.py: `tasks.py run TARGETS POLLS`.
+"""A bare asyncio task per target, for benchmarks/fleet.py: `tasks.py run TARGETS POLLS`.
 
-On the same virtual event loop as the fleet. It has none of what a fleet has: no deadline, no limit
-of polls at a time, no learning, nothing to show or to keep.
+It runs on the same virtual event loop as the fleet, but has no deadlines, no limit of polls at a
+time, no learning, and no state to show or to keep.
 """
 
 from __future__ import annotations

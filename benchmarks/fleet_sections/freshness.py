@@ -1,9 +1,9 @@
 """How long a change stays unseen, at equal budgets of polls.
 
-Each trace of real arrivals is dealt out at random to 200 targets whose rates span four powers of
-ten: an arrival is a change of that target's reading. Every policy then polls these targets, with as
-many polls in all. The first tenth, in which all learn, is not counted. Where a policy has no budget
-to set, its intervals are scaled, all by one factor, until it polls as often as the others.
+Each trace of real arrivals is distributed at random over 200 targets whose rates span four powers
+of ten: an arrival is a change of that target's reading. Every policy then polls these targets with
+the same total of polls. The first tenth, in which all learn, does not count. If a policy has no
+budget, its intervals are scaled by one factor until it polls as often as the others.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pollwise.lab.traces import reading as traces
 
 TARGETS = 200
 DECADES = 4.0
-#: Polls in all, as a share of the changes in all.
+#: The total of polls, as a share of the total of changes.
 BUDGETS = (0.3, 1.0, 3.0)
 LEARNING = 0.1
 CHANGES_MAX = 20_000
 SEED = 3
 
 Changes = list[list[float]]
-#: What a policy does after a poll: the target, now, and whether it changed -> the next interval.
+#: The decision of a policy after a poll: target, now, changed -> the next interval.
 After = Callable[[int, float, bool], float]
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Targets with the times of their changes, over so many seconds."""
+    """Targets with the times of their changes, over a number of seconds."""
 
     name: str
     changes: Changes
@@ -55,14 +55,14 @@ class Unseen:
     mean: float
     p95: float
     polls: int
-    #: The mean over the changes of the targets that change less often than half of all do.
+    #: The mean over the changes of the quieter half of the targets.
     rare: float
 
 
 def replayed(mix: Mix, first: Sequence[float], after: After, most: float = math.inf) -> Unseen:
-    """Poll each target for the first time as `first` says, and from then on as `after` says.
+    """Poll each target first as `first` says, and then as `after` says.
 
-    most: more polls than that are too many, and no more are made.
+    most: the maximum number of polls.
     """
     due = [(at, target) for target, at in enumerate(first)]
     heapq.heapify(due)
@@ -104,7 +104,7 @@ def uniform(mix: Mix, budget: float) -> Unseen:
 
 
 def optimum(mix: Mix, budget: float) -> Unseen:
-    """The best rates there are for rates of change that are known and never vary."""
+    """The best possible rates, if rates of change are known and constant."""
     shares = Shares(budget)
     rates = [max(len(each), 0.3) / mix.seconds for each in mix.changes]
     taken = [shares.join(1.0, 1e-6, _ceiling(mix, budget), rate) for rate in rates]
@@ -114,7 +114,7 @@ def optimum(mix: Mix, budget: float) -> Unseen:
 
 
 def budgeted(mix: Mix, budget: float, form: Form = "delay") -> Unseen:
-    """Freshness with a budget: what a fleet does that was given one."""
+    """Freshness with a budget, as a fleet with a budget uses it."""
     shares = Shares(budget, form)
     even = budget / len(mix.changes)
     beliefs = [ChangeRate(even) for _ in mix.changes]
@@ -135,8 +135,8 @@ def budgeted(mix: Mix, budget: float, form: Form = "delay") -> Unseen:
 
 
 def freshness(mix: Mix, scale: float, most: float) -> Unseen:
-    """Freshness without a budget: base 10, min_interval 5 and max_interval 300 of some unit
-    of time.
+    """Freshness without a budget: base 10, min_interval 5 and max_interval 300, in some unit of
+    time.
     """
     strategy = Freshness(10 * scale, 5 * scale, 300 * scale)
     pacers = [strategy.pacer() for _ in mix.changes]
@@ -164,7 +164,7 @@ def pulse(mix: Mix, scale: float, most: float) -> Unseen:
 
 
 def at_budget(policy: Callable[[Mix, float, float], Unseen], mix: Mix, budget: float) -> Unseen:
-    """The policy at the scale of time at which it polls as often as the budget says."""
+    """The policy at the scale of time at which it makes as many polls as the budget allows."""
     polls, even = budget * mix.seconds, len(mix.changes) / budget
     low, high = (
         even / 320,
@@ -182,7 +182,7 @@ def at_budget(policy: Callable[[Mix, float, float], Unseen], mix: Mix, budget: f
 
 
 def _ceiling(mix: Mix, budget: float) -> float:
-    """Nobody waits longer than a hundred times the even interval."""
+    """No target waits longer than a hundred times the even interval."""
     return 100 * len(mix.changes) / budget
 
 
@@ -190,7 +190,7 @@ def _ceiling(mix: Mix, budget: float) -> float:
 
 
 def dealt(name: str, times: Sequence[float]) -> Mix:
-    """A trace, dealt out to targets of very different rates."""
+    """A trace, distributed over targets of very different rates."""
     rng = random.Random(SEED)
     weights = [10 ** (rng.random() * DECADES) for _ in range(TARGETS)]
     changes: Changes = [[] for _ in range(TARGETS)]
@@ -201,9 +201,9 @@ def dealt(name: str, times: Sequence[float]) -> Mix:
 
 
 def synthetic() -> list[Mix]:
-    """Poisson changes at rates drawn log-uniformly; and targets that are busy now and then."""
+    """Poisson changes at rates drawn log-uniformly; and targets that are busy from time to time."""
     rng = random.Random(SEED)
-    seconds = 1000.0  # 20,000 changes or so, as many as a trace has
+    seconds = 1000.0  # about 20,000 changes, as in a trace
     steady: Changes = []
     bursty: Changes = []
     for _ in range(TARGETS):
@@ -234,7 +234,7 @@ def mixes(folder: Path | None) -> list[Mix]:
     read = [
         (path.name.removesuffix(".csv.gz"), traces.read(path).arrivals.tolist()) for path in real
     ]
-    # Fewer changes than fifty a target are over before anything is learned.
+    # With fewer than fifty changes per target, the trace ends before anything is learned.
     dealt_out = [dealt(name, times) for name, times in read if len(times) >= 50 * TARGETS]
     return [*dealt_out, *synthetic()]
 

@@ -1,14 +1,14 @@
 """HTTP probes a second through a fleet, against a bare loop of the same client library.
 
-A server in a process of its own answers every request with the same kilobyte. Two others take turns
-at asking it, with as many requests under way: a fleet whose targets are always due, each read,
-bounded, hashed, compared and planned anew; and workers that do nothing but `await client.get(url)`.
-Turns alternate, so that all meet the same machine.
+A server in its own process answers every request with the same kilobyte. Two clients take turns,
+with equally many requests at a time: a fleet whose targets are always due, where each answer is
+read, bounded, hashed and compared, and the next poll is planned; and workers that only `await
+client.get(url)`. The turns alternate, so that both meet the same state of the machine.
 
-The bare loop is run in three ways, because httpx's pool gets slow with the number of connections it
-holds: with one `httpx.AsyncClient` as it comes; with a client for each worker, with one each;
-and with the connections that the probes themselves use, which shows what a fleet's own work costs.
-The goal is measured against the faster of httpx's two; the third is told as it is.
+The bare loop runs in three ways, because httpx's pool gets slow with the number of connections it
+holds: with one `httpx.AsyncClient` and its defaults; with a client for each worker, with one
+connection each; and with the connections of the probes, which shows what the fleet's own work
+costs. The goal is a ratio to the faster one of httpx's two; the third has no goal.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ WARM_UP = 1.0
 BODY = b"x" * 1024
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 1024\r\ncontent-type: text/plain\r\n\r\n" + BODY
 
-#: What is measured, and how it is called.
+#: What is measured, and its name in the results.
 WAYS = {
-    "shared": "httpx, one client as it comes",
+    "shared": "httpx, one client by default",
     "own": "httpx, a client for each worker",
     "carrier": "the probes' connections, bare",
     "fleet": "the fleet",
-    "news": "the fleet, 304 for no news",
+    "news": "the fleet, 304: unchanged",
 }
 BARE = ("shared", "own")
 
@@ -46,7 +46,7 @@ def measure(quick: bool) -> tuple[Plain, list[Goal]]:
     seconds, rounds = (3.0, 3) if quick else (8.0, 7)
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     works: dict[str, list[float]] = {way: [] for way in WAYS}
-    # As a module: run as a script, this file would hide the standard library's http.
+    # As a module: as a script, this file would hide the http of the standard library.
     script = [sys.executable, "-m", "benchmarks.fleet_sections.http"]
     with Child([*script, "serve"]) as server:
         url = f"http://127.0.0.1:{server.hear()['port']}/"
@@ -73,7 +73,7 @@ def measure(quick: bool) -> tuple[Plain, list[Goal]]:
         ],
     )
     print(f"\nhttpx {version('httpx')}; {rounds} turns each, {seconds:g} s a turn.")
-    # Turn by turn, since the machine may have others' work to do.
+    # In turns, because other programs may use the machine.
     shares = [ours / theirs for ours, theirs in zip(rates["fleet"], rates[fastest], strict=True)]
     goal = Goal(
         "HTTP probes/s of the fleet ÷ bare httpx loop",
@@ -171,7 +171,7 @@ async def fleet(url: str, seconds: float) -> None:
     polls = Fleet(options, events=events)
     polls.add(
         *(
-            # Due again before everybody had a turn, so that all places are always taken.
+            # Due again before all others had a turn, so that all slots are always taken.
             Target(f"page {n}", "http", "10ms", options={"url": f"{url}?page={n}"})
             for n in range(TARGETS)
         )

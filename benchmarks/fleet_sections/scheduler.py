@@ -1,10 +1,10 @@
-"""What scheduling a poll costs, by the number of targets, and what a target takes in memory.
+"""What scheduling a poll costs, by the number of targets, and the memory of a target.
 
-CPU time, not wall time: it holds on a busy machine. `scheduling` is the scheduler alone: finding
-who is due, its pacer, its next time. `fleet` is all of it, with the event loop, task switches,
-deadlines and a probe that answers at once; `tasks` is a bare asyncio task a target on the same
-virtual loop, without deadlines, limits, learning or state. APScheduler goes by the machine's clock,
-so it runs in real time, at 500 jobs a second at the most.
+CPU time, not wall time, because that is reliable on a busy machine. `scheduling` is only the
+scheduler: it finds the next target, asks its pacer, and plans its next time. `fleet` includes the
+event loop, task switches, deadlines and a probe that answers at once; `tasks` is a bare asyncio
+task per target on the same virtual loop, without deadlines, limits, learning or state. APScheduler
+uses the machine's clock, so it runs in real time, at no more than 500 jobs a second.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from benchmarks.common import Goal, Plain, heading, number, table
 
 DRIVERS = common.HERE / "fleet_peers"
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
-#: Who is not run with more targets than this: starting takes minutes.
+#: The maximum number of targets of a driver: with more, its start takes minutes.
 MOST = {"apscheduler 3": 100_000, "apscheduler 4": 10_000}
-#: A run that takes longer is given up.
+#: A run that takes longer is ended, in seconds.
 PATIENCE = 240.0
 POLLS, POLLS_QUICK = 100_000, 20_000
 SECONDS = 5.0
@@ -113,7 +113,7 @@ def per_poll(found: Plain) -> float:
 
 
 def _goals(facts: dict[str, dict[int, Plain]]) -> list[Goal]:
-    name = "scheduling, with a budget"  # the dearer of the two
+    name = "scheduling, with a budget"  # the more expensive one
     goals = [Goal("scheduling a poll, 10⁵ targets", per_poll(facts[name][10**5]), 30.0, "µs")]
     if 10**6 in facts[name]:
         large = per_poll(facts[name][10**6])

@@ -1,10 +1,10 @@
-"""django-outbox-pattern, on Django 5.2 and psycopg, publishing to nobody.
+"""django-outbox-pattern, on Django 5.2 and psycopg, with a publisher that does nothing.
 
-It publishes by STOMP. What is measured is the outbox, so its connection class (a setting of its
-own) is one that sends nothing. It takes all that is there in one transaction, saves each record by
-itself, and then sleeps: `wait=0`, the least that its setting takes, is fastest and polls without a
-pause when there is nothing; `wait=1` is its default. Records have no keys; they are kept for 30
-days, its default.
+It publishes by STOMP. The outbox is measured, so its connection class (one of its settings) sends
+nothing. It takes all pending records in one transaction, saves each record in a call of its own,
+and then sleeps. `wait=0`, the minimum of that setting, is fastest, and polls without a pause when
+there are no records; `wait=1` is its default. Records have no keys; they are kept for 30 days, its
+default.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class DjangoDriver(Driver):
 
         Nowhere.handle = staticmethod(handle)
         producer = factory_producer()
-        while True:  # what its command `publish` does
+        while True:  # as its command `publish` does
             producer.publish_message_from_database()
 
 

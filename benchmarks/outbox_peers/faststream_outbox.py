@@ -1,8 +1,8 @@
-"""faststream-outbox, on asyncpg and uvloop, with LISTEN/NOTIFY, as its pages advise.
+"""faststream-outbox, on asyncpg and uvloop, with LISTEN/NOTIFY, as its documentation advises.
 
-`workers=W batch=B`: rows are fetched B at a time (10 unless given) and deleted B at a time (one by
-one unless given), by W workers (one unless given). The table has the autovacuum settings that the
-package renders. Records have no keys: it keeps no order. It deletes a record when it was handled.
+`workers=W batch=B`: W workers (default 1) fetch B rows at a time (default 10) and delete B rows at
+a time (default 1). The table has the autovacuum settings that the package renders. Records have no
+keys, and no order is kept. A record is deleted when it was handled.
 """
 
 from __future__ import annotations

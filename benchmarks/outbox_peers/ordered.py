@@ -1,15 +1,15 @@
-"""Writers and relays of benchmarks/outbox.py's order section: a process each.
+"""Writers and relays for the section `order` of benchmarks/outbox.py: one process each.
 
-    ordered.py setup URL KEYS            make the counters
-    ordered.py write URL SHARE SEED      commit about SHARE records, say how many
+    ordered.py setup URL KEYS            create the counters
+    ordered.py write URL SHARE SEED      commit about SHARE records, print how many
     ordered.py relay URL FILE            append a line to FILE for every record that is handled
 
-Each key has a counter in a table. A transaction of a writer locks a few counters, raises them, and
-puts a record for each step; so the order of a key is that of its numbers, 1, 2, 3, … without a gap,
-whoever wrote them. Some transactions stay open for a while, some are rolled back.
+Each key has a counter in a table. A transaction of a writer locks a few counters, increments them,
+and puts a record for each step. So the order of a key is the order of its numbers, 1, 2, 3, …
+without a gap, whichever writer put them. Some transactions stay open for a while, some roll back.
 
-A relay writes its line by one call of the kernel before the handler returns: `kill -9` cannot undo
-it, and the lines of all relays stand in the order in which they were written.
+A relay writes its line with one system call before the handler returns: `kill -9` cannot undo
+it, and the lines of all relays are in the order in which they were written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pollwise import NewRecord, Outbox, OutboxRunOptions, Record  # noqa: E402
 
 #: Connections of one writer; keys of a transaction, and records of each.
 CONNECTIONS, KEYS, STEPS = 4, 3, 5
-#: Which share of transactions stays open for up to HELD seconds, and which is rolled back.
+#: The share of transactions that stays open for up to HELD seconds, and that is rolled back.
 OPEN, HELD, UNDONE = 0.03, 0.1, 0.03
 LEASE = "2s"
 

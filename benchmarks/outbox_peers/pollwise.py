@@ -1,8 +1,8 @@
-"""An outbox of Pollwise: a relay with its defaults, an async handler, asyncio's own loop.
+"""Pollwise's outbox: a relay with its defaults, an async handler, asyncio's own loop.
 
-Records go to 1,000 keys, one after the other, and are put on a connection of psycopg, in its
-transaction. Completed ones are deleted, the default. `keys=none` puts records without keys, each of
-which is claimed by itself; `batch=B` lets a poll claim that many keys (100 unless given).
+Records have 1,000 keys, in turn, and are put on a psycopg connection, in its transaction. Completed
+ones are deleted, the default. `keys=none` puts records without keys, so that each is claimed by
+itself; `batch=B` lets a poll claim this many keys (default 100).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records a second: from a backlog, at given rates, and the highest rate that can be sustained.
 
-Latency is from just before the put to the start of the handler: the put and its commit are in it.
+Latency is from just before the put to the start of the handler: it includes the put's commit.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from benchmarks.queue_sections.kit import (
     workers,
 )
 
-#: A rate is sustained when 99 % of the records of a window were handled within this, in ms, …
+#: A rate is sustained if 99 % of the records of a window were handled within this, in ms, …
 P99 = 250.0
 #: … and the writer reached this share of it.
 WRITTEN = 0.97
-#: How a rate is raised or lowered until it is no longer sustained, or is; then it is narrowed down.
+#: The factor by which a rate is raised or lowered until it is no longer sustained, or is.
 STEP = 1.5
-#: Rates below this are not looked for, in records a second.
+#: The lowest rate that is tried, in records a second.
 LEAST = 50.0
-#: How long what a rate left behind may take, in seconds.
+#: How long the records that a rate left behind may take, in seconds.
 PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a writer and a crew of relays gave at one rate. Latencies in ms."""
+    """The results of a writer and some relays at one rate. Latencies in ms."""
 
     rate: float
     put: float
@@ -63,7 +63,8 @@ class Loaded:
 
 @dataclass
 class Rates:
-    """What so many relay processes of a setup gave. `backlog`: records/s without a writer."""
+    """The results of a number of relay processes of a setup. backlog: records/s without a
+    writer."""
 
     backlog: list[float] = field(default_factory=list)
     relay_cpu: list[float] = field(default_factory=list)
@@ -74,7 +75,7 @@ class Rates:
 
     @property
     def sustained(self) -> float:
-        """Records a second, at the highest rate; 0 when none was sustained."""
+        """The highest sustained rate, in records a second; 0 if none was sustained."""
         return self.highest.handled if self.highest is not None else 0.0
 
 
@@ -83,7 +84,7 @@ Found = dict[str, dict[int, Rates]]
 
 @dataclass(frozen=True)
 class Size:
-    """seconds: of a load. runs: of the backlog. narrow: how often the highest is narrowed down."""
+    """seconds: of a load. runs: of the backlog. narrow: steps to narrow down the highest rate."""
 
     processes: tuple[int, ...]
     rates: tuple[int, ...]
@@ -96,7 +97,7 @@ class Size:
 def measure_loads(bench: Bench, size: Size) -> Found:
     found: Found = {}
     for setup in bench.setups:
-        # Of the others one relay tells enough, and the whole has to be over some time.
+        # For the other peers one relay is enough, so that the whole run does not take too long.
         for count in size.processes if setup.strong else (1,):
             rates = Rates()
             with bench.guard(setup, f"{count} relays"):
@@ -144,9 +145,9 @@ def measure_one(bench: Bench, setup: Setup, count: int, size: Size, rates: Rates
         for child in crew:
             child.tell("go")
         measured = Load(crew, writer, server_cpu(bench, setup))
-        measured.at(50, 1.0)  # warm
+        measured.at(50, 1.0)  # to warm up
         for rate in size.rates:
-            if rate <= reached * STEP:  # beyond, it would only fall behind
+            if rate <= reached * STEP:  # above, it would only fall behind
                 rates.at[rate] = measured.at(rate, size.seconds)
         known = [each for each in rates.at.values() if each.sustained]
         start = max((each.rate for each in known), default=reached / 2)
@@ -154,12 +155,12 @@ def measure_one(bench: Bench, setup: Setup, count: int, size: Size, rates: Rates
 
 
 def find_highest(measured: Load, start: float, size: Size, rates: Rates) -> None:
-    """Raise the rate until it is not sustained, then narrow down in between."""
+    """Raise the rate until it is not sustained, then narrow it down."""
     known = {each.rate: each for each in rates.at.values()}
 
     def sustained(rate: float) -> bool:
         loaded = known.get(rate) or measured.at(rate, size.seconds)
-        if not loaded.sustained:  # twice: a moment in which the machine stood still is no limit
+        if not loaded.sustained:  # try again: a short stall of the machine is not a limit
             again = measured.at(rate, size.seconds)
             loaded = again if again.sustained else loaded
         known[rate] = loaded
@@ -180,14 +181,14 @@ def find_highest(measured: Load, start: float, size: Size, rates: Rates) -> None
 
 @dataclass(frozen=True)
 class Load:
-    """A writer and a crew of relays, and the CPU time that their server has used so far."""
+    """A writer and some relays, and the CPU time that their server has used so far."""
 
     crew: Sequence[Peer]
     writer: Peer
     server: Callable[[], float]
 
     def at(self, rate: float, seconds: float) -> Loaded:
-        """Put at a rate, and wait until all is handled."""
+        """Put at a rate, and wait until all records are handled."""
         for child in self.crew:
             child.ask("forget")
         before = self._cpu()
@@ -218,20 +219,20 @@ class Load:
         return sum(child.cpu() for child in self.crew), self.server(), self.writer.cpu()
 
 
-# What it comes to
+# Results
 
 
 def show_loads(found: Found, size: Size) -> None:
     heading("Records a second, empty handler: from a backlog, and the highest rate sustained")
-    print("`backlog`: what relays handle of records that are there already, best of the runs;")
-    print("`relay` and `server`: the CPU time of one of these records, in µs, median. The")
+    print("`backlog`: records/s of relays that handle a backlog, the best of the runs;")
+    print("`relay` and `server`: the CPU time of one of these records, in µs, median. For the")
     print(
-        f"others: one writer commits what is due every 10 ms in one transaction, {size.seconds:g} s"
+        f"others, one writer commits what is due every 10 ms in a transaction, {size.seconds:g} s"
     )
     print(f"long. A rate is sustained when p99 is at most {P99:g} ms. p50 and p99 in ms,")
     print("from just before the put to the start of the handler. × is Pollwise's figure divided by")
-    print("the peer's. (w): the writer came to its limit before the relays did. -: not measured,")
-    print("since it would only fall behind; or no rate was sustained. What is not sustained is")
+    print("the peer's. (w): the writer reached its limit before the relays. -: not measured,")
+    print("because it would only fall behind; or no rate was sustained. A rate that fails is")
     print("tried twice.\n")
     rows = []
     ours = found.get("pollwise postgres", {})
@@ -266,8 +267,8 @@ def show_cpu(found: Found, size: Size) -> None:
     print(
         "Relay, server and writer share the cores of this machine: the highest rate is bounded by"
     )
-    print("the sum of the three, `all`, and a relay process by its own share. Where writers are on")
-    print("machines of their own, what counts is `relay` and `server`. × is the peer's figure")
+    print("the sum of the three, `all`, and a relay process by its own share. If writers run on")
+    print("other machines, only `relay` and `server` count. × is the peer's figure")
     print("divided by Pollwise's.\n")
     ours = found.get("pollwise postgres", {}).get(1)
     rows = []
@@ -285,7 +286,7 @@ def show_cpu(found: Found, size: Size) -> None:
 
 
 def points(rates: Rates, size: Size) -> dict[str, Loaded]:
-    """What was measured of a setup, by how it is called."""
+    """The measurements of a setup, by name."""
     found = {f"{rate:,}": rates.at[rate] for rate in size.rates if rate in rates.at}
     return found | ({"highest": rates.highest} if rates.highest is not None else {})
 

@@ -1,11 +1,11 @@
-"""Order under kills: relays are killed at random while writers commit; a checker reads what came.
+"""Order under kills: relays are killed at random while writers commit; a checker reads their lines.
 
-A line of the file is `process key number`, and a key's numbers are 1, 2, 3, … (see
-outbox_peers/ordered.py). After the line before it of the same key, a line is
+A line of the file is `process key number`, and the numbers of a key are 1, 2, 3, … (see
+outbox_peers/ordered.py). Compared with the line before it of the same key, a line has
 
 - the next number: in order;
-- a number that was there already: a repeat, which "at least once" allows, after a kill;
-- any other: out of order, since a number is handled before one that comes first, or after a gap.
+- a number that occurred before: a repeat after a kill, which "at least once" allows;
+- any other number: out of order, because a record was handled too early, or one is missing.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WRITERS = 2
 RELAYS = 3
 #: The mean time between two kills, in seconds.
 KILL_EVERY = 1.5
-#: How long the relays may take for what is left when the writers are done, in seconds.
+#: How long the relays may take for the rest when the writers have ended, in seconds.
 PATIENCE = 120.0
 SEED = 6
 
 
 @dataclass
 class Checked:
-    """What a file of lines tells. missing: records that were never handled."""
+    """What a file of lines shows. missing: records that were never handled."""
 
     handled: int = 0
     repeats: int = 0
@@ -70,7 +70,7 @@ def check(lines: Iterable[bytes], last_of: dict[str, int]) -> Checked:
 
 
 def check_the_checker() -> None:
-    """It can fail: one of these is in order, the others are not."""
+    """Prove that it can fail: one of these is in order, the others are not."""
     for text, violations, missing in (
         ("1 a 1|1 b 1|2 a 2|3 a 1|3 a 2|3 a 3", 0, 0),
         ("1 a 1|1 b 1|1 a 3|1 a 2", 1, 0),
@@ -92,7 +92,7 @@ def measure_order(bench: Bench, setup: Setup, records: int) -> Order:
 
 
 def killed(bench: Bench, url: str, records: int) -> Order:
-    """Let writers commit while relays are killed; then see what was handled, and in which order."""
+    """Let writers commit while relays are killed; then check what was handled, in which order."""
     script = bench.drivers / "ordered.py"
     file = bench.servers.folder / f"{url.rpartition('/')[2]}.lines"
     rng = random.Random(SEED)
@@ -146,9 +146,9 @@ def show_order(order: Order) -> None:
     print(
         f"{WRITERS} writers of 4 connections each commit to {KEYS} keys, 15 records a transaction;"
     )
-    print(f"3 % stay open for up to 100 ms, 3 % are rolled back. Of {RELAYS} relays one is killed")
+    print(f"3 % stay open for up to 100 ms, 3 % are rolled back. One of {RELAYS} relays is killed")
     print(f"(SIGKILL) every {KILL_EVERY:g} s on average, at random, and another started; leases")
-    print("are 2 s.\n")
+    print("last 2 s.\n")
     print(
         f"records committed    {order.records:,}; handled {number(order.seconds)} s after the start"
     )

@@ -1,4 +1,4 @@
-"""Whether `Worth` keeps what its goals promise: a latency with few polls, and a budget.
+"""Whether `Worth` keeps the promises of its goals: a latency with few polls, and a budget.
 
 Each is compared with the fixed interval that reaches the same latency, or makes as many polls, on
 the same traffic: a search finds that interval in hindsight.
@@ -33,7 +33,7 @@ HEADS = ("trace", "polls/h", "reached", "from hour 2", "longest", "polls over fi
 
 @dataclass(frozen=True)
 class LatencyRow:
-    """What a latency goal did on one trace.
+    """The result of a latency goal on one trace.
 
     later: what it reached from the second hour on. share: its polls, over those of the fixed
         interval that reaches the same; None where nothing arrives.
@@ -95,7 +95,7 @@ def with_waits(done: Replay, waits: Any) -> Replay:
 
 
 def fixed_for(trace: Trace, measure: Measure, reached: float) -> Replay:
-    """The replay of the longest fixed interval that reaches this."""
+    """The replay of the longest fixed interval that reaches this value."""
     low, high = 0.5 * reached, 4.0 * reached
     for _ in range(18):
         middle = 0.5 * (low + high)
@@ -123,7 +123,7 @@ def cut(trace: Trace) -> Trace:
 
 
 def budgets(quick: bool) -> dict[str, float]:
-    """The worst of each promise of a budget, over some workloads."""
+    """The worst result of each promise of a budget, over some workloads."""
     rows, worst = [], {"hour": 0.0, "day": 0.0, "fixed": 0.0, "priced": 0.0}
     an_hour = Worth.budget(polls_per_hour=PER_HOUR, max_interval="10m")
     a_day = Worth.budget(polls_per_day=24 * PER_HOUR, max_interval="10m")

@@ -1,8 +1,8 @@
-"""What a restart costs: Worth begins again, or goes on from the pace that was saved.
+"""What a restart costs: Worth begins again, or continues with the pace that was saved.
 
-A pacer learns on the first part of a trace, and nobody polls for a while. Then two others poll the
-same items: one that is fresh, and one that took over what was saved, as JSON and rounded as in a
-store. Each cost is a share of that of the pacer that was never restarted.
+A pacer learns on the first part of a trace, then nobody polls for a while. Then two others poll the
+same items: a new one, and one that took over the saved pace, as JSON and rounded as in a store.
+Each cost is a share of the cost of the pacer that was never restarted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cost(
 def restarts(
     trace: Trace, rho: float, places: Sequence[float]
 ) -> dict[int, list[tuple[float, float]]]:
-    """For each number of items: what a cold and a warm start cost, over no restart at all."""
+    """For each number of items: the cost of a cold and of a warm start, over no restart."""
     ratio, interval = rho**2 / (2 * trace.rate), rho / trace.rate
     strategy = Worth(
         poll_cost=ratio, wait_cost=1.0, min_interval=interval * 1e-3, max_interval=interval * 1e3

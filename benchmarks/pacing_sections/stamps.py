@@ -1,7 +1,7 @@
-"""Whether timestamps help: on wide cron batches, on batches at random, and where they are rounded.
+"""Whether timestamps help: on wide cron batches, on batches at random, and if they are rounded.
 
-Traffic of the first two kinds is seeded. Rounded stamps are those of real traces: their items
-arrive as recorded, but a pacer is told waits that count from the whole step before the arrival.
+The first two kinds of traffic are seeded. Rounded stamps are those of real traces: items arrive as
+recorded, but a pacer gets waits that count from the whole step before the arrival.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEPS, STAMPED_ITEMS, STAMPED_RATE = (1.0, 3.0), 2_000, 0.2
 
 
 class RoundedPacer(Pacer):
-    """Tells another pacer waits that count from the whole step before each arrival."""
+    """Gives another pacer waits that count from the whole step before each arrival."""
 
     def __init__(self, pacer: Pacer, step: float) -> None:
         self._pacer, self._step = pacer, step

@@ -1,8 +1,8 @@
-"""Fill a queue in a bucket, then handle it as fast as can be, some times over.
+"""Fill a queue in a bucket, then handle it as fast as possible, several times.
 
     billed_bucket.py URL JOBS ROUNDS
 
-One process: it puts a hundred jobs at a time, then one worker works them off.
+One process puts a hundred jobs at a time; then one worker handles them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIONS = WorkerRunOptions(polling=Adaptive("100ms", "5s"), concurrency=64, sign
 
 
 async def once(queue: Queue) -> tuple[float, float, float]:
-    """The seconds that the puts took, those until all is settled, and of CPU meanwhile."""
+    """The seconds of the puts, the seconds until all is settled, and the CPU seconds."""
     began, cpu = time.monotonic(), time.process_time()
     for first in range(0, JOBS, BATCH):
         await queue.put([NewJob("job", n) for n in range(first, min(first + BATCH, JOBS))])

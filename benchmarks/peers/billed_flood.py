@@ -1,8 +1,8 @@
-"""Fill an SQS queue, then handle it as fast as can be, some times over.
+"""Fill an SQS queue, then handle it as fast as possible, several times.
 
     billed_flood.py ENDPOINT JOBS ROUNDS
 
-The test server looks through the whole queue at each request, so the rounds are short ones.
+The test server searches the whole queue at each request, so the rounds are short.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPTIONS = WorkerRunOptions(
 
 
 async def once(queue: SqsQueue) -> tuple[float, float]:
-    """The seconds from the first job's start until all are deleted, and of CPU meanwhile."""
+    """The seconds from the first job's start until all are deleted, and the CPU seconds."""
     await queue.put([NewJob("job", n) for n in range(JOBS)])
     worker = Worker(queue, OPTIONS)
     starts: list[float] = []

@@ -1,11 +1,11 @@
-"""The others' side of benchmarks/billed.py, in their own environment.
+"""The other consumers of benchmarks/billed.py, in their own environment.
 
     billed_plain.py loop ENDPOINT QUEUE THREADS     a boto3 loop: receive ten, held for 20 s; delete
-                                                    what came in one batch
-    billed_plain.py celery ENDPOINT QUEUE           a Celery worker, as it comes, 8 concurrent
+                                                    each batch
+    billed_plain.py celery ENDPOINT QUEUE           a Celery worker, by default with 8 concurrent
     billed_plain.py produce ENDPOINT QUEUE SECONDS  puts tasks for Celery at the times on its input
 
-Each says {"ready": true} when it runs. `loop` tells how long each job waited when told to.
+Each prints {"ready": true} when it runs. `loop` prints how long each job waited when asked to.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 MODE, ENDPOINT, QUEUE = sys.argv[1:4]
-#: What we say goes there alone: Celery prints a banner, and that it should not be run by root.
+#: Only our own lines go there: Celery prints a banner, and a warning about running as root.
 OUT = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 if MODE == "celery":

@@ -4,14 +4,14 @@
 
 The plan, one line of JSON, is a list of entries:
 
-    name       the queue, which is made
+    name       the queue, which is created
     polling    the worker's strategy, as Python; null for a queue whose consumer is another process
     workers    how many
     arrivals   when jobs are put, in seconds from the start
     store      "sqs", or "s3"
 
-It says {"ready": true} when all run and nothing has been put, begins when told, and in the end says
-how long each job of each queue waited.
+It prints {"ready": true} when all run and nothing has been put, begins on command, and finally
+prints how long each job of each queue waited.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def opened(entry: dict[str, Any]) -> Queue:
 
 
 async def producing(queue: Queue, arrivals: list[float], began: float) -> None:
-    """Put what is due, what is due at the same time in one batch."""
+    """Put the due jobs, those of the same time in one batch."""
     at = 0
     while at < len(arrivals):
         due = began + arrivals[at]
@@ -91,7 +91,7 @@ async def main() -> None:
             workers.append(worker)
             running.append(asyncio.ensure_future(worker.run()))
         producers.append((queue, entry["arrivals"]))
-        await queue.stats()  # looks up what there is to look up
+        await queue.stats()  # makes the first look-ups
     say(ready=True)
     await asyncio.to_thread(sys.stdin.readline)
     began = time.time()

@@ -1,9 +1,9 @@
-"""MiniStack with a counter at its door: every request is counted, by what it asks for.
+"""MiniStack behind a counter: every request is counted, by what it asks for.
 
     counted_cloud.py PORT [SPEED BEGAN]
 
-SPEED: how many times as fast as the world's its time passes, counted from BEGAN. GET /counts tells
-the counts so far; the counting itself asks nothing of the server.
+SPEED: how many times as fast as real time its time passes, counted from BEGAN. GET /counts returns
+the counts so far; counting sends no request to the server.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from hypercorn.asyncio import serve  # noqa: E402
 from hypercorn.config import Config  # noqa: E402
 from ministack.app import app  # noqa: E402
 
-os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it tells at length how its end interrupted it
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it prints long errors when it is ended
 counts: dict[str, Counter[str]] = {}
 QUEUE = re.compile(rb"/\d{12}/([A-Za-z0-9_.-]+)|(?:%2F)\d{12}(?:%2F)([A-Za-z0-9_.-]+)")
 
 
 def what(scope: Any, body: bytes) -> tuple[str, str]:
-    """Whose request it is (a queue, a bucket) and what it asks for."""
+    """The queue or bucket of a request, and what it asks for."""
     headers = dict(scope["headers"])
     query = parse_qs(scope["query_string"].decode(), keep_blank_values=True)
     action = headers.get(b"x-amz-target", b"").rpartition(b".")[2].decode()

@@ -2,13 +2,13 @@
 
 It answers the same commands as pollwise_worker.py, in JSON lines:
 
-    fill FILE --jobs N         put empty jobs as fast as possible, unmeasured
-    put FILE --jobs N          put one at a time, measured, whenever told to
+    fill FILE --jobs N         put empty jobs as fast as possible, not measured
+    put FILE --jobs N          put one at a time, measured, on each command
     work FILE --jobs N         handle that many; measured from the first to the last
-    idle FILE                  work until ended; tells when a job starts; "count" tells statements
-    putter FILE...             put a job into the n-th file when told n
+    idle FILE                  work until ended; prints when a job starts; "count" prints statements
+    putter FILE...             put a job into the n-th file on the command n
 
-`results=False` spares Huey the storing of results, and 8 threads are its 8 concurrent handlers.
+`results=False` saves Huey the storing of results, and 8 threads are its 8 concurrent handlers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def say(**facts: Any) -> None:
 
 
 def lines() -> Iterator[str]:
-    """What the parent tells. Unbuffered: a lock on stdin would get in the way of the exit."""
+    """The commands of the parent. Unbuffered: a lock on stdin would delay the exit."""
     unread = b""
     while read := os.read(0, 4096):
         *whole, unread = (unread + read).split(b"\n")
@@ -40,7 +40,7 @@ def lines() -> Iterator[str]:
 
 
 def serve(answer: Callable[[str], None] | None = None) -> None:
-    """Answer the parent from a thread; leave when it is gone."""
+    """Answer the parent from a thread; exit when it has ended."""
 
     def listen() -> None:
         for line in lines():
@@ -114,7 +114,7 @@ def idle(options: argparse.Namespace) -> None:
     empty_task(huey, lambda: say(started=time.monotonic()))
     statements = itertools.count()
     huey.storage.conn.set_trace_callback(lambda _: next(statements))
-    # Looking at the count counts, so what was looked at so far is taken off again.
+    # Reading the count counts too, so earlier readings are subtracted.
     looks = itertools.count()
     serve(lambda _: say(statements=next(statements) - next(looks)))
     say(ready=True)

@@ -2,13 +2,13 @@
 
 It answers the same commands as huey_worker.py, in JSON lines:
 
-    fill FILE --jobs N         put empty jobs as fast as possible, unmeasured
-    put FILE --jobs N          put one at a time, or --batch at a time, measured, whenever told to;
+    fill FILE --jobs N         put empty jobs as fast as possible, not measured
+    put FILE --jobs N          put one at a time, or --batch at a time, measured, on each command;
                                --sync without an event loop
     work FILE --jobs N         handle that many; measured from the first to the last
-    idle FILE                  work until ended; tells when a job starts; "count" tells statements,
-                               "put" puts a job from inside this very process
-    putter FILE...             put a job into the n-th file when told n
+    idle FILE                  work until ended; prints when a job starts; "count" prints statements
+                               ("put" puts a job from this process itself)
+    putter FILE...             put a job into the n-th file on the command n
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def say(**facts: Any) -> None:
 
 
 def lines() -> Iterator[str]:
-    """What the parent tells. Unbuffered: a lock on stdin would get in the way of the exit."""
+    """The commands of the parent. Unbuffered: a lock on stdin would delay the exit."""
     unread = b""
     while read := os.read(0, 4096):
         *whole, unread = (unread + read).split(b"\n")
@@ -44,7 +44,7 @@ def lines() -> Iterator[str]:
 
 
 def serve(answer: Callable[[str], None] | None = None) -> None:
-    """Answer the parent from a thread; leave when it is gone."""
+    """Answer the parent from a thread; exit when it has ended."""
 
     def listen() -> None:
         for line in lines():
@@ -116,7 +116,7 @@ async def work(options: argparse.Namespace) -> None:
         await worker.run()
         settled = time.monotonic()
     say(first=first, last=last, settled=settled, cpu=time.process_time() - cpu)
-    signal.pause()  # the parent looks at our memory, then ends us
+    signal.pause()  # the parent reads our memory, then ends this process
 
 
 async def idle(options: argparse.Namespace) -> None:
@@ -140,7 +140,7 @@ async def idle(options: argparse.Namespace) -> None:
         if line == "put":
             asyncio.run_coroutine_threadsafe(put_here(), loop)
         else:
-            # Looking at the count counts, so what was looked at so far is taken off again.
+            # Reading the count counts too, so earlier readings are subtracted.
             say(statements=next(statements) - next(looks))
 
     serve(answer)

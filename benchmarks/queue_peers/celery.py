@@ -1,10 +1,10 @@
 """Celery on Redis: a pool of 10 threads in one process.
 
 Settings from its guide "Optimizing" for many short tasks: prefetch multiplier 128, results ignored,
-no gossip, no mingle, no heartbeat, no events, rate limits off. Threads keep it in one process, as
-all others here; its default, prefork, was no faster in trials with 2 and with 10 processes.
-Acknowledged early, its default: a killed worker loses what it runs. A batch is a loop over
-`apply_async` with one producer held.
+no gossip, no mingle, no heartbeat, no events, rate limits off. Threads keep it in one process, like
+all others here; its default, prefork, was no faster in trials with 2 and with 10 processes. Jobs
+are acknowledged early, its default: a killed worker loses the jobs that it runs. A batch is a loop
+over `apply_async` with one producer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CeleryDriver(Driver):
             self._task.apply_async((each,), producer=self._producer)
 
     def work(self, handle: Handle) -> None:
-        warnings.simplefilter("ignore")  # that it runs as root, if the benchmark does
+        warnings.simplefilter("ignore")  # the warning about running as root
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         told = [
             "-q",

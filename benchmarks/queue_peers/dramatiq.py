@@ -1,10 +1,10 @@
-"""Dramatiq on Redis: one process, 10 worker threads, its handlers being plain functions.
+"""Dramatiq on Redis: one process, 10 worker threads, because its handlers are plain functions.
 
-Prefetch 1000 instead of twice the threads, by the environment variable it documents: that made it
-twice as fast here. Without results and Prometheus; the other middleware is its default. It has no
-call that puts many jobs: a `group` enqueues them one by one, so a batch is a loop. hiredis parses
-its answers. Pickup when idle hangs on its back-off (up to `worker_timeout`, 1 s by default), which
-stays: a shorter one would cost it commands while idle.
+Prefetch 1000 instead of twice the threads, by the environment variable that it documents: that made
+it twice as fast here. Without results and Prometheus; the other middleware is its default. It has
+no call that puts many jobs: a `group` enqueues them one by one, so a batch is a loop. hiredis
+parses its answers. Pickup when idle depends on its back-off (up to `worker_timeout`, 1 s by
+default), which is unchanged: a shorter one would cost it commands while idle.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Huey on Postgres or on Redis, as the URL says: one process, 10 worker threads.
+"""Huey on Postgres or on Redis, by the URL: one process, 10 worker threads.
 
 Blocking reads (its default): it waits for NOTIFY on Postgres and in BRPOP on Redis. No results
 stored, no periodic tasks, no log. It has no call that puts many jobs, so a batch is a loop. Like
-taskiq's list it takes a job out of the store before it runs it: a killed worker loses its jobs.
+taskiq's list, it removes a job from the store before it runs it: a killed worker loses its jobs.
 """
 
 from __future__ import annotations

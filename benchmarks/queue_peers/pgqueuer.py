@@ -1,10 +1,10 @@
-"""PgQueuer, on asyncpg and uvloop: what its own command line runs on.
+"""PgQueuer, on asyncpg and uvloop, as its own command line uses them.
 
-`batch=100`: a claim and a flush of statuses are one statement a batch, so a larger batch is what
-makes it fast (beyond 100 it gained little here); `batch=10` is its default. No limit on tasks in
-flight, its default: with `max_concurrent_tasks` its claim counts what is running, and a batch may
-be half of it at most. Handlers are async. It deletes a finished job and logs it in a table of its
-own; that cannot be turned off. Unlogged tables would lose jobs in a crash, so they stay logged.
+`batch=100`: a claim and a flush of statuses are one statement per batch, so larger batches make it
+fast (more than 100 gained little here); `batch=10` is its default. No limit on running tasks, its
+default: with `max_concurrent_tasks` its claim counts the running tasks, and a batch can be at most
+half of the limit. Handlers are async. It deletes a finished job and logs it in a table, which
+cannot be turned off. Unlogged tables would lose jobs in a crash, so they stay logged.
 """
 
 from __future__ import annotations

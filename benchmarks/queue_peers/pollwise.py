@@ -1,11 +1,11 @@
-"""Pollwise on Postgres or on Redis, as the URL says: concurrency 10, everything else as it comes.
+"""Pollwise on Postgres or on Redis, by the URL: concurrency 10, everything else by default.
 
-`prefetch=1000` claims that many ahead instead of as many as the handlers finish in 100 ms.
-`kind=other` works on jobs that nobody puts. `vacuum=off` leaves vacuuming to the server, as for a
-role that may not vacuum. `hints=off` and `hints=each` put without hints and with
-one in every put, which no user can ask for: they show what hints cost. `sync` puts by
-`pollwise.open_sync`, without an event loop of the caller's. Handlers are async, on
-asyncio's own loop. Jobs are deleted when done, its default.
+`prefetch=1000` claims this many ahead instead of as many as the handlers finish in 100 ms.
+`kind=other` works on a kind that nobody puts. `vacuum=off` leaves vacuuming to the server, as for a
+role that may not vacuum. `hints=off` puts without hints, and `hints=each` sends one with every put;
+users cannot choose these: they show what hints cost. `sync` puts by `pollwise.open_sync`, without
+an event loop of the caller. Handlers are async, on asyncio's own loop. Jobs are deleted when done,
+its default.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class PollwiseDriver(Driver):
             await put
 
     async def claim(self, limit: int, times: int) -> list[float]:
-        """Single claims; what one took is settled and put again, so that all find the same."""
+        """Single claims; each claim is settled and its jobs put again, so that all find the
+        same."""
         took = []
         for _ in range(times + 1):
             began = time.monotonic()

@@ -1,9 +1,9 @@
-"""procrastinate, with its psycopg connector, the one it documents for async workers.
+"""procrastinate, with its psycopg connector, which it documents for async workers.
 
-Concurrency 10, LISTEN/NOTIFY on (its default), finished jobs deleted (`delete_jobs="always"`), for
-Pollwise deletes them, too, and a table that grows would slow it down. Its worker fetches one job
-at a time by design; there is no batch to raise. Puts go through `batch_defer_async`. psycopg's
-binary package, and asyncio's own loop: it does not document another.
+Concurrency 10, LISTEN/NOTIFY on (its default), finished jobs deleted (`delete_jobs="always"`),
+because Pollwise deletes them too, and a growing table would slow it down. Its worker fetches one
+job at a time by design; there is no batch to raise. Puts use `batch_defer_async`. psycopg's binary
+package, and asyncio's own loop: it documents no other.
 """
 
 from __future__ import annotations

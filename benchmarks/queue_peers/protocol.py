@@ -1,20 +1,20 @@
-"""How benchmarks/queues.py talks to the programs it measures, each in its own environment.
+"""How benchmarks/queues.py communicates with the measured programs, each in its own environment.
 
-A driver is a script of this folder: a `Driver` and `main(driver)`. It is run by the Python of its
-peer as `driver.py COMMAND URL [options]` and answers in JSON lines:
+A driver is a script in this folder: a `Driver` and `main(driver)`. The Python of its peer runs it
+as `driver.py COMMAND URL [options]`, and it answers in JSON lines:
 
-    setup                    make what the peer needs at the URL (a schema); once
-    put --jobs N --batch B   put N jobs, B a call, measured, whenever told "go"
-    fill --jobs N            put N jobs as fast as the peer can, unmeasured
-    putter                   put a job when told "one", N when told "many N", and at a steady rate
-                             when told "load RATE SECONDS"
-    work                     say that it is ready, start at "go", and then answer "count" with how
+    setup                    create what the peer needs at the URL (a schema); once
+    put --jobs N --batch B   put N jobs, B per call, measured, on each "go"
+    fill --jobs N            put N jobs as fast as the peer can, not measured
+    putter                   put a job on "one", N jobs on "many N", and at a steady rate
+                             on "load RATE SECONDS"
+    work                     print that it is ready, start on "go", and then answer "count" with how
                              many jobs were handled and when, "latencies" with the pickup latency
-                             of each job that told when it was put
+                             of each job that carries the time of its put
     claim --limit L          (Pollwise only) the time of single claims
 
-A job's one argument is when it was put, on the monotonic clock, which all processes of a machine
-share; 0 says nothing. This file imports nothing but the standard library: it runs everywhere.
+The only argument of a job is the time of its put, on the monotonic clock, which all processes of a
+machine share; 0 means none. This file imports only the standard library, so it runs everywhere.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
-#: What one put of `fill` holds.
+#: The number of jobs in one put of `fill`.
 FILL_BATCH = 1000
-#: How long a putter under load waits between two rounds of puts, in seconds.
+#: How long a putter under load waits between two puts, in seconds.
 TICK = 0.01
 
-#: The parent reads this; what a peer prints by itself goes elsewhere.
+#: The parent reads this; what a peer itself prints goes elsewhere.
 OUT = os.dup(1)
 os.dup2(2, 1)
 
@@ -44,12 +44,12 @@ Handle = Callable[[float], None]
 
 
 def say(**facts: Any) -> None:
-    """One JSON line in one write, so that threads need no lock for it."""
+    """Print one JSON line in one write, so that threads need no lock."""
     os.write(OUT, json.dumps(facts).encode() + b"\n")
 
 
 def lines() -> Iterator[str]:
-    """What the parent tells. Unbuffered: a lock on stdin would get in the way of the exit."""
+    """The commands of the parent. Unbuffered: a lock on stdin would delay the exit."""
     unread = b""
     while read := os.read(0, 4096):
         *whole, unread = (unread + read).split(b"\n")
@@ -57,7 +57,7 @@ def lines() -> Iterator[str]:
 
 
 class Tally:
-    """What the handlers did. Appending to a list is atomic: peers run handlers in threads."""
+    """Counts what the handlers did. Appending to a list is atomic, for peers that use threads."""
 
     def __init__(self) -> None:
         self.moments: list[float] = []
@@ -85,9 +85,9 @@ class Tally:
 
 
 class Driver(ABC):
-    """One peer at one server."""
+    """One peer with one server."""
 
-    #: What runs its coroutines; peers that are made for uvloop replace it.
+    #: Runs its coroutines; peers that are made for uvloop replace it.
     run: Callable[[Coroutine[Any, Any, None]], None] = staticmethod(asyncio.run)
 
     def __init__(self, url: str, options: argparse.Namespace) -> None:
@@ -96,7 +96,7 @@ class Driver(ABC):
         self.concurrency: int = options.concurrency
 
     async def setup(self) -> None:
-        """Make what the peer needs; nothing, unless it says otherwise."""
+        """Create what the peer needs; by default nothing."""
         return
 
     @abstractmethod
@@ -105,7 +105,7 @@ class Driver(ABC):
 
     @abstractmethod
     async def put(self, sent: list[float]) -> None:
-        """Put one job, or many by the fastest way the peer has to put many."""
+        """Put one job, or many in the fastest way that the peer has."""
 
     async def fill(self, jobs: int) -> None:
         for done in range(0, jobs, FILL_BATCH):
@@ -113,7 +113,7 @@ class Driver(ABC):
 
     @abstractmethod
     def work(self, handle: Handle) -> None:
-        """Run a worker in this process; does not come back."""
+        """Run a worker in this process; never returns."""
 
     async def claim(self, limit: int, times: int) -> list[float]:
         raise NotImplementedError
@@ -131,8 +131,8 @@ async def fill(driver: Driver, options: argparse.Namespace) -> None:
 
 
 async def put(driver: Driver, options: argparse.Namespace) -> None:
-    """Measured from "go", so that many writers can start together, or in turns; the first put is
-    not counted.
+    """Put, measured from "go", so that several writers can start together, or in turns. The first
+    put does not count.
     """
     await driver.connect()
     await driver.put([0.0])
@@ -149,7 +149,7 @@ async def putter(driver: Driver, _: argparse.Namespace) -> None:
     await driver.connect()
     say(ready=True)
     heard = lines()
-    # The loop goes on meanwhile: what a peer sends in the background must not wait for us.
+    # The loop runs meanwhile: work that a peer does in the background must not wait for us.
     while line := await asyncio.to_thread(next, heard, "quit"):
         command, *numbers = line.split()
         if command == "one":
@@ -167,7 +167,7 @@ async def putter(driver: Driver, _: argparse.Namespace) -> None:
 
 
 async def load(driver: Driver, rate: float, seconds: float) -> int:
-    """Put at a steady rate, what came due since the last tick in one call; behind, catch up."""
+    """Put at a steady rate: the jobs that fell due since the last tick in one call."""
     began, done = time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         due = int(passed * rate) - done
@@ -185,7 +185,7 @@ async def claim(driver: Driver, options: argparse.Namespace) -> None:
 
 
 def work(driver: Driver) -> None:
-    """Work until told to quit, or until the parent is gone: at once, for nothing is at stake."""
+    """Work until the parent sends quit or has ended; then exit at once, with no clean-up."""
     tally = Tally()
     heard = lines()
     say(ready=True)
@@ -213,7 +213,7 @@ def main(make: Callable[[str, argparse.Namespace], Driver]) -> None:
     parser.add_argument("--jobs", type=int, default=0)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--concurrency", type=int, default=10)
-    parser.add_argument("--limit", type=int, default=100, help="the most jobs of one claim")
+    parser.add_argument("--limit", type=int, default=100, help="the maximum of jobs in a claim")
     parser.add_argument("--times", type=int, default=50, help="how many claims")
     parser.add_argument("--way", default="", help="a setting that the driver knows")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""SAQ on Postgres or on Redis, as the URL says.
+"""SAQ on Postgres or on Redis, by the URL.
 
-Concurrency 10 (its default). Finished jobs leave nothing behind (`ttl=-1`), which spares it a
-write. On Postgres it waits for NOTIFY, on Redis it blocks in BLMOVE: both its defaults. It has no
-call that puts many jobs; it documents `asyncio.gather` over `enqueue`, so that is a batch here. On
-Redis with hiredis, its `saq[hiredis]`, and uvloop: the faster of the two loops in a trial here.
+Concurrency 10 (its default). Finished jobs are not kept (`ttl=-1`), which saves a write. On
+Postgres it waits for NOTIFY, on Redis it blocks in BLMOVE: both its defaults. It has no call that
+puts many jobs, but documents `asyncio.gather` over `enqueue`, so that is a batch here. On Redis
+with hiredis, its `saq[hiredis]`, and uvloop, which was the faster loop in a trial here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from saq import Queue, Worker  # type: ignore[import-not-found]  # noqa: E402
 
 from benchmarks.queue_peers.protocol import Driver, Handle, main  # noqa: E402
 
-#: So many puts of a batch at a time: its own limit is 20 operations.
+#: The number of puts of a batch at a time: its own limit is 20 operations.
 AT_ONCE = 20
 
 
@@ -52,7 +52,7 @@ class SaqDriver(Driver):
         async def empty(ctx: Any, *, sent: float) -> None:
             handle(sent)
 
-        # With `ttl=-1` its first sweep may trip over a job that ends meanwhile; none is lost by it.
+        # With `ttl=-1` its first sweep may fail on a job that ends at that moment; none is lost.
         logging.getLogger("saq").setLevel(logging.CRITICAL)
 
         async def serve() -> None:

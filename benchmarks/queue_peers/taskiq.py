@@ -1,8 +1,8 @@
-"""taskiq with taskiq-redis, on uvloop, which its command line takes when it is there.
+"""taskiq with taskiq-redis, on uvloop, which its command line uses if it is installed.
 
-Two ways, for its documentation offers both: `stream` acknowledges (RedisStreamBroker, batches of
-100 a read, a job of a killed worker comes back), `list` does not (ListQueueBroker: a pop is all, a
-killed worker loses its jobs). Both without a result backend, without parsing of parameters, with
+Two ways, because its documentation has both: `stream` acknowledges (RedisStreamBroker, batches of
+100 per read; a job of a killed worker comes back), `list` does not (ListQueueBroker: only a pop, so
+a killed worker loses its jobs). Both have no result backend and no parsing of parameters, with
 prefetch 100 and at most 100 tasks at a time, which is its default. It has no call that puts many
 jobs: `asyncio.gather` over `kiq` on a pool of connections.
 """

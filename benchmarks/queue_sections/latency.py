@@ -1,7 +1,7 @@
-"""Pickup: from just before a put to the start of the handler; and what idling costs.
+"""Pickup: from just before a put to the start of the handler; and the cost of idling.
 
-All setups idle at once, each worker on ground of its own: a database, or a Valkey. So a minute of
-idling takes a minute, and a job that is put into one disturbs no other.
+All setups idle at the same time, each worker on a store of its own: a database, or a Valkey. So a
+minute of idling takes one minute, and a job for one worker does not disturb the others.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from benchmarks import common
 from benchmarks.common import heading, median, number, percentile
 from benchmarks.queue_sections.kit import Bench, Peer, Setup, Watch, watch, workers
 
-#: The longest pause between two puts into one idle worker after another, in seconds.
+#: The longest pause between puts into two idle workers, in seconds.
 GAP = 0.05
 
 
 @dataclass
 class Idler:
-    """An idle worker on its own ground, and who puts into it."""
+    """An idle worker on its own store, and the process that puts into it."""
 
     setup: Setup
     worker: Peer
@@ -31,7 +31,7 @@ class Idler:
     watch: Watch
 
     def put(self) -> float:
-        """Put a job; how long until its handler began, in milliseconds."""
+        """Put a job; returns the milliseconds until its handler began."""
         self.putter.ask("one")
         limit = time.monotonic() + 30
         while time.monotonic() < limit:
@@ -43,7 +43,7 @@ class Idler:
 
 @dataclass
 class Idle:
-    """What a setup's idle workers gave. `asked`: statements, or commands, a second."""
+    """The results of a setup's idle workers. asked: statements, or commands, a second."""
 
     asked: list[float] = field(default_factory=list)
     transactions: list[float] = field(default_factory=list)
@@ -55,7 +55,8 @@ class Idle:
 
 @dataclass(frozen=True)
 class Patience:
-    """settle: before the watching begins. watch: how long. pause, rounds: idling before a pickup.
+    """settle: the time before watching begins. watch: its length. pause, rounds: idling before a
+    pickup.
 
     samples: pickups by each worker. crew: workers of a setup.
     """
@@ -107,7 +108,7 @@ def start(bench: Bench, stack: ExitStack, crew: int) -> Iterator[Idler]:
 
 
 def look(idlers: Sequence[Idler], found: dict[str, Idle], seconds: float) -> None:
-    """Watch all of them idle at once; every worker has its ground to itself."""
+    """Watch all idle workers at the same time."""
     before = []
     for idler in idlers:
         idler.watch.begin()
@@ -125,7 +126,7 @@ def look(idlers: Sequence[Idler], found: dict[str, Idle], seconds: float) -> Non
 
 
 def visit(bench: Bench, idlers: list[Idler], kept: Any) -> None:
-    """One pickup by each worker, one after the other. Who fails is not visited again."""
+    """One pickup by each worker, one after the other. A worker that fails is not tried again."""
     for idler in idlers[:]:
         idlers.remove(idler)
         with bench.guard(idler.setup, "pickup"):
@@ -151,7 +152,7 @@ def show_idle(bench: Bench, found: dict[str, Idle], patience: Patience) -> None:
     ]
     common.table(["", "asked/s", "tx/s", "CPU %", "memory MiB"], rows)
     heading("Pickup when idle, in ms: from just before the put to the start of the handler")
-    print(f"A second or so between two jobs; and after {patience.pause:g} s without any.\n")
+    print(f"About a second between two jobs; and after {patience.pause:g} s without any.\n")
     rows = []
     for name, idle in found.items():
         if idle.pickup_ms and idle.late_pickup_ms:
@@ -175,7 +176,7 @@ def show_idle(bench: Bench, found: dict[str, Idle], patience: Patience) -> None:
 
 @dataclass
 class Loaded:
-    """Pickup at half of a setup's own jobs a second, and at one rate that is the same for all."""
+    """Pickup at half of the setup's own jobs a second, and at a rate that is the same for all."""
 
     rate: float
     put: float
@@ -229,10 +230,8 @@ def show_load(found: dict[str, dict[str, Loaded]], same: float, seconds: float) 
     heading(
         f"Pickup under load, in ms: {seconds:g} s at {same:g} jobs/s, and at half of its jobs/s"
     )
-    print(
-        "One producer puts what is due every 10 ms in one call. `put/s` is what it came to: where"
-    )
-    print("it is below the rate, the producer could not put faster beside worker and server.\n")
+    print("One producer puts the due jobs every 10 ms in one call. `put/s` is its real rate: if")
+    print("it is lower than asked, the producer could not put faster beside worker and server.\n")
     rows = []
     for name, each in found.items():
         cells = [name]

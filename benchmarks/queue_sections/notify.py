@@ -1,8 +1,8 @@
 """What hints cost the writers: NOTIFY takes a lock at commit that all writers of a database share.
 
-Pollwise alone, one job a put, so one transaction each: the worst case. With hints as every user has
-them, without any, and, to see what the limit on their rate is good for, with a NOTIFY in every put.
-A worker of another kind listens meanwhile, or NOTIFY would have nobody to tell.
+Only Pollwise, with one job per put and so one transaction each: the worst case. With hints as users
+have them; without hints; and, to show what the limit on their rate saves, with a NOTIFY in each
+put. A worker of another kind listens meanwhile, because a NOTIFY without listeners costs less.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WAYS = {"hints": "", "every put": "hints=each", "none": "hints=off"}
 def measure_notify(
     bench: Bench, setup: Setup, writers: Sequence[int], seconds: float, runs: int
 ) -> dict[str, dict[str, float]]:
-    """Puts a second of all writers together, by synchronous_commit, way and writers."""
+    """The puts a second of all writers together, by synchronous_commit, way and writers."""
     found: dict[str, dict[str, float]] = {}
     for commit in ("off", "on"):
         bench.postgres.execute(f"ALTER SYSTEM SET synchronous_commit = '{commit}'")
@@ -48,7 +48,7 @@ def measure_notify(
 
 def show_notify(found: dict[str, dict[str, float]]) -> None:
     heading("NOTIFY's cost: Pollwise's puts a second on Postgres, one job a put")
-    print("All writers together; `hints` as they are, `every put` without their limit, `none`.\n")
+    print("All writers together; `hints` by default, `every put` without their limit, or `none`.\n")
     rows = []
     for name, rates in found.items():
         none = rates.get("none", float("nan"))

@@ -1,4 +1,4 @@
-"""Puts a second, jobs a second, and how the latter and the idle load grow with processes."""
+"""Puts a second, jobs a second, and how jobs a second and idle load grow with processes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from benchmarks.queue_sections.kit import (
     workers,
 )
 
-#: Jobs of one put, by what the put is called.
+#: The number of jobs of one put, by its name.
 BATCHES = {"single": 1, "batch": 100, "large": 1000}
-#: Jobs of one turn when several put one job a call in turns.
+#: The number of jobs of one turn when several setups put single jobs in turns.
 TURN = 100
-#: Seconds after the last job before idling is watched: Pollwise backs off for that long.
+#: Seconds from the last job until idling is watched, because Pollwise backs off for so long.
 SETTLE, SETTLE_PEER = 7.0, 2.0
 
 
 def best(rates: dict[str, float], setups: Sequence[Setup], store: str) -> tuple[str, float]:
-    """The fastest peer on a store, and its rate; NaN when none was measured."""
+    """The fastest peer on a store, and its rate; NaN if none was measured."""
     theirs = {
         setup.name: rates[setup.name]
         for setup in setups
@@ -43,7 +43,7 @@ def best(rates: dict[str, float], setups: Sequence[Setup], store: str) -> tuple[
 
 
 def measure_puts(bench: Bench, seconds: float, runs: int) -> dict[str, dict[str, float]]:
-    """One producer: one job a call, and many a call by the peer's best way to put many."""
+    """One producer: one job per call, and many per call in the fastest way of the peer."""
     found: dict[str, dict[str, list[float]]] = {}
     for turn in range(runs):
         for setup in putting(bench) if turn % 2 == 0 else reversed(putting(bench)):
@@ -51,7 +51,7 @@ def measure_puts(bench: Bench, seconds: float, runs: int) -> dict[str, dict[str,
                 rates = found.setdefault(setup.name, {})
                 for what, batch in BATCHES.items():
                     if batch == 1 or (batch > 100 and not setup.bulk):
-                        continue  # a longer loop is no faster
+                        continue  # a longer loop is not faster
                     rate = put_rate(bench, setup, batch, setup.bulk or 4_000, seconds)
                     rates.setdefault(what, []).append(rate)
     for name, singles in single_rates(bench, int(runs * seconds * 10)).items():
@@ -67,14 +67,14 @@ def measure_puts(bench: Bench, seconds: float, runs: int) -> dict[str, dict[str,
 
 
 def putting(bench: Bench) -> list[Setup]:
-    """The setups whose puts are measured: also Pollwise without an event loop."""
+    """The setups whose puts are measured: Pollwise without an event loop too."""
     ours = [replace(setup, way="sync") for setup in bench.main if setup.ours]
     return [*bench.main, *ours]
 
 
 def single_rates(bench: Bench, turns: int) -> dict[str, list[float]]:
-    """Puts a second of one job a call. All put in turns, a little each time, so that a moment in
-    which the machine is busy with something else does not hit one of them.
+    """Puts a second with one job per call. The setups take short turns, so that a moment in which
+    other programs use the machine affects all of them.
     """
     found: dict[str, list[float]] = {}
     with ExitStack() as stack:
@@ -102,7 +102,7 @@ def put_rate(
     writers: int = 1,
     listener: Setup | None = None,
 ) -> float:
-    """Puts a second of so many producers together, `guess` being about what they reach.
+    """The puts a second of this many producers together; `guess`: about what they reach.
 
     listener: a worker that runs meanwhile.
     """
@@ -129,7 +129,7 @@ def show_puts(
     found: dict[str, dict[str, list[float]]],
 ) -> None:
     heading(f"Puts a second: one producer, {', '.join(map(str, BATCHES.values()))} jobs a call")
-    print("Many at a time by the peer's call for that (*), else concurrently or in a loop. × is")
+    print("Many at a time with the peer's call for that (*), or concurrently or in a loop. × is")
     print("Pollwise's rate divided by the peer's.\n")
     rows = []
     for setup in putting(bench):
@@ -170,7 +170,7 @@ class Work:
 def measure_work(bench: Bench, seconds: float, runs: int) -> dict[str, Work]:
     """A backlog is handled to its end by one process; forwards, then backwards through the list.
 
-    Who is far from the fastest gets two runs.
+    A setup that is far from the fastest gets two runs.
     """
     found: dict[str, Work] = {}
     broken = set()
@@ -196,8 +196,8 @@ def work_once(bench: Bench, setup: Setup, jobs: int, processes: int) -> Run:
 
 def show_work(bench: Bench, found: dict[str, Work]) -> None:
     heading("Jobs a second: empty jobs, one process, from the first to the last job handled")
-    print("The median of the runs. `settled`: until the store holds none of them any more, seen up")
-    print("to 0.1 s late. CPU of the worker's process and of the whole server, µs a job.")
+    print("The median of the runs. `settled`: until the store holds none of them, noticed up to")
+    print("0.1 s late. CPU of the worker's process and of the whole server, µs a job.")
     print("× is Pollwise's rate (default settings) divided by the peer's.\n")
     rows = []
     for setup in bench.setups:
@@ -227,7 +227,7 @@ def show_work(bench: Bench, found: dict[str, Work]) -> None:
 
 @dataclass
 class Crew:
-    """What some worker processes gave: busy, and idle afterwards."""
+    """The results of some worker processes: busy, and idle afterwards."""
 
     rate: float
     idle_asked: float
@@ -244,7 +244,7 @@ def measure_growth(
 ) -> dict[str, dict[int, Crew]]:
     """The same backlog for 1, 4 and 16 processes; then they idle, and the store is watched.
 
-    known: what one process gave, where another section has measured that.
+    known: the result of one process, if another section has measured it.
     """
     found: dict[str, dict[int, Crew]] = {}
     for setup in bench.main:
@@ -281,11 +281,11 @@ def grow(bench: Bench, setup: Setup, count: int, jobs: int, settle: float, idle:
 
 def show_growth(found: dict[str, dict[int, Crew]], processes: Sequence[int], idle: float) -> None:
     heading(f"With {', '.join(map(str, processes))} worker processes")
-    print("All start at once on one backlog. Idle: statements or commands a second of all of them")
+    print("All start together on one backlog. Idle: statements or commands a second of all of them")
     print(
         f"together, and their CPU in percent of one core, over {idle:g} s once they have settled."
     )
-    print("One process: as above, where it was measured there.\n")
+    print("One process: as above, if it was measured there.\n")
     columns = [f"{{}}, {count}" for count in processes]
     head = ["", *(c.format("jobs/s") for c in columns), *(c.format("asked/s") for c in columns)]
     head += [c.format("CPU %") for c in columns]

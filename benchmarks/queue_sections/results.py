@@ -1,7 +1,7 @@
-"""Results: from the settlement of a job to who waits for its result, in another handle.
+"""Results: from the settlement of a job until a waiter in another handle has its result.
 
-Both handles are in this process, but know each other only through the store, as two processes
-would. Also what it costs a worker to keep results that nobody waits for.
+Both handles are in this process, but share only the store, like two processes. Also measured: what
+it costs a worker to keep results that nobody waits for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def measure_results(bench: Bench, samples: int, folder: Path) -> dict[str, dict[
         urls["redis"] = bench.redis.url()
     found = {store: asyncio.run(_measure(url, samples)) for store, url in urls.items()}
     bench.facts["results"] = found
-    heading("Results: from a settlement to who waits, and jobs settled a second")
+    heading("Results: from a settlement to a waiter, and jobs settled a second")
     print(f"{samples} jobs one by one; settlements of {BATCH}, while nobody waits.\n")
     rows = [
         [store, *(number(each[what]) for what in ("p50", "p99", "done", "kept"))]
@@ -63,7 +63,7 @@ async def _latency(here: Queue, there: Queue) -> float:
     if here.capabilities.hints == "network":
         while (known := here.hints().known_at(ENDINGS)) is None or known > here.clock.now():
             await asyncio.sleep(0.005)
-    await asyncio.sleep(1.2 * SEND_EVERY)  # else the broadcasts of two jobs are one message
+    await asyncio.sleep(1.2 * SEND_EVERY)  # or two broadcasts would be one message
     [claim] = await there.claim("worker", 1, "1m")
     await there.settle([Settlement.done(claim, 7, keep="1h")])
     settled = time.perf_counter()

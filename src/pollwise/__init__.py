@@ -1,4 +1,4 @@
-"""Pollwise decides when to look again: adaptive polling for Python.
+"""Pollwise decides when to poll again: adaptive polling for Python.
 
 async for batch in pollwise.poll(fetch, pollwise.Adaptive("100ms", "5s")):
     ...

@@ -13,11 +13,11 @@
     ├── CodecError           an encoded payload or result cannot be decoded: it was changed
     │   └── KeyMissing       this process has no key or codec for it; another may have
     ├── LeaseLost            the lease is no longer ours; nothing was changed
-    ├── StoreError           the store refused
+    ├── StoreError           the store refused a call
     │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off
     │   ├── SchemaError        its tables are not Pollwise's, or newer than this code
     │   ├── CursorMoved        another process polls the same source under the same name
-    │   └── SourceClosed       a source was closed, and polled again
+    │   └── SourceClosed       a closed source was polled
     ├── HandlerTimeout       a handler ran longer than its timeout
     ├── HandlerCrashed       the process of a handler died
     ├── ProbeError           a poll of a target or a source failed; it may work later
@@ -125,7 +125,7 @@ class LeaseLost(PollwiseError):
 
 
 class StoreError(PollwiseError):
-    """The store refused; the message says what to do."""
+    """The store refused a call; the message says what to do."""
 
     permanent = True
 
@@ -143,14 +143,14 @@ class SchemaError(StoreError):
 class CursorMoved(StoreError):
     """Another process polls the same source under the same name; nothing was changed.
 
-    It ends a poll loop: give each source a name of its own, or let one process poll it.
+    This ends the poll loop. Give each source its own name, or let only one process poll it.
     """
 
     permanent = True
 
 
 class SourceClosed(StoreError):
-    """A source was closed, and polled again; it ends a poll loop. Open the source again."""
+    """A closed source was polled; this ends the poll loop. Open the source again."""
 
     permanent = True
 

@@ -21,14 +21,14 @@ from tests.controller.farm import URL, Farm
 from tests.queues.http.stub import InsideSocket, dial_inside
 from tests.support.kit import Seen
 
-#: A program that is there; tests that need another one say so.
+#: A program that exists; tests that need another one name it.
 PROGRAM = [sys.executable]
 
 
 class Wire(httpx.AsyncBaseTransport):
-    """Carries requests to an application on our own event loop, or does not.
+    """Carries requests to an application on our own event loop, or loses them.
 
-    gone: nothing gets through. lose: answers to requests that contain this are lost, so many times.
+    gone: nothing gets through. lose: the number of answers to lose, by a text in their requests.
     """
 
     def __init__(self, app: Any) -> None:
@@ -59,7 +59,7 @@ class Wire(httpx.AsyncBaseTransport):
 
 
 class Hand:
-    """An agent, the wire it hangs on, and what it did."""
+    """An agent, its connection, and what it did."""
 
     def __init__(self, agent: Agent, wire: Wire, seen: Seen, sockets: list[InsideSocket]) -> None:
         self.agent = agent
@@ -68,7 +68,7 @@ class Hand:
         self._sockets = sockets
 
     async def cut(self) -> None:
-        """The network is gone."""
+        """The network fails from now on."""
         self.wire.gone = True
         while self._sockets:
             await self._sockets.pop().close()
@@ -86,7 +86,7 @@ class Hand:
 
 
 def takes(seconds: float, done: list[str] | None = None) -> Execute:
-    """Work that takes so long, unless it is stopped."""
+    """Work that takes this long, unless it is stopped."""
 
     async def execute(run: AgentRun) -> CommandResult:
         try:
@@ -154,19 +154,19 @@ async def at_work(hand: Hand) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def until(happened: Callable[[], Awaitable[bool]], within: float = 600.0) -> float:
-    """Let virtual time pass until something happened; how long that took."""
+    """Let virtual time pass until something happened; returns how long that took."""
     loop = asyncio.get_running_loop()
     began, step = loop.time(), 0.01
     while not await happened():
         assert loop.time() < began + within, f"it did not happen within {within:g} s"
-        await loop.run_in_executor(None, int)  # what runs in threads comes first
+        await loop.run_in_executor(None, int)  # let threads finish first
         await VirtualClock().sleep(step)
         step = min(1.5 * step, 1.0)
     return loop.time() - began
 
 
 async def ended(farm: Farm, job_id: str, status: str = "done", within: float = 600.0) -> Any:
-    """Wait until a job has this status; the job."""
+    """Wait until a job has this status; returns the job."""
 
     async def so() -> bool:
         return bool((await farm.job(job_id))["state"] == status)

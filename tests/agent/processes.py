@@ -15,7 +15,7 @@ import httpx
 from tests.support.daemons import HOST, Keeper, Server, wait_until
 from tests.support.forked import Forked
 
-#: A controller that is quick about everything.
+#: The settings of a controller with short intervals.
 QUICK = {
     "min_interval": "200ms",
     "target_pickup": "300ms",
@@ -25,14 +25,14 @@ QUICK = {
 }
 
 
-#: Made once: the certificates that each new client would load take longer than a request.
+#: Made once: loading certificates for each new client would take longer than a request.
 HTTP = httpx.Client(timeout=20, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class ServeProcess(Server):
     """`pollwise serve` on a SQLite file of its own, or on another store.
 
-    beside: another controller of the same store, whose admin token holds for this one too.
+    beside: another controller of the same store, whose admin token is valid here too.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ServeProcess(Server):
         ]  # fmt: skip
 
     def _popen(self, command: Sequence[object], output: IO[bytes]) -> Forked:
-        # A start of its own would import for a second.
+        # A separate start would spend a second on imports.
         return Forked(
             command, env=self._environment(), log=output, folder=self.keeper.folder, session=True
         )

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: commands in this process, and real ones beside it."""
+"""Shared by the tests of the command line: commands in this process, and in processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from unittest import mock
 from pollwise.cli import main
 from tests.support.forked import Forked
 
-#: Seconds after which a child that does not do what it should fails its test.
+#: A child that has not done its work after this many seconds fails its test.
 PATIENCE = 240.0
 #: A terminal's control sequences.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
@@ -36,14 +36,14 @@ SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
 
 @dataclass(frozen=True)
 class Result:
-    """How a command ended, and what it said."""
+    """How a command ended, and what it printed."""
 
     code: int
     out: str
     err: str
 
     def json(self) -> Any:
-        """The one document on standard output; nothing else is there."""
+        """The only document on standard output."""
         assert self.out.endswith("\n")
         assert self.out.count("\n") == 1
         return json.loads(self.out, parse_constant=_no_constant)
@@ -54,7 +54,7 @@ def _no_constant(name: str) -> None:
 
 
 def pollwise(*words: object, stdin: bytes = b"", encoding: str = "utf-8") -> Result:
-    """Run a command in this process, as a shell would: through `main`, into pipes."""
+    """Run a command in this process as a shell would: through `main`, with pipes."""
     out, err = io.BytesIO(), io.BytesIO()
     with (
         warnings.catch_warnings(),
@@ -80,7 +80,7 @@ def good(*words: object, stdin: bytes = b"") -> Result:
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
-    """Everything under a folder, with what is in it; None for a folder."""
+    """Everything under a folder, with its contents; None for a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
         for path in sorted(folder.rglob("*"))
@@ -89,7 +89,7 @@ def files(folder: Path) -> dict[str, bytes | None]:
 
 
 def plain(text: str) -> str:
-    """What a terminal shows, without colours and movements."""
+    """The text that a terminal shows, without colours and movements."""
     return SEQUENCE.sub("", text)
 
 
@@ -128,7 +128,7 @@ class Lines:
 
 
 class Command:
-    """`python -m pollwise …` as a process of its own; ended on leaving, if it still runs."""
+    """`python -m pollwise …` as a process; it is ended at the end of the block."""
 
     def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
         self._process = Forked(["-m", "pollwise", *words], env={**os.environ, **(env or {})})
@@ -160,20 +160,20 @@ class Command:
         self._process.send_signal(number)
 
     def end(self) -> int:
-        """Wait for its end and give its exit code; `out.all` and `err.all` are complete then."""
+        """Wait for its end and return its exit code; then `out.all` and `err.all` are complete."""
         code = self._process.wait(PATIENCE)
         self.out.join()
         self.err.join()
         return code
 
     def stopped(self) -> int:
-        """As `end`, after a SIGTERM."""
+        """Like `end`, after a SIGTERM."""
         self.send(signal.SIGTERM)
         return self.end()
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that only waits to be noticed does not."""
+    """True if a process runs; False for one that has ended and was not waited for."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -182,7 +182,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Screen:
-    """A command in a terminal of its own, of so many columns and rows."""
+    """A command in its own terminal, with a number of columns and rows."""
 
     def __init__(self, columns: int, rows: int, *words: object, env: dict[str, str]) -> None:
         self._master, slave = pty.openpty()
@@ -225,7 +225,7 @@ class Screen:
 
     @property
     def settings(self) -> list[Any]:
-        """How the terminal is set: whether it shows what is typed, and the like."""
+        """The settings of the terminal, such as whether it shows what is typed."""
         return termios.tcgetattr(self._master)
 
     def until(self, pattern: str) -> None:
@@ -235,7 +235,7 @@ class Screen:
             assert self._read(deadline), f"no {pattern!r}, but:\n{plain(self.raw)}"
 
     def end(self) -> int:
-        """Read to the end and give the exit code."""
+        """Read to the end and return the exit code."""
         deadline = time.monotonic() + PATIENCE
         while self._read(deadline):
             pass
@@ -246,7 +246,7 @@ class Screen:
         assert ready, f"nothing more in time, after:\n{plain(self.raw)}"
         try:
             chunk = os.read(self._master, 65536)
-        except OSError:  # nobody holds the other end any more
+        except OSError:  # the other end is closed
             return False
         self._bytes += chunk
         return bool(chunk)

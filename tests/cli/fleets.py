@@ -1,4 +1,4 @@
-"""What the tests of `pollwise fleet` share: a file of targets, and stores with saved targets."""
+"""Shared by the tests of `pollwise fleet`: a file of targets, and stores with saved targets."""
 
 from __future__ import annotations
 

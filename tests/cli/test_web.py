@@ -60,7 +60,7 @@ def test_it_shows_the_queues_of_a_store_and_stops_although_pages_are_live(folder
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "nothing is named to show"),
+        ((), "nothing to show"),
         (("sqlite:///missing.db",), "there is no database at"),
         (("--fleet", "sqlite:///missing.db"), "there is no database at"),
         (("--outbox", "sqlite:///missing.db"), "there is no database at"),

@@ -32,7 +32,7 @@ def _schema() -> str:
 
 
 def described() -> dict[str, Any]:
-    """The schema of the HTTP API: a copy, as making another takes half a second."""
+    """The schema of the HTTP API: a copy, because generating it takes half a second."""
     schema: dict[str, Any] = json.loads(_schema())
     return schema
 
@@ -56,14 +56,14 @@ class Agent:
         return await self.http.post("/api/workers/poll", json=body, headers=self.headers)
 
     async def poll(self, **given: Any) -> dict[str, Any]:
-        """Poll, and get an answer."""
+        """Poll; returns the answer."""
         answer = await self.get(**given)
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
 
     async def job(self, **given: Any) -> dict[str, Any]:
-        """Poll, and get a job."""
+        """Poll; returns a job."""
         found = (await self.poll(**given))["job"]
         assert found is not None, "no job"
         job: dict[str, Any] = found
@@ -72,7 +72,7 @@ class Agent:
     async def finish(
         self, job: dict[str, Any] | str, state: str = "done", **given: Any
     ) -> dict[str, Any]:
-        """Report a job, and ask for none."""
+        """Report a job without asking for another."""
         job_id = job if isinstance(job, str) else job["id"]
         answer = await self.post(max=0, finished=[{"job_id": job_id, "state": state, **given}])
         assert answer.status_code == 200, answer.text
@@ -85,7 +85,7 @@ class Agent:
 
 
 class Farm:
-    """A controller, its queue, and somebody with an admin token."""
+    """A controller, its queue, and a client with an admin token."""
 
     def __init__(
         self, controller: Controller, queue: Any, clock: Clock, seen: Seen, http: httpx.AsyncClient
@@ -109,7 +109,7 @@ class Farm:
     async def call(
         self, method: str, path: str, status: int = 200, headers: Any = None, **given: Any
     ) -> Any:
-        """Ask with the admin's token; the JSON of an answer that has this status."""
+        """Send a request with the admin's token; returns the JSON of an answer with this status."""
         answer = await self.http.request(
             method, path, headers={**self.admin, **(headers or {})}, **given
         )
@@ -204,7 +204,7 @@ def claims(farm: Farm) -> int:
 
 
 async def soon(what: Callable[[], bool], within: float = 5.0) -> None:
-    """Let the loop turn until something is so."""
+    """Let the loop run until a condition holds."""
     loop = asyncio.get_running_loop()
     limit = loop.time() + within
     while not what():

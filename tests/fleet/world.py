@@ -25,7 +25,7 @@ class SetClock(VirtualClock):
 
 
 class Watch:
-    """Notes when each target is polled, and that none is polled twice at once."""
+    """Records when each target is polled, and checks that none is polled twice at once."""
 
     def __init__(self) -> None:
         self.at: dict[str, list[float]] = defaultdict(list)
@@ -80,5 +80,5 @@ def now() -> float:
 
 
 def flaky(random: Random, reliability: float) -> Callable[[Target], object]:
-    """Answers that fail now and then."""
+    """Answers that fail from time to time."""
     return lambda target: SAME if random.random() < reliability else ConnectionError("no answer")

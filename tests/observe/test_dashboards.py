@@ -302,7 +302,7 @@ def test_the_command_writes_the_files_and_replaces_no_others(tmp_path: Path) -> 
     mine.write_text("{}")
     refused = pollwise("observe", "dashboards", folder)
     assert refused.code == 2
-    assert "pollwise-fleet.json exists with another content" in refused.err
+    assert "pollwise-fleet.json exists with other content" in refused.err
     assert mine.read_text() == "{}"
     good("observe", "dashboards", folder, "--force")
     assert mine.read_text() == files()[mine.name]

@@ -1,4 +1,4 @@
-"""What relay tests share: an outbox in memory under the virtual clock, and what it did."""
+"""Shared by the tests of relays: an outbox in memory under the virtual clock, and its record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pollwise.runtime.events import Event, Events
 
 
 class Bench:
-    """An outbox, what its relays told, and what its handlers were called with."""
+    """An outbox, the events of its relays, and the calls of its handlers."""
 
     def __init__(self, **store: Any) -> None:
         self.clock = VirtualClock()
@@ -22,7 +22,7 @@ class Bench:
         self.calls: list[tuple[str, Any]] = []
 
     def outbox(self, store: OutboxStore | None = None, **options: Any) -> Outbox:
-        """An outbox whose relay polls without jitter, and stops by no signal."""
+        """An outbox whose relay polls without jitter, and handles no signals."""
         relay, clock = options.pop("relay", None), options.pop("clock", None)
         events = Events(quiet=True)
         events.subscribe(self.told.append)
@@ -31,7 +31,7 @@ class Bench:
         return Outbox(place, options=settings, events=events, relay=relay, clock=clock)
 
     def recorder(self, name: str, delay: float = 0.0) -> Callable[[Any], Coroutine[Any, Any, None]]:
-        """A handler that notes its records."""
+        """A handler that remembers its records."""
 
         async def handle(record: Any) -> None:
             if delay:

@@ -1,4 +1,4 @@
-"""The benches on which the tests of queues stand: both stores under the virtual clock."""
+"""The benches for the tests of queues: all stores, mostly under the virtual clock."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SqliteBench(VirtualBench):
         self.path = path
 
     async def queue(self, **options: Any) -> SqliteQueue:
-        # What the disk has after a power cut is not tested here, so nothing waits for it.
+        # Power cuts are not tested here, so nothing waits for the disk.
         handle = SqliteQueue(self.path, clock=self.clock, synchronous="off", **options)
         return self.keep(handle)
 
@@ -63,7 +63,7 @@ class RedisBench(VirtualBench):
 
 
 class RealRedisBench(Bench):
-    """In real time, for what travels between sockets."""
+    """In real time, for tests of sockets."""
 
     unit = 0.1
 
@@ -106,7 +106,7 @@ class PostgresBench(VirtualBench):
 
 
 class RealPostgresBench(Bench):
-    """In real time, for what travels between sockets."""
+    """In real time, for tests of sockets."""
 
     unit = 0.1
 

@@ -1,6 +1,6 @@
 """A worker that is killed: `python record_child.py URL NAME LOG SEED`.
 
-It reports progress, stops what is to be cancelled, and settles with a result that names its lease.
+It reports progress, stops cancelled jobs, and settles with a result that names its lease.
 """
 
 from __future__ import annotations

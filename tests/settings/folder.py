@@ -1,4 +1,4 @@
-"""Settings from a folder of their own, and looks at what came of them."""
+"""Settings from an empty folder, and helpers to read the result."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import pytest
 from pollwise.errors import ConfigError
 from pollwise.settings import SettingRow, Settings, load
 
-#: What a strategy needs besides its name.
+#: What a strategy needs in addition to its name.
 GOALS: dict[str | None, dict[str, object]] = {"worth": {"worker.polling.p95_wait": "2s"}}
 
 
 def goals_of(strategy: str | None, table: str) -> dict[str, object]:
-    """What a strategy needs besides its name, in this table."""
+    """What a strategy needs in addition to its name, in this table."""
     goals = GOALS.get(strategy, {})
     return {key.replace("worker.polling", table): goal for key, goal in goals.items()}
 
 
 class Folder:
-    """An empty current directory, and `load` in it with nothing but what is given."""
+    """An empty current directory, and `load` in it with only the given values."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

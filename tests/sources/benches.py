@@ -1,4 +1,4 @@
-"""The benches on which the sources stand: real servers, and a cursor in SQLite."""
+"""The benches for sources: real servers, and a cursor in SQLite."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class SqliteRowsBench(CursorBench):
 
 @contextmanager
 def fast_to_fail() -> Iterator[None]:
-    """A locked file is an error at once."""
+    """Report a locked file at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pollwise.fleet.probes.sql.BUSY", 0.0)
         yield
@@ -333,7 +333,7 @@ class SinceBench(WebBench):
         return page(json.dumps({"data": {"items": found[start : start + 4]}}))
 
     async def drained(self, source: Source[Any]) -> list[str]:
-        # The page after the last one is empty, and so is one on which all is known.
+        # The page after the last one is empty, and so is one whose items are all known.
         found: list[str] = []
         while True:
             batch = await source()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Mailbox:
-    """What the server has, and what it was asked.
+    """The contents of the server, and the requests that it got.
 
     broken: it drops connections. quoted: short bodies come as quoted strings.
     """

@@ -125,7 +125,7 @@ def test_a_url_opens_what_its_class_opens(
         ("folder://in", "must be folder:///relative/path or folder:////absolute/path"),
         ("folder:///", "must be folder:///relative/path"),
         ("folder:inbox", "expected the URL of a source, such as redis://cache/0?stream=orders"),
-        ("sqlite:///shop.db", "sqlite:// needs a query and a watermark, which a URL does not hold"),
+        ("sqlite:///shop.db", "sqlite:// needs a query and a watermark, which a URL cannot"),
         ("postgresql://a:hunter2@db/shop", "use pollwise.sources.SqlRows in Python"),
         ("https://hunter2@h.example/T0KEN", "https:// does not say what the server answers with"),
         ("json+https://h.example#limit=3", "limit is not an option of HttpJson"),

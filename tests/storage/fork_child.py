@@ -1,8 +1,8 @@
 """A program that forks after it used a store, for test_forks.py: `fork_child.py url how`.
 
 how: "new" uses a new event loop after the fork, in parent and child; "same" goes on with the old.
-Parent and child each put, claim and settle jobs of their own at the same time. The last line is
-"ok", or what went wrong where.
+Parent and child put, claim and settle jobs of their own at the same time. The last line is "ok", or
+an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def work(queue: Queue | OutboxStore, kind: str) -> None:
 
 
 async def pause_briefly(queue: Queue | OutboxStore) -> None:
-    """As the poll loop does, so that the channel of hints is set up."""
+    """Pause as the poll loop does, so that the channel of hints is set up."""
     hint, hints = Hint(), queue.hints()
     hints.join(hint)
     hints.asleep(hint)

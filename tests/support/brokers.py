@@ -12,13 +12,13 @@ from typing import TypeAlias
 from tests.support.daemons import HOST, Keeper, Missing, Server, free_port
 from tests.support.servers import debian
 
-#: What the fixtures `own_rabbitmq` and `own_nats` are.
+#: The types of the fixtures `own_rabbitmq` and `own_nats`.
 OwnRabbitMQ: TypeAlias = "Callable[..., RabbitMQ]"
 OwnNats: TypeAlias = "Callable[..., Nats]"
 
 
 class Names(Server):
-    """Erlang's name service, which RabbitMQ would start as a daemon, and leave behind."""
+    """Erlang's name service, which RabbitMQ would otherwise start as a daemon and leave running."""
 
     unprivileged = True
 
@@ -43,17 +43,17 @@ class Names(Server):
 
 
 class RabbitMQ(Server):
-    """A RabbitMQ node by itself, whose user `guest` has the password `guest`.
+    """A single RabbitMQ node, whose user `guest` has the password `guest`.
 
-    It has its own port for Erlang's name service and for other nodes, so that it neither meets nor
-    leaves behind anything of the machine's. `settings` are those of rabbitmq.conf.
+    It has its own ports for Erlang's name service and for other nodes, so that it does not meet
+    those of the machine, and leaves nothing behind. `settings` are those of rabbitmq.conf.
     """
 
     unprivileged = True
     ready = b"completed with"
-    #: It computes for four seconds before it is ready, which a busy machine makes much longer.
+    #: It computes for four seconds before it is ready, and much longer on a busy machine.
     patience = 120.0
-    #: A shell is its first process, and passes this on.
+    #: Its first process is a shell, which passes this on.
     end_signal = signal.SIGTERM
 
     def __init__(self, keeper: Keeper) -> None:

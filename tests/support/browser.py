@@ -15,7 +15,7 @@ ARGUMENTS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-#: How long a page may take to do what a test expects, in milliseconds. It only ends hangs.
+#: How long a page may take for what a test expects, in milliseconds. It only ends hangs.
 PATIENCE_MS = 60_000
 
 

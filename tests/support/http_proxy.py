@@ -1,14 +1,14 @@
-"""A proxy that understands HTTP, and breaks requests one by one, at random.
+"""A proxy that understands HTTP, and breaks single requests at random.
 
     with HttpProxy(server.port, dice=Dice(seed, 0.2)) as proxy:
         queue = open(f"s3://jobs/p?endpoint={proxy.endpoint}")
         ...
         proxy.calm()
 
-A seed throws the same dice each time: number n among the requests meets the same fate. Which
-request is number n is up to the threads that send them.
+The same seed gives the same faults: request number n meets the same fate. Which request is number n
+depends on the threads that send them.
 
-It runs in a thread of its own. What a fate means is said by `Fate`.
+It runs in a thread of its own. `Fate` explains the fates.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Literal, get_args
 from tests.support.daemons import HOST
 from tests.support.proxy import Aside
 
-#: pass: nothing is wrong. drop: the connection is cut, and the server never hears of it.
-#: lose: the server does it, and its answer is lost with the connection.
-#: delay, wait: it is held back for a while on its way, or its answer is.
+#: pass: nothing happens. drop: the connection is cut before the server gets the request.
+#: lose: the server handles it, and its answer is lost with the connection.
+#: delay, wait: the request, or its answer, is held back for a while.
 #: twice: the server gets it twice, and the first answer counts.
-#: late: the connection is cut, and the server gets it some requests later.
-#: refuse: an error is answered, and the server never hears of it.
+#: late: the connection is cut, and the server gets the request some requests later.
+#: refuse: an error is answered, and the server does not get the request.
 Fate = Literal["pass", "drop", "lose", "delay", "wait", "twice", "late", "refuse"]
-#: After so many other requests, at the most, one that is late arrives.
+#: A late request arrives after at most this many others.
 LATE_MAX = 30
-#: So many requests make a spell, and so much is the share of faults in one multiplied by.
+#: The number of requests in a spell, and the factor by which its share of faults may grow.
 SPELL, WEATHER = 25, (0.3, 0.3, 0.6, 0.6, 3.2)
 
 
@@ -43,7 +43,7 @@ class Request:
     number: int
     method: str
     target: str
-    headers: dict[str, str]  # by their names in small letters
+    headers: dict[str, str]  # by their names in lower case
     body: bytes
 
     def encoded(self) -> bytes:
@@ -59,7 +59,7 @@ class Answer:
     body: bytes
 
     def encoded(self, request: Request) -> bytes:
-        # What a HEAD tells of is the length of what it does not send.
+        # A HEAD has the length of a body that is not sent.
         bodiless = request.method == "HEAD" or self.status in (204, 304)
         length = {} if bodiless else {"content-length": str(len(self.body))}
         lines = [f"HTTP/1.1 {self.status} -"]
@@ -69,9 +69,9 @@ class Answer:
 
 
 class Dice:
-    """The fates of requests: a share of them goes wrong, in all ways alike, or in `ways`.
+    """The fates of requests: a share of them fails, equally in all ways, or in `ways`.
 
-    It comes in spells: most of them are mild, and in some of them nearly nothing gets through.
+    Faults come in spells: most spells are mild, and in some nearly nothing gets through.
     """
 
     def __init__(self, seed: int, share: float, *ways: Fate) -> None:
@@ -80,7 +80,7 @@ class Dice:
         self._ways = ways or tuple(way for way in get_args(Fate) if way != "pass")
 
     def fate(self, number: int) -> tuple[Fate, random.Random]:
-        """The fate of a request, and what else there is to decide about it."""
+        """The fate of a request, and a source of further decisions about it."""
         rng = random.Random(f"{self.seed}/{number}")
         weather = random.Random(f"{self.seed}/spell/{number // SPELL}").choice(WEATHER)
         fate: Fate = rng.choice(self._ways) if rng.random() < self._share * weather else "pass"
@@ -88,13 +88,13 @@ class Dice:
 
 
 class HttpProxy(Aside):
-    """Listens on a port of its own and passes on to `port`.
+    """Listens on a port of its own and forwards to `port`.
 
-    refusal: what a request is answered that is refused.
-    stall: waits, for a delay of so many seconds.
+    refusal: the answer of a refused request.
+    stall: waits for a delay of a number of seconds.
     in_turn: the server gets one request at a time.
     answered: sees each answer of the server, and may change it; within its turn.
-    fates: how often each came; broken: the requests that went wrong, with their fates.
+    fates: how often each occurred; broken: the requests that failed, with their fates.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class HttpProxy(Aside):
         return f"http://{HOST}:{self._server.sockets[0].getsockname()[1]}"
 
     def calm(self) -> None:
-        """Nothing goes wrong any more; what is late arrives now."""
+        """No more faults; late requests arrive now."""
 
         async def calm() -> None:
             self._calm = True
@@ -138,7 +138,7 @@ class HttpProxy(Aside):
         self._do(self._server.close)
         super().close()
 
-    # --- what passes ----------------------------------------------------------------------------
+    # --- forwarding -----------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         self._turn = asyncio.Lock() if self._in_turn else nullcontext()
@@ -169,7 +169,7 @@ class HttpProxy(Aside):
         return Request(next(self._numbers), method, target, headers, body)
 
     async def _pass_on(self, request: Request) -> Answer | None:
-        """The answer, or None if the connection is to be cut."""
+        """The answer, or None to cut the connection."""
         fate, rng = self._dice.fate(request.number)
         if self._calm:
             fate = "pass"
@@ -199,7 +199,7 @@ class HttpProxy(Aside):
         return answer
 
     async def _deliver(self, count: int) -> None:
-        """Pass on what is late, its answer to nobody."""
+        """Forward late requests, and drop their answers."""
         due, self._late = self._late[:count], self._late[count:]
         for _, request in due:
             await self._ask(request)

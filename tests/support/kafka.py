@@ -1,8 +1,8 @@
 """A Kafka for tests: the mock cluster of librdkafka, which the wheel confluent-kafka brings.
 
-It is an implementation of the broker's side of Kafka's protocol by the authors of the C client: it
-listens on TCP, keeps in memory what it is sent, hands it to consumers, and makes the errors that it
-is told to make. No broker itself was to be had from PyPI, Debian or npm.
+The authors of the C client wrote this implementation of a broker. It listens on TCP, keeps messages
+in memory, hands them to consumers, and can be told to make errors. No real broker was available on
+PyPI, in Debian or on npm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _library() -> Any:
             library = ctypes.CDLL(str(file.locate()))
             break
     else:
-        raise AssertionError("the wheel confluent-kafka holds no librdkafka for this machine")
+        raise AssertionError("the wheel confluent-kafka has no librdkafka for this machine")
     for name in ("rd_kafka_conf_new", "rd_kafka_new", "rd_kafka_mock_cluster_new"):
         getattr(library, name).restype = ctypes.c_void_p
     library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
@@ -34,7 +34,7 @@ def _library() -> Any:
 
 
 class Kafka:
-    """A cluster of one broker; topics are made when they are first asked for, with 4 partitions."""
+    """A cluster with one broker; topics are created at first use, with 4 partitions."""
 
     def __init__(self) -> None:
         self._library = _library()
@@ -57,14 +57,14 @@ class Kafka:
         self._call("topic_create", topic.encode(), ctypes.c_int(partitions), ctypes.c_int(1))
 
     def down(self) -> None:
-        """Cut all connections, and take no new ones."""
+        """Cut all connections, and accept no new ones."""
         self._call("broker_set_down", ctypes.c_int32(_BROKER))
 
     def up(self) -> None:
         self._call("broker_set_up", ctypes.c_int32(_BROKER))
 
     def slow(self, seconds: float) -> None:
-        """Answer so much later."""
+        """Delay all answers by this much."""
         self._call("broker_set_rtt", ctypes.c_int32(_BROKER), ctypes.c_int(round(seconds * 1000)))
 
     def fail(self, request: int, errors: Sequence[int]) -> None:
@@ -76,7 +76,7 @@ class Kafka:
         )  # fmt: skip
 
     def ail(self, topic: str, error: int) -> None:
-        """Answer with this error to all who ask for the topic; 0 ends that."""
+        """Answer requests for the topic with this error; 0 ends that."""
         self._call("topic_set_error", topic.encode(), ctypes.c_int(error))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: virtual runs, a record of events, queues that misbehave."""
+"""Shared by the tests of the runtime: virtual runs, a record of events, queues that misbehave."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pollwise.worker import Worker, WorkerRunOptions
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
-#: How a job is retried where a test does not care how long it takes.
+#: How a job is retried if a test does not care how long that takes.
 SOON = Retry.fixed("1s", attempts=3)
 
 
@@ -90,11 +90,11 @@ def make_queue(store: str, folder: Path, clock: Clock, **given: Any) -> Queue:
 
 
 class Counted(Queue):
-    """Counts the calls that reach the store; may be told to fail one of them.
+    """Counts the calls that reach the store, and can fail one of them.
 
     fail_at: the number of the call (from 1) that raises `StoreUnavailable`.
-    after: it raises after it did its work, as a lost answer looks.
-    slow: calls take so long, in seconds of the clock.
+    after: it raises after it has done its work, as if the answer was lost.
+    slow: how long calls take, in seconds of the clock.
     """
 
     calls: Counter[str]
@@ -142,7 +142,7 @@ class CountedSqlite(Counted, SqliteQueue):
 
 
 def each_way(claims: Sequence[Claim]) -> list[Settlement]:
-    """Settlements of four claims, each in another way."""
+    """Settlements of four claims, each with another action."""
     done, retry, dead, back = claims
     return [
         Settlement.done(done),

@@ -1,4 +1,5 @@
-"""nginx in front of controllers, as people have it: with and without upgrades, impatient."""
+"""nginx in front of controllers, as users run it: with and without upgrades, with short
+timeouts."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ def nginx_program() -> Path:
 class Nginx(Server):
     """nginx in front of ports of this machine.
 
-    upgrades: whether WebSockets are passed on. idle: after how many seconds of silence it cuts an
-    answer or a WebSocket.
+    upgrades: whether WebSockets are forwarded. idle: it cuts an answer or a WebSocket after this
+        many seconds of silence.
     """
 
     modes = {"fast": signal.SIGTERM, "smart": signal.SIGQUIT}
@@ -68,7 +69,7 @@ class Nginx(Server):
         return (self.folder / "pid").exists() and (self.folder / "pid").read_text() != ""
 
     def reload(self, **changes: object) -> None:
-        """Change how it behaves; connections that are open are cut."""
+        """Change its settings; open connections are cut."""
         for name, value in changes.items():
             setattr(self, name, value)
         before = set(self.pids())
@@ -77,7 +78,7 @@ class Nginx(Server):
         wait_until(lambda: bool(set(self.pids()) - before), f"reload of {self}")
         for pid in before - {self.pid}:
             try:
-                os.kill(pid, signal.SIGTERM)  # the old workers would keep old connections
+                os.kill(pid, signal.SIGTERM)  # otherwise old workers would keep connections
             except ProcessLookupError:
                 continue
         wait_until(lambda: not before & (set(self.pids()) - {self.pid}), f"reload of {self}")

@@ -1,8 +1,8 @@
 """All parts of Pollwise under load in one event loop, each with metrics that Prometheus scrapes.
 
-Workers, a relay, a controller with an agent and a worker over HTTP, and two fleets, with what goes
-wrong now and then: jobs fail and die, a breaker opens, a thread is abandoned, a key is blocked, an
-agent is offline, a target is down. Dashboards are tested on it, and their pictures are made of it.
+Workers, a relay, a controller with an agent and a worker over HTTP, and two fleets, with typical
+problems: jobs fail and die, a breaker opens, a thread is abandoned, a key is blocked, an agent is
+offline, a target is down. Dashboards are tested with it, and their pictures are made from it.
 
     async with Observed(folder, dsn).running() as observed:
         observed.scrapes    # for Prometheus
@@ -48,7 +48,7 @@ from pollwise.worker.measuring import QueueExporter
 from tests.support.daemons import free_port
 from tests.support.prometheus import Scrape
 
-#: Dollars for a poll.
+#: The price of a poll, in dollars.
 PRICE = 0.0000004
 RETRY = Retry.exponential("100ms", "500ms", attempts=2)
 #: By kind: jobs a second, seconds that one takes, and the share that fails.
@@ -269,7 +269,7 @@ class Observed:
 
         return probe
 
-    # All of them
+    # All parts
 
     def _options(self, polling: Strategy, *, hints: bool = True) -> WorkerRunOptions:
         return WorkerRunOptions(polling=polling, signals=False, seed=1, hints=hints, concurrency=8)
@@ -295,7 +295,7 @@ class Observed:
             await asyncio.sleep(pause)  # real time: Prometheus scrapes
 
     def check(self) -> None:
-        """Raise what ended a part too early."""
+        """Raise the error of a part that ended too early."""
         for task in self._tasks:
             if task.done():
                 task.result()

@@ -1,4 +1,4 @@
-"""Debian's Prometheus, which scrapes what tests serve and runs queries over it."""
+"""Debian's Prometheus, which scrapes the metrics of tests and runs queries over them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Prometheus(Server):
         ]
 
     def label_values(self, label: str, selector: str) -> list[str]:
-        """What Grafana's `label_values(selector, label)` asks for."""
+        """The answer to Grafana's `label_values(selector, label)`."""
         query = urllib.parse.urlencode({"match[]": selector})
         url = f"http://{HOST}:{self.port}/api/v1/label/{label}/values?{query}"
         with urllib.request.urlopen(url, timeout=PATIENCE) as answer:

@@ -1,11 +1,11 @@
-"""A TCP proxy that breaks what passes through it: cut, held, delayed, dripping, an answer lost.
+"""A TCP proxy that breaks connections: it cuts, holds, delays, drips, and loses answers.
 
     with Proxy(server.port) as proxy:
         queue = open(proxy.through(server.dsn()))
         proxy.lose_answer(to=b"settle")
 
 It runs in a thread of its own and in real time, so tests may block or run under the virtual clock.
-Its methods may be called from any thread, and have taken effect when they return.
+Its methods can be called from any thread, and have taken effect when they return.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tests.support.daemons import HOST, PATIENCE, free_port, wait_until
 T = TypeVar("T")
 #: Requests go from the client to the server, answers the other way.
 Way = Literal["requests", "answers"]
-#: What becomes of a connection: closed, reset, or left open and nothing passes that way any more.
+#: What happens to a connection: closed, reset, or left open while nothing passes that way any more.
 Fate = Literal["cut", "reset", "silence"]
 
-#: As much is passed on at once, at most.
+#: The maximum number of bytes that are forwarded at once.
 PIECE = 65536
-#: As much of what a client sent is remembered to look for a text in.
+#: The number of bytes that are remembered of what a client sent, to find a text in them.
 TAIL = 1024
 
 
 @dataclass(frozen=True)
 class Order:
-    """To lose a request that contains `text`, or the answer to it."""
+    """An order to lose a request that contains `text`, or its answer."""
 
     lose: Way
     text: bytes
@@ -43,9 +43,9 @@ class Order:
 
 @dataclass
 class Counts:
-    """Since the beginning; requests and answers in bytes.
+    """Counts since the beginning; requests and answers in bytes.
 
-    exchanges: how often an answer followed a request; round trips, if each waits for its answer.
+    exchanges: how often an answer followed a request; round trips if each waits for its answer.
     """
 
     accepted: int = 0
@@ -57,22 +57,22 @@ class Counts:
 
 @dataclass(eq=False)
 class Link:
-    """One client's connection and the one to the server that belongs to it."""
+    """The connection of one client, and its connection to the server."""
 
     client: asyncio.StreamWriter
     task: asyncio.Task[None]
     server: asyncio.StreamWriter | None = None
-    #: What becomes of it when the next answer arrives.
+    #: What happens to it when the next answer arrives.
     doom: Fate | None = None
     silent: set[Way] = field(default_factory=set)
-    #: Whether a request passed since the last answer.
+    #: True if a request passed since the last answer.
     asked: bool = False
-    #: The last that the client sent: a text looked for may have begun there.
+    #: The last bytes that the client sent: a text to find may have begun there.
     tail: bytes = b""
 
 
 class Aside:
-    """Something that runs on an event loop of its own, in a thread, and is told from outside."""
+    """Something on its own event loop, in a thread, that other threads control."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -85,7 +85,7 @@ class Aside:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0)  # what was closed a moment ago lets go of its socket
+            await asyncio.sleep(0)  # let closed connections release their sockets
 
         self._await(finish)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -112,7 +112,7 @@ class Aside:
 
 
 class Proxy(Aside):
-    """Listens on a port of its own and passes on to `port`; `counts` says how much."""
+    """Listens on a port of its own and forwards to `port`; `counts` says how much."""
 
     def __init__(self, port: int, host: str = HOST) -> None:
         self.port = free_port()
@@ -132,20 +132,20 @@ class Proxy(Aside):
         self.accept()
 
     def through(self, url: str) -> str:
-        """A server's URL, by way of this proxy."""
+        """A server's URL through this proxy."""
         direct = "{}:{}".format(*self._target)
         assert url.count(direct) == 1, f"this proxy stands before {direct}, which {url} is not"
         return url.replace(direct, f"{HOST}:{self.port}")
 
     @property
     def connections(self) -> int:
-        """How many are open now."""
+        """The number of open connections."""
         return self._do(lambda: len(self._links))
 
     # --- faults ---------------------------------------------------------------------------------
 
     def cut(self, *, reset: bool = False) -> int:
-        """Close all connections now; how many there were. New ones are accepted."""
+        """Close all connections now; returns how many there were. New ones are accepted."""
 
         def cut() -> int:
             links = list(self._links)
@@ -156,7 +156,7 @@ class Proxy(Aside):
         return self._do(cut)
 
     def cut_after(self, size: int) -> None:
-        """Pass `size` more bytes of answers, of all connections, and cut the one they end on."""
+        """Forward `size` more bytes of answers of all connections, then cut the last one."""
 
         def set_size() -> None:
             self._cut_after = size
@@ -164,28 +164,29 @@ class Proxy(Aside):
         self._do(set_size)
 
     def lose_answer(self, to: bytes = b"", *, fate: Fate = "cut") -> None:
-        """Pass the next request that contains `to`; lose the answer, and with it the connection.
+        """Forward the next request that contains `to`; lose the answer, and with it the connection.
 
-        The server has done its work when its answer arrives here, given that the client waits for
-        each answer before it asks again. Called twice, it loses two.
+        The server has done its work when its answer arrives here, if the client waits for each
+        answer before it asks again. Called twice, it loses two.
         """
         self._do(lambda: self._orders.append(Order("answers", to, fate)))
 
     def lose_request(self, containing: bytes = b"", *, fate: Fate = "cut") -> None:
-        """Lose the next request from the bytes it contains on, and with it the connection."""
+        """Lose the rest of the next request, from this text on, and with it the connection."""
         self._do(lambda: self._orders.append(Order("requests", containing, fate)))
 
     def await_lost(self, count: int = 1, within: float = PATIENCE) -> None:
-        """Wait until so many requests and answers were lost since the beginning."""
+        """Wait until this many requests and answers were lost since the beginning."""
         wait_until(lambda: self.counts.lost >= count, f"loss number {count} in the proxy", within)
 
     def refuse(self) -> None:
-        """Refuse new connections, as if nobody listened; those that are open stay."""
+        """Refuse new connections, as if nothing listened; open ones stay."""
 
         async def refuse() -> None:
             if self._listener:
-                # asyncio forgets a connection, open as it is, that was accepted just before the
-                # end and not yet handed over: accept no more first, and let it hand over.
+                # asyncio forgets a connection that was accepted just before the end and not yet
+                # handed over, and leaves it open. So first accept no more, and let asyncio hand it
+                # over.
                 for listening in self._listener.sockets:
                     self._loop.remove_reader(listening.fileno())
                 await asyncio.sleep(0)
@@ -196,7 +197,7 @@ class Proxy(Aside):
         self._await(refuse)
 
     def accept(self) -> None:
-        """Take new connections again."""
+        """Accept new connections again."""
 
         async def listen() -> None:
             if self._listener is None:
@@ -205,18 +206,18 @@ class Proxy(Aside):
         self._await(listen)
 
     def hold(self, only: Way | None = None) -> None:
-        """Accept connections and pass nothing on, not even that one of them ended."""
+        """Accept connections and forward nothing, not even the end of a connection."""
         for way, gate in self._gates.items():
             if only in (None, way):
                 self._do(gate.clear)
 
     def release(self) -> None:
-        """Pass on all that was held, and go on."""
+        """Forward what was held, and continue."""
         for gate in self._gates.values():
             self._do(gate.set)
 
     def delay(self, seconds: float) -> None:
-        """Pass everything on so much later, either way; 0 ends that."""
+        """Delay everything by this much, both ways; 0 ends that."""
 
         def set_delay() -> None:
             self._delay = seconds
@@ -224,7 +225,7 @@ class Proxy(Aside):
         self._do(set_delay)
 
     def drip(self, size: int = 1, every: float = 0.01) -> None:
-        """Pass answers on in pieces of `size` bytes, one each `every` seconds; 0 ends that."""
+        """Forward answers in pieces of `size` bytes, one each `every` seconds; 0 ends that."""
 
         def set_drip() -> None:
             self._drip = (size, every) if every else (PIECE, 0.0)
@@ -232,7 +233,7 @@ class Proxy(Aside):
         self._do(set_drip)
 
     def mend(self) -> None:
-        """All passes again; faults that were asked for and have not happened are forgotten."""
+        """Forward everything again, and forget faults that have not happened yet."""
 
         def forget() -> None:
             self._orders.clear()
@@ -252,7 +253,7 @@ class Proxy(Aside):
         self.cut()
         super().close()
 
-    # --- what passes ----------------------------------------------------------------------------
+    # --- forwarding -----------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -271,7 +272,7 @@ class Proxy(Aside):
                 ways.append(asyncio.create_task(passing))
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         except (OSError, asyncio.CancelledError):
-            pass  # nobody listens there, or the connection was cut
+            pass  # nothing listens there, or the connection was cut
         finally:
             self._links.discard(link)
             for way in ways:
@@ -308,7 +309,7 @@ class Proxy(Aside):
                 self._drop(link, reset=fate == "reset")
 
     def _judge(self, link: Link, way: Way, data: bytes) -> tuple[bytes, Fate | None]:
-        """How much of it passes, and what becomes of the connection after that."""
+        """How much of the data passes, and what happens to the connection then."""
         if way == "requests":
             return self._judge_request(link, data)
         if link.doom:
@@ -325,7 +326,7 @@ class Proxy(Aside):
     def _judge_request(self, link: Link, data: bytes) -> tuple[bytes, Fate | None]:
         known, link.tail = link.tail, (link.tail + data)[-TAIL:]
         for order in self._orders:
-            # It must end in what arrived just now: what passed before the order does not count.
+            # It must end in the new data: what passed before the order does not count.
             begin = max(0, len(known) - max(0, len(order.text) - 1))
             at = (known + data).find(order.text, begin)
             if at < 0:

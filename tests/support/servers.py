@@ -5,9 +5,9 @@
         postgres.execute("SELECT 1")
         postgres.restart()
 
-Each listens on a free port of 127.0.0.1 alone, keeps its files in a temporary folder, and is ended
-by its own pid, also when this process is killed. What comes from wheels is always there; what comes
-from Debian raises `Missing`. `tests/conftest.py` makes fixtures of these.
+Each listens only on a free port of 127.0.0.1, keeps its files in a temporary folder, and is ended
+by its own pid, even when this process is killed. Servers from wheels are always available; servers
+from Debian may raise `Missing`. `tests/conftest.py` makes fixtures of these.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tests.support.daemons import (
 if TYPE_CHECKING:
     import redis as redis_client
 
-#: What the fixtures `own_postgres` and `own_redis` are.
+#: The types of the fixtures `own_postgres` and `own_redis`.
 OwnPostgres: TypeAlias = "Callable[..., Postgres]"
 OwnRedis: TypeAlias = "Callable[..., Redis]"
 
-#: The sessions of `Postgres.execute`. They end a moment after they were closed, so are not counted.
+#: The sessions of `Postgres.execute`. They end just after they are closed, so they are not counted.
 ADMINISTRATOR = "administrator of tests"
 OF_CLIENTS = (
     "FROM pg_stat_activity WHERE backend_type = 'client backend'"
@@ -58,8 +58,8 @@ def _package(name: str) -> Path:
 
 
 def chosen(variable: str) -> Path | None:
-    """The server that the environment asks for instead: POLLWISE_TEST_POSTGRES is the folder of a
-    Postgres' programs, POLLWISE_TEST_REDIS a redis-server or valkey-server."""
+    """The server that the environment names: POLLWISE_TEST_POSTGRES is the folder of Postgres'
+    programs, POLLWISE_TEST_REDIS a redis-server or valkey-server."""
     named = os.environ.get(variable)
     if named and not Path(named).exists():
         raise ServerFailed(f"{variable} = {named!r} does not exist")
@@ -98,7 +98,7 @@ def oldest_redis() -> Path:
 
 
 def debian(program: str) -> Path:
-    """A program that Debian installs; /usr/sbin is not on everybody's PATH."""
+    """A program that Debian installs; /usr/sbin may not be on PATH."""
     found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is None:
         raise Missing(f"{program} is not installed: run scripts/system-deps")
@@ -110,14 +110,14 @@ def everyone_reaches(path: Path) -> bool:
 
 
 class Postgres(Server):
-    """A Postgres cluster with the superuser "postgres", who needs no password; all others do.
+    """A Postgres cluster. Its superuser "postgres" needs no password; all other roles do.
 
-    It does without fsync, so a crash of the machine would lose data; its own crash loses nothing
-    that was committed. `settings` are those of postgresql.conf.
+    It runs without fsync, so a crash of the machine could lose data, but not its own crash.
+    `settings` are those of postgresql.conf.
     """
 
     unprivileged = True
-    #: "smart" waits for its clients to go, "fast" ends their sessions, "immediate" is a crash.
+    #: "smart" waits until clients disconnect, "fast" ends their sessions, "immediate" is a crash.
     modes = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
     end_signal = signal.SIGQUIT
 
@@ -125,7 +125,7 @@ class Postgres(Server):
         super().__init__(keeper, programs / "postgres")
         self.programs = programs
         self.primary = primary
-        #: The passwords of the roles.
+        #: The passwords of roles.
         self.roles: dict[str, str] = dict(primary.roles) if primary else {"postgres": ""}
         self.settings = {
             "fsync": "off",
@@ -156,7 +156,7 @@ class Postgres(Server):
         return [self.program, "-D", self.folder]
 
     def answers(self) -> bool:
-        # What pg_ctl looks at: no connection, and so no noise in the log.
+        # pg_ctl looks at this file: it makes no connection, and so no log line.
         with suppress(OSError):
             lines = (self.folder / "postmaster.pid").read_text().splitlines()
             return lines[:1] == [str(self.pid)] and lines[7:8] in (["ready   "], ["standby "])
@@ -164,7 +164,9 @@ class Postgres(Server):
 
     def close(self) -> None:
         killed = self.folder / "postmaster.pid"
-        if not self.running and killed.exists():  # its lock on the folder is left in the kernel
+        if (
+            not self.running and killed.exists()
+        ):  # its lock on the folder still exists in the kernel
             lines = killed.read_text().splitlines()
             if len(lines) > 6:
                 subprocess.run(["ipcrm", "-m", lines[6].split()[1]], capture_output=True)
@@ -312,8 +314,8 @@ class PgBouncer(Server):
 class Redis(Server):
     """A Redis or Valkey; `settings` are those of redis.conf, with `_` for `-`.
 
-    It keeps nothing over a restart, unless started with `appendonly="yes"`: then its own crash
-    loses nothing that it had answered.
+    It keeps nothing over a restart, unless it is started with `appendonly="yes"`: then its own
+    crash loses nothing that it has answered.
     """
 
     ready = b"Ready to accept connections"
@@ -353,9 +355,9 @@ class Redis(Server):
 
 
 class Servers(Keeper):
-    """Starts servers, and ends them all when it is closed.
+    """Starts servers, and ends all of them when it is closed.
 
-    templates: folders of an unused Postgres of each version, when others have made some already.
+    templates: folders of an unused Postgres of each version, if others have made some.
     """
 
     def __init__(self, templates: Mapping[str, Path] | None = None) -> None:
@@ -387,7 +389,7 @@ class Servers(Keeper):
         return self.begin(Rclone(self), {})
 
     def _reachable(self, programs: Path) -> Path:
-        """Programs where the unprivileged user reaches them: a copy if the tree is private."""
+        """Programs that the unprivileged user can read: a copy if the tree is private."""
         if os.geteuid() != 0 or everyone_reaches(programs):
             return programs
         if not everyone_reaches(self.folder.parent):

@@ -1,7 +1,7 @@
 """A shop that ran for hours of virtual time, for pages to show: its queues, its outbox, its fleet.
 
 Real workers, relays and a real fleet run on SQLite, with seeded arrivals, failures and outages, so
-that the same shop is made each time. It is left in the middle of its work: jobs run, some are dead,
+that the shop is always the same. It is left in the middle of its work: jobs run, some are dead,
 a kind is paused, a key is blocked, a target is down.
 
     shop = Shop.open_for(folder, hours=24)
@@ -37,13 +37,13 @@ from pollwise.runtime.events import Events
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker, WorkerRunOptions
 
-#: When the shop is looked at: a Tuesday, 14:30 UTC.
+#: The time at which the shop is shown: a Tuesday, 14:30 UTC.
 LOOKED_AT = 1_773_153_000.0
 SEED = 17
 
 
 class StandingClock(Clock):
-    """A clock whose date stands still, so that pages repeat exactly; `now` goes on."""
+    """A clock whose date does not change, so that pages repeat exactly; `now` goes on."""
 
     def epoch(self) -> float:
         return LOOKED_AT
@@ -54,7 +54,7 @@ class StandingClock(Clock):
 
 @dataclass(frozen=True)
 class Shop:
-    """Where the shop's data are. queues: URLs. clock: the time at which it is looked at."""
+    """The data of the shop. queues: URLs. clock: the time at which it is shown."""
 
     queues: tuple[str, ...]
     outbox: str
@@ -77,7 +77,7 @@ class Shop:
 
 
 async def _live(place: Path, folder: Path, clock: VirtualClock, hours: float) -> None:
-    """Run the shop for some hours, and copy its databases as they are then, in the middle of it."""
+    """Run the shop for some hours, and copy its databases in the middle of the work."""
     url = f"sqlite:///{place}/shop.db"
     ends = clock.epoch() + hours * 3600.0
     parts = [_work(f"{url}?keep=7d&synchronous=off&queue={q}", q, clock, ends) for q in QUEUES]
@@ -276,6 +276,6 @@ async def _watch(url: str, clock: VirtualClock, ends: float) -> None:
     for group, count in GROUPS.items():
         for n in range(1, count + 1):
             fleet.add(Target(f"{group}-{n:02}", as_probe(probe_of(group, n)), group=group))
-    # Polling for hours would take the most time of all, and pages show the last hour.
+    # Polling for hours would take the most time of all parts, and pages show only the last hour.
     await clock.advance(max(ends - clock.epoch() - 3600.0, 0.0))
     await fleet.run()

@@ -1,9 +1,9 @@
-"""Windows, simulated on Linux: what it lacks is taken away in a process of its own.
+"""Windows, simulated on Linux: a separate process without what Windows lacks.
 
-Python's own modules are imported first, because they choose their code by the system, too. Then
-modules that only POSIX has can no longer be imported, names that Windows lacks are deleted, and
-event loops refuse what the usual one of Windows (proactor) refuses. `os.name` stays: pathlib would
-make paths of Windows, which cannot open files here.
+Python's own modules are imported first, because they choose their code by the system too. Then
+modules that only POSIX has cannot be imported any more, names that Windows lacks are deleted, and
+event loops refuse what the usual one of Windows (proactor) refuses. `os.name` stays: with another
+value, pathlib would make paths of Windows, which cannot open files here.
 """
 
 from __future__ import annotations

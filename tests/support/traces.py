@@ -8,7 +8,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Traces:
-    """What the program's provider got."""
+    """The spans that the program's provider got."""
 
     def __init__(self) -> None:
         self._spans = InMemorySpanExporter()
@@ -17,7 +17,7 @@ class Traces:
         self.tracer = self.provider.get_tracer("test")
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """The spans of this name that have ended, the first first."""
+        """The spans with this name that have ended, the first first."""
         return [span for span in self._spans.get_finished_spans() if span.name == name]
 
     def one(self, name: str) -> ReadableSpan:

@@ -21,7 +21,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 @dataclass
 class QueueSite:
-    """A web interface over the queues `default` and `other`, and who looks at it."""
+    """A web interface over the queues `default` and `other`, and its viewer."""
 
     http: httpx.AsyncClient
     queue: Queue
@@ -34,7 +34,7 @@ class QueueSite:
         return answer.text
 
     async def post(self, path: str, action: str, **form: str) -> str:
-        """Send a form; the address of the page that is shown then."""
+        """Send a form; returns the address of the page that follows."""
         answer = await self.http.post(path, data=self._form(action, form))
         assert answer.status_code == 303, answer.text
         return str(answer.headers["location"])

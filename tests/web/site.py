@@ -1,4 +1,4 @@
-"""A web interface with its own login, and browsers without a server between."""
+"""A web interface with its own login, and browsers without a server in between."""
 
 from __future__ import annotations
 

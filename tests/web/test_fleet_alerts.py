@@ -129,7 +129,7 @@ def test_locations_and_what_changed(run: Callable[..., None]) -> None:  # noqa: 
         page = await visitor.main("/fleets/pages/targets/shop")
         assert "paris succeeded 50 ms" in page
         assert "tokyo failed 1.5 s" in page
-        assert "than have a living node (2)" in page
+        assert "than have a running node (2)" in page
         assert "-price 10 +price 12" in page
 
     run(main)

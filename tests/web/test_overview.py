@@ -164,7 +164,7 @@ def test_says_when_a_run_takes_many_times_as_long_as_others() -> None:
         assert "Nothing needs attention." in await visitor.main("/")
         await clock.advance(80)
         text = await visitor.main("/")
-        assert "shop 1 run of mail: 1 min 20 s, and not at an end. 99 % of them take 5" in text
+        assert "shop 1 run of mail: not ended after 1 min 20 s. 99 % of them take 5" in text
 
     clock.run(main())
 

@@ -1,4 +1,4 @@
-"""Who looks at pages in tests."""
+"""Viewers of pages in tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Everybody(WebAccess):
 
 
 class Somebody(Everybody):
-    """Lets everybody in with one scope, and remembers what went into the audit log."""
+    """Lets everybody in with one scope, and remembers the entries of the audit log."""
 
     csrf = "csrf of a test"
 

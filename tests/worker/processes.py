@@ -1,4 +1,4 @@
-"""Worker processes that are killed at random, and the proof that nothing came of it."""
+"""Worker processes that are killed at random, and the proof that the kills had no effect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VICTIM = Path(__file__).parent / "children" / "victim.py"
 
 
 class Crowd:
-    """Three worker processes on one database; whoever is killed is replaced."""
+    """Three worker processes on one database; a killed one is replaced."""
 
     def __init__(self, database: Path | str, log: Path) -> None:
         self.told: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
@@ -50,7 +50,7 @@ class Crowd:
                 self.told.put((name, line.strip()))
 
     def hear(self, patience: float) -> None:
-        """Wait for the next thing that a worker tells."""
+        """Wait for the next line of a worker."""
         assert time.monotonic() < self._deadline, "the workers do not get on"
         try:
             name, told = self.told.get(timeout=patience)
@@ -69,7 +69,9 @@ class Crowd:
         self.start()
 
     def stop(self) -> list[int]:
-        while self.alive.keys() - self.up:  # else the signal comes before there is who heeds it
+        while (
+            self.alive.keys() - self.up
+        ):  # otherwise a signal could come before its handler exists
             self.hear(patience=1.0)
         for process in self.alive.values():
             process.terminate()
@@ -85,7 +87,7 @@ class Crowd:
 def kill_at_random(
     database: Path | str, opened: Callable[[], Queue], log: Path, *, jobs: int, kills: int
 ) -> None:
-    """Have a crowd do jobs, with kills in the middle: all done, never two live leases."""
+    """Let workers do jobs, with kills in the middle: all done, never two live leases."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")  # shown when the test fails
     rng = random.Random(seed)
@@ -98,7 +100,7 @@ def kill_at_random(
             at = (kill + rng.random()) * jobs * 0.8 / kills
             while crowd.done < at or len(crowd.up & set(crowd.alive)) < WORKERS - 1:
                 crowd.hear(patience=1.0)
-            while crowd.done >= len(ids):  # a slow start of the others gave one time to do all
+            while crowd.done >= len(ids):  # a slow start of the others let one do all
                 ids += asyncio.run(_put_all(opened(), jobs))
             crowd.kill(rng)
         while (stats := asyncio.run(_look(opened()))).done < len(ids):
@@ -130,7 +132,7 @@ async def _look(opened: Queue) -> Stats:
 
 
 def check(ids: list[str], records: list[dict[str, Any]], seed: int) -> None:
-    """Judge by the tokens that every claim, renewal and settlement carried."""
+    """Check by the tokens that every claim, renewal and settlement had."""
     by_job: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         by_job[record["job"]].append(record)
@@ -141,23 +143,23 @@ def check(ids: list[str], records: list[dict[str, Any]], seed: int) -> None:
         assert any(r["what"] == "run" for r in story), told
         claims = sorted((r for r in story if r["what"] == "claim"), key=lambda r: r["token"])
         tokens = [claim["token"] for claim in claims]
-        assert len(tokens) == len(set(tokens)), told  # no token is given out twice
-        # One job may be claimed unseen: by a worker that was killed before it wrote that down.
+        assert len(tokens) == len(set(tokens)), told  # each token is used once
+        # A claim may be missing from the log: its worker was killed before it wrote the line.
         for first, second in pairwise(claims):
             claimed_again += 1
             assert second["at"] >= end_of_lease(first, story), told
         done = [r for r in story if r["what"] == "done"]
         assert len(done) <= 1, told
         if done:
-            assert done[0]["token"] == max(tokens), told  # nobody claimed it afterwards
+            assert done[0]["token"] == max(tokens), told  # it was not claimed afterwards
     finished = sum(any(r["what"] == "done" for r in story) for story in by_job.values())
-    # A kill may come between a settlement and its line in the log, for one batch of each killed.
+    # A kill may come between a settlement and its line in the log, once per killed worker.
     assert finished >= len(ids) * 0.9, f"seed {seed}: only {finished} settlements were written down"
     assert claimed_again > 0, f"seed {seed}: no kill met a claim, which proves nothing"
 
 
 def end_of_lease(claim: dict[str, Any], story: list[dict[str, Any]]) -> float:
-    """When a claim ended, at the earliest: when it was settled, or its last known renewal."""
+    """The earliest end of a claim: its settlement, or its last known renewal."""
     same = [r for r in story if r.get("token") == claim["token"]]
     settled = [r["at"] for r in same if r["what"] in ("done", "retry", "dead", "give_back")]
     if settled:

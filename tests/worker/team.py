@@ -1,8 +1,8 @@
 """Workers on a real server that breaks, each with a handle of its own, and what they did.
 
-Under the virtual clock no call is under way when a timer rings, for time stands still for calls. So
-a fault in the middle of a call is a strike: it is let loose by the call itself, some steps after it
-began.
+Under the virtual clock no call is under way when a timer fires, because time stands still during
+calls. So a fault in the middle of a call is a strike: the call itself starts it, some steps after
+the call began.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ Call = Literal["claim", "settle", "renew"]
 STORES = ("postgres", "redis")
 #: How long a handler takes, in seconds of the clock.
 TOOK = 1.0
-#: However many claims a server swallows, a job is tried again.
+#: A job is tried again, however many claims a server swallows.
 AGAIN = Retry.fixed("1s", attempts=None)
-#: A strike comes so many steps of the event loop after its call began, at the most: before the
-#: request is sent, while it is under way, or when its answer is there.
+#: A strike comes at most this many steps of the event loop after its call began: before the request
+#: is sent, while it is under way, or when its answer has arrived.
 STEPS = 16
 
 
 def server_of(store: str, own_postgres: OwnPostgres, own_redis: OwnRedis) -> Postgres | Redis:
-    """A server that keeps what it said it has, for the test to break."""
+    """A server that keeps committed data, for the test to break."""
     if store == "postgres":
         server = own_postgres()
         migrated(server.dsn())
@@ -62,7 +62,7 @@ def address_of(server: Postgres | Redis) -> str:
 
 
 def request_of(store: str, call: Call) -> bytes:
-    """What a call's request contains, for the proxy to know it by."""
+    """A text in the request of a call, by which the proxy recognises it."""
     return call.encode() if store == "postgres" else script(SCRIPTS, call).sha.encode()
 
 
@@ -71,7 +71,7 @@ def request_of(store: str, call: Call) -> bytes:
 
 @dataclass(slots=True)
 class Lease:
-    """One claim: from when, until when at least, and how it ended, as far as its worker knows."""
+    """One claim: its begin, its earliest end, and how it ended, as far as its worker knows."""
 
     token: int
     attempt: int
@@ -83,7 +83,7 @@ class Lease:
 
 @dataclass
 class Story:
-    """What was claimed, renewed and settled under which token, by whomever; and what ran."""
+    """What all workers claimed, renewed and settled under which token, and what ran."""
 
     leases: dict[str, list[Lease]] = field(default_factory=lambda: defaultdict(list))
     ran: Counter[str] = field(default_factory=Counter)
@@ -96,7 +96,7 @@ class Story:
         return [lease.attempt for lease in self.leases[job_id]]
 
     def check(self, ids: Iterable[str], *, once: bool = True) -> None:
-        """All ran and are done, each claim under a token of its own and after the one before.
+        """Check that all ran and are done, each claim with its own token and after the one before.
 
         once: no handler ran twice to its end.
         """
@@ -106,7 +106,7 @@ class Story:
             leases = sorted(self.leases[job_id], key=lambda lease: lease.token)
             told = f"job {job_id}: {leases}"
             tokens = [lease.token for lease in leases]
-            assert len(set(tokens)) == len(tokens), f"a token was given out twice: {told}"
+            assert len(set(tokens)) == len(tokens), f"a token was used twice: {told}"
             for one, two in pairwise(leases):
                 end = one.until if one.given_up is None else one.given_up
                 assert two.at >= end - 1e-6, f"two live leases: {told}"
@@ -119,7 +119,7 @@ class Story:
 
 
 class Noted(Queue):
-    """Writes its claims, renewals and settlements into a story, and may be struck in a call."""
+    """Logs its claims, renewals and settlements in a story, and can be struck in a call."""
 
     story: Story
     rng: random.Random
@@ -165,7 +165,7 @@ class Noted(Queue):
         for settlement in batch:
             noted = self.story.lease(settlement.claim)
             if settlement.action != "done" and noted.given_up is None:
-                noted.given_up = self._server_now()  # it may count, though its answer is lost
+                noted.given_up = self._server_now()  # it may count even if its answer is lost
         lost = await self._lost_in("settle", super().settle(batch))
         for settlement in batch:
             if settlement.action == "done" and settlement.claim.job.id not in lost:
@@ -189,14 +189,15 @@ class NotedRedis(Noted, RedisQueue):
     pass
 
 
-# Who works
+# Workers
 
 
 class Team:
-    """Workers on one queue. `source` is a handle for the test itself, which goes straight there.
+    """Workers on one queue. `source` is a handle for the test itself, without a proxy.
 
-    took: how long a handler takes; twenty times as long for the payload "long". A job whose payload
-        is "fails once" does, at its first attempt.
+    took: how long a handler takes; twenty times as long for the payload "long". A job with the
+        payload
+    "fails once" fails at its first attempt.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Team:
         self.workers: list[Worker] = []
         self.ids: list[str] = []
         self.started: Counter[tuple[str, int]] = Counter()
-        #: Some handler has begun since the last put.
+        #: Set when a handler has begun since the last put.
         self.began = asyncio.Event()
         self._took = took
         self._name = f"team-{secrets.token_hex(6)}"
@@ -225,7 +226,7 @@ class Team:
         return queue
 
     async def put(self, count: int) -> None:
-        """Jobs of all sorts: a third with a key, a few that fail once."""
+        """Put jobs of all sorts: a third with a key, a few that fail once."""
         jobs = [
             NewJob(
                 "job",
@@ -238,7 +239,7 @@ class Team:
         self.ids += await self.source.put(jobs)
 
     def hire(self, address: str, **given: Any) -> Worker:
-        """One more worker, with a handle of its own."""
+        """Add a worker with its own handle."""
         seen, queue = Seen(), self.handle(address, **given)
         worker = Worker(queue, name=f"w{len(self.workers)}", events=seen.events)
         worker.handle("job", retry=AGAIN)(self._work)
@@ -250,7 +251,7 @@ class Team:
 
     @asynccontextmanager
     async def at_work(self, **chosen: Any) -> AsyncIterator[None]:
-        """All that were hired work inside the block."""
+        """All workers run inside the block."""
         chosen = {"concurrency": 4, "prefetch": 1, "lease": "30s", **chosen}
         async with AsyncExitStack() as stack:
             for queue in (self.source, *self.queues):
@@ -260,7 +261,7 @@ class Team:
             yield
 
     async def all_done(self, within: float = 3600.0) -> None:
-        """Nothing is left to do, and every worker polls as ever."""
+        """Check that nothing is left to do, and that every worker polls normally."""
         await until_empty(self.source, within)
         await until(self._all_recovered, within)
 
@@ -271,7 +272,7 @@ class Team:
         )
 
     async def check(self, *, once: bool = True) -> None:
-        """Nothing is lost, nothing ran under two leases, nothing is left behind."""
+        """Check that nothing is lost, ran under two leases, or is left behind."""
         stats = await self.source.stats()
         assert (stats.done, stats.dead) == (len(self.ids), 0), stats
         self.story.check(self.ids, once=once)
@@ -286,7 +287,8 @@ class Team:
         return [event for seen in self.seen for event in seen.of(*kinds)]
 
     def check_backed_off(self, most: int, *, every: bool = True) -> None:
-        """Each loop failed a few times, more slowly each time, and recovered by itself."""
+        """Check that each loop failed a few times, more slowly each time, and recovered by
+        itself."""
         for worker, seen in zip(self.workers, self.seen, strict=True):
             failed, recovered = seen.of(PollFailed), seen.of(PollRecovered)
             told = f"{worker.name}: {failed[:9]}, {recovered}"
@@ -318,7 +320,7 @@ def team_of(clock: Clock, server: Postgres | Redis, workers: int = 3, **given: A
 def team_behind(
     clock: Clock, server: Postgres | Redis, proxy: Proxy, behind: int = 1, **given: Any
 ) -> Team:
-    """Three workers, of which the first few go by way of the proxy."""
+    """Three workers, the first few of which use the proxy."""
     team, direct = Team(address_of(server), clock, **given), address_of(server)
     for n in range(3):
         team.hire(proxy.through(direct) if n < behind else direct)

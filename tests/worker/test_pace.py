@@ -220,10 +220,10 @@ def info_of(name: str) -> WorkerInfo:
 @pytest.mark.parametrize(
     ("rows", "match"),
     [
-        ([HistoryRow(PACE, PACE_AT, "1 w", "{}")], "the key '1 w', which is not one of ours"),
-        ([pace_row(1, "{}")._replace(at=60)], "is not one of ours"),
+        ([HistoryRow(PACE, PACE_AT, "1 w", "{}")], "the key '1 w', which is not valid"),
+        ([pace_row(1, "{}")._replace(at=60)], "is not valid"),
         ([pace_row(1, "x" * (ROW_BYTES_MAX + 1))], "is above"),
-        ([pace_row(1, "{}"), pace_row(2, "{}")], "a worker has one pace"),
+        ([pace_row(1, "{}"), pace_row(2, "{}")], "at most one pace at a time"),
     ],
 )
 def test_rows_that_a_worker_does_not_write_are_refused(rows: list[HistoryRow], match: str) -> None:

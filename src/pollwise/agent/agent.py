@@ -253,7 +253,7 @@ class Agent:
             share = BUSY_SHARE if busy else IDLE_SHARE
             self._pace.least = worker.min_interval
             self._pace.most = share * worker.heartbeat_timeout
-            # While hints arrive, polls are only in case that one is lost.
+            # While hints arrive, polls are needed only in case one is lost.
             self._polling.long_interval = min(LONG_INTERVAL, self._pace.most)
             # After an outage, workers have one heartbeat timeout to return.
             longest = max(RETURN_SHARE * worker.heartbeat_timeout, POLL_RETRY.first)
@@ -277,7 +277,7 @@ class Agent:
             return
         self._stripped.add(job_id)
         stripped = {"job_id": job_id, "state": report["state"]}
-        if report["state"] == "done":  # its result would be lost without a word
+        if report["state"] == "done":  # its result would be lost without a message
             stripped |= {"state": "failed", "error": f"its report was refused: {why}"[:1000]}
         self._reports[job_id] = stripped
 

@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("pollwise")
 
-#: How long the files that a command left may take to be read, in seconds, its progress, and how
-#: long a report waits for the removal of its folder, which goes on.
+#: In seconds: the time limits for reading the files that a command left and for reading its
+#: progress, and how long a report waits for the removal of its folder, which then goes on.
 READ_WITHIN = 30.0
 PROGRESS_WITHIN = 2.0
 REMOVED_WITHIN = 5.0

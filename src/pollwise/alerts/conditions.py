@@ -110,7 +110,7 @@ class Condition:
         )
 
     def holds(self, seen: Sighting) -> bool | None:
-        """True if it holds after this poll, False if not, None if the poll does not tell.
+        """True if it holds after this poll, False if not, None if the poll does not show it.
 
         `stale` holds only by the passing of time, so a poll can only end it. A comparison says
         nothing after a failed poll, or if the reading lacks the field.

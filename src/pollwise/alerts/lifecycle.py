@@ -18,14 +18,14 @@ LifeEvent = Literal["opened", "repeated", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class RuleState:
-    """Where one rule of one target stands.
+    """The state of one rule of one target.
 
     since: when its condition began to hold; None while it does not.
     seen: polls in a row after which it held.
     alert: the id of its open alert. opened_at, sent_at: when that opened and was last sent.
     sent: how often it was sent.
     to: the channels that heard of it, which also hear of its end.
-    acknowledged: somebody knows of it, so it is not repeated.
+    acknowledged: True if somebody acknowledged it, so it is not repeated.
     """
 
     since: float | None = None
@@ -51,8 +51,8 @@ class RuleState:
 
     @classmethod
     def restored(cls, kept: object, offset: float, now: float) -> RuleState:
-        """The state that `kept` describes; a fresh one if it cannot be read. No time is in the
-        future, in case the clock was set back."""
+        """The state that `kept` describes; a new one if that cannot be read. No time is in the
+        future, even if the clock was set back."""
         if not isinstance(kept, Mapping):
             return CALM
         try:
@@ -94,8 +94,8 @@ def step(
         not tell.
     since: when it began to hold, if that is known better than by the polls.
     free: False while the alert is held back. Then it neither opens nor is repeated, and once it is
-        free again it needs new polls to open. None while that is being found out: it waits, and
-        forgets nothing.
+        free again it needs new polls to open. None while that is unknown: it waits, and
+            keeps its state.
 
     The caller gives a state that opened its alert's id.
     """

@@ -18,8 +18,8 @@ class MemoryAlerts:
         self._alerts: dict[str, Alert] = {}
 
     def save(self, alerts: Sequence[Alert]) -> None:
-        """Keep these, each in place of the one with its id; what people noted stays, and so
-        does the summary."""
+        """Keep these, each in place of the one with its id; its acknowledgement and its summary
+        stay."""
         for alert in alerts:
             before = self._alerts.get(alert.id)
             if before is not None:
@@ -51,7 +51,7 @@ class MemoryAlerts:
         return self._alerts.get(id)
 
     def acknowledge(self, ids: Sequence[str], by: str, note: str, now: float) -> list[Alert]:
-        """Note who knows of these open alerts; returns those that were open."""
+        """Acknowledge these open alerts; returns those that were open."""
         known = []
         for id in ids:
             alert = self._alerts.get(id)

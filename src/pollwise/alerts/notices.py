@@ -9,7 +9,7 @@ from pollwise.alerts.values import Notice
 from pollwise.outbox.records import NewRecord
 from pollwise.runtime.jobs import NAME_LENGTH_MAX
 
-#: How long sent notices are kept. So long, a notice that is put again is not sent again.
+#: How long sent notices are kept. A notice that is put again within this time is not sent again.
 NOTICES_KEPT = "1d"
 _KIND = "notice."
 

@@ -1,4 +1,4 @@
-"""Regular expressions that meet text of others: answers of servers, output, values of readings.
+"""Regular expressions for text of unknown origin: answers of servers, output, values of readings.
 
 Python's `re` backtracks: `^(a+)+$` on a page of fifty letters does not end, and nothing can stop
 it. RE2 takes time proportional to the text, in bounded memory, and does not hold the interpreter

@@ -45,7 +45,7 @@ class AlertRule:
     severity: str
     quiet: Quiet | None
     condition: Condition
-    #: Tells the rules of a target apart; saved with its open alert.
+    #: Identifies the rule among those of its target; saved with its open alert.
     key: str
 
     def __init__(

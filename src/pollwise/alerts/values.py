@@ -32,7 +32,7 @@ class Alert:
     when: the condition, as written.
     since: when the condition began to hold; it opened at `opened_at`.
     summary: one line for people.
-    acknowledged_by: who knows about it; no repetition is sent any more.
+    acknowledged_by: who acknowledged it; it is not repeated any more.
     sent: number of notices that were put for each channel together.
     """
 
@@ -117,7 +117,7 @@ class Notice:
     """One message about an alert, for one channel. `payload` is JSON.
 
     id: the same if it is put again, so that it is sent once.
-    not_before: sent at the earliest then, in seconds since 1970, such as after quiet hours.
+    not_before: the earliest time to send it, in seconds since 1970, such as after quiet hours.
     """
 
     id: str
@@ -135,7 +135,7 @@ def alert_json(alert: Alert) -> dict[str, Any]:
 
 
 def checked_note(note: object) -> str:
-    """The note of an acknowledgement; ConfigError if it is none."""
+    """The note of an acknowledgement; ConfigError if it is not valid."""
     if not isinstance(note, str) or len(note) > NOTE_MAX:
         raise ConfigError(f"note = {shown(note)} must be text of at most {NOTE_MAX} characters")
     return note.strip()

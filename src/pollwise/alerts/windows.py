@@ -36,10 +36,10 @@ KEYS = ("all", "end", "every", "for", "groups", "note", "start", "targets")
 class MaintenanceWindow:
     """A time in which alerts of some targets are held back. Times are in seconds since 1970.
 
-    targets, groups: whom it is for; both empty for all targets.
+    targets, groups: what it is for; both empty for all targets.
     every: when it recurs; None for once.
-    starts_at, ends_at: of a window that does not recur. Of one that does: it is not in force before
-        the first and after the second.
+    starts_at, ends_at: of a window that does not recur. One that recurs is in force only between
+        the two.
     made_by: who made it; "" for one of a file.
     """
 
@@ -91,7 +91,7 @@ class MaintenanceWindow:
 
     @property
     def whom(self) -> str:
-        """Whom it is for, in words."""
+        """What it is for, in words."""
         named = [f"group {each}" for each in self.groups] + list(self.targets)
         return ", ".join(named) or "all targets"
 
@@ -105,7 +105,7 @@ class MaintenanceWindow:
 class MaintenanceWindows:
     """The windows that a fleet knows: those of its file, and those of its store.
 
-    It is a `Maintenance`: alerts and the history ask it whom a window covers.
+    It is a `Maintenance`: alerts and the history ask it which targets a window covers.
     """
 
     def __init__(self) -> None:

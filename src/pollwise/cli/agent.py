@@ -43,10 +43,14 @@ def agent(
             help="Certificates to trust in addition to the usual ones (PEM), such as your CA's."
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Its name; by default the host's name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The agent's name; by default the host's name.")
+    ] = None,
     capability: Annotated[
         list[str] | None,
-        typer.Option(help="What jobs may require: platform=ios, memory_gb=16, gpu=true, lang=a,b."),
+        typer.Option(
+            help="What this agent offers to jobs: platform=ios, memory_gb=16, gpu=true, lang=a,b."
+        ),
     ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Take only jobs of this kind; by default any.")
@@ -68,8 +72,8 @@ def agent(
     env: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another variable that commands get from the agent's environment: JAVA_HOME, "
-            "'AWS_*'. By default only a few, such as PATH, HOME and LANG."
+            help="Pass this environment variable of the agent to commands too: JAVA_HOME, 'AWS_*'. "
+            "By default, they get only a few, such as PATH, HOME and LANG."
         ),
     ] = None,
     user: Annotated[
@@ -176,7 +180,7 @@ def _options(
 
 
 def _capability(text: str) -> tuple[str, Any]:
-    """`memory_gb=16` -> 16; `gpu=true`; `lang=swift,c` has both."""
+    """Parse NAME=VALUE: `memory_gb=16` is a number, `gpu=true` a bool, `lang=swift,c` a list."""
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
         raise ConfigError(

@@ -35,15 +35,14 @@ COMMANDS = {
     ),
     "worker": CommandEntry(
         "worker.commands",
-        "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",
+        "Run a worker until SIGTERM or Ctrl-C; then finish running jobs and give the rest back.",
     ),
     "agent": CommandEntry(
         "agent", "Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C."
     ),
     "doctor": CommandEntry(
         "doctor",
-        "Check this machine, the settings and, if given, a queue or an outbox. "
-        "Changes nothing there.",
+        "Check this machine, the settings and, if given, a queue or an outbox.",
     ),
     "queue": CommandEntry(
         "queue.commands",

@@ -28,7 +28,7 @@ File = Annotated[
 
 
 def _with_stored(file: Path | None) -> Settings:
-    """The settings, with those changed while the fleet ran, if its store can be read."""
+    """The settings, with the changes stored while the fleet ran, if its store can be read."""
     settings, groups = _with_groups(file)
     for each in _unknown_groups(settings, groups):
         warn(each)
@@ -54,7 +54,7 @@ async def _stored(url: str) -> dict[str, Any]:
 
 
 def _with_groups(file: Path | None) -> tuple[Settings, frozenset[str] | None]:
-    """The settings, and the groups of the fleet, if some are set and its file can be read."""
+    """The settings, and the fleet's groups: None if not needed, or if its file is unreadable."""
     settings = load(file)
     path = Path(settings.fleet.file)
     if not settings.fleet.groups or not path.exists():

@@ -51,7 +51,7 @@ WAIT_COST = 0.01 / 3600
 #: The cost of a poll, for Worth, if polls are free: a thousandth of a cent.
 FREE = 1e-5
 CONCURRENCY = 4
-#: How many jobs a poll can find: as many as handlers, and as many ahead.
+#: How many jobs a poll can find: one for each handler, and one ahead for each.
 CAPACITY = 2 * CONCURRENCY
 #: The fixed intervals to compare with, in seconds.
 FIXED = (0.1, 0.5)
@@ -71,7 +71,7 @@ DRAWN = 60
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """What was asked for."""
+    """The options of a demo."""
 
     strategy: Strategy
     price: Price
@@ -156,8 +156,8 @@ def demo(
 ) -> None:
     """Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.
 
-    The store stays in a temporary folder, to be opened with `pollwise web`; with --json it does
-    not. The next demo deletes stores that are older than a day.
+    The store stays in a temporary folder for `pollwise web` to show; with --json it is deleted. The
+    next demo deletes stores that are older than a day.
 
     Example: pollwise demo --seconds 30 --strategy adaptive
     """
@@ -231,7 +231,7 @@ def traffic(seed: int) -> Iterator[float]:
 
 
 async def run(plan: DemoPlan, seen: DemoCounts, folder: Path, *, live: bool) -> None:
-    """Produce and work until the time is up; what happens is in `seen`."""
+    """Put jobs and run them until the time is up; count what happens in `seen`."""
     events = Events(quiet=True)
     events.subscribe(seen.on_poll, PollFinished)
     events.subscribe(seen.on_start, JobStarted)

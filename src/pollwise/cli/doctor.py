@@ -49,10 +49,10 @@ HINT_DEADLINE = 2.0
 #: How long it waits for a channel to be proven or lost; longer than the timeout of a check.
 CHANNEL_DEADLINE = 15.0
 
-#: How much the doctor writes beside a store, and below how much free space it warns, in bytes.
+#: Bytes that the doctor writes beside a store, and the free space below which it warns.
 PROBE_BYTES = 1024 * 1024
 FREE_MIN = 256 * 1024 * 1024
-#: The queue in which it puts and finishes a job of its own, and the stores where it does so.
+#: The queue in which the doctor puts and finishes a test job, and the stores in which it does so.
 OWN_NAME = "pollwise-doctor"
 SERVERS = ("redis", "rediss", "postgresql", "postgres")
 
@@ -63,7 +63,7 @@ COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
 
 
 class Finding(NamedTuple):
-    """One check: `ok`, `note` (works, but know this) or `bad`, and what to do.
+    """The result of one check: `ok`, `note` (works, with a limitation) or `bad`, and what to do.
 
     facts: more about it, for --json.
     """
@@ -86,12 +86,12 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check this machine, the settings and, if given, a queue or an outbox. Changes nothing there.
+    """Check this machine, the settings and, if given, a queue or an outbox.
 
     It also lists what installed packages add: queues, strategies, probes, publishers and sources.
 
-    It writes a little, to find out whether that works: a file beside a local store, which it
-    deletes; on Redis and Postgres, one job in a queue of its own named pollwise-doctor.
+    Your jobs and records are not changed. To test writing, it creates and deletes a file beside a
+    local store; on Redis and Postgres, it puts one job in its own queue, pollwise-doctor.
 
     Exit code 0, or 1 when anything is bad.
 
@@ -141,7 +141,7 @@ def _settings() -> Finding:
 
 
 def _plugin(plugin: Plugin) -> Finding:
-    """An entry point of a package: whether it can be used."""
+    """Whether an entry point of a package can be used."""
     group, level = GROUPS.get(plugin.group), "ok"
     says = f"{plugin.group} {plugin.name} = {plugin.value}, by {plugin.package}"
     if group is None:
@@ -180,7 +180,7 @@ async def _queue(url: str) -> list[Finding]:
 
 
 def _disk(folder: Path) -> list[Finding]:
-    """Write a file without a name beside a store, if it exists; look at the free space."""
+    """Test writing beside a store, if its folder exists, and check the free space."""
     folder = folder.absolute()
     if not folder.is_dir():
         return []
@@ -283,7 +283,7 @@ async def _channel(opened: AbstractAsyncContextManager[Queue | OutboxStore]) -> 
         try:
             result = await asyncio.wait_for(results.get(), CHANNEL_DEADLINE)
         except TimeoutError:
-            says = f"no check came back within {CHANNEL_DEADLINE:g} s; pauses end by themselves"
+            says = f"no check came back within {CHANNEL_DEADLINE:g} s, so hints end no pause early"
             return Finding("hints", "bad", says)
         finally:
             hints.leave(hint)

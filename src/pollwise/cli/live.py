@@ -37,7 +37,7 @@ PAUSE_MAX = 60.0
 
 
 class ViewEnding:
-    """The end of a live view: none yet, by a key (code 0), or by a signal."""
+    """How a live view ended: not yet, by a key (code 0), or by a signal."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()

@@ -19,8 +19,8 @@ def print_sql(sql: str | None, url: str, *, as_json: bool) -> None:
     print_json({"sql": sql}) if as_json else say(sql.rstrip("\n"))
 
 
-def tell_applied(versions: list[int], *, as_json: bool, by_itself: bool = False) -> None:
-    """by_itself: the store creates what it needs on first use."""
+def print_applied(versions: list[int], *, as_json: bool, by_itself: bool = False) -> None:
+    """Print which migrations ran. by_itself: the store creates what it needs on first use."""
     if as_json:
         print_json({"applied": versions})
     elif versions:

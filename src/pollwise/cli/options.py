@@ -10,7 +10,7 @@ import typer
 from pollwise.errors import ConfigError
 from pollwise.runtime.redact import without_user
 
-#: How many processes one command starts at most.
+#: The maximum number of processes that one command starts.
 MAX_PROCESSES = 256
 
 Processes = Annotated[
@@ -23,7 +23,7 @@ MetricsPort = Annotated[
 MetricsPorts = Annotated[
     int | None,
     typer.Option(
-        help="Serve Prometheus metrics on this port, each further process on the next; "
+        help="Serve Prometheus metrics on this port, and further processes on the ports after it; "
         "0 uses any free ports."
     ),
 ]
@@ -38,12 +38,12 @@ RecycleWhenFull = Annotated[
     bool | None,
     typer.Option(
         "--recycle-when-full/--no-recycle-when-full",
-        help="Replace a process whose places are all occupied by threads that timed out.",
+        help="Replace a process if threads that timed out occupy all its places.",
     ),
 ]
 TraceContext = Annotated[
     str | None,
-    typer.Option(help="How a run's span refers to that of its put: link, or parent for one trace."),
+    typer.Option(help="How the span of a run refers to its put: link, or parent (one trace)."),
 ]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]

@@ -64,7 +64,7 @@ NUMBER = "_POLLWISE_PROCESS"
 
 T = TypeVar("T")
 
-# Where code is that is not the user's own.
+# Where code of Python and of packages is.
 _LIBRARIES = (
     "<",
     str(Path(pollwise.__file__).parent),
@@ -302,7 +302,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._alive: dict[int, asyncio.subprocess.Process] = {}
         self._code = 0
-        # Nothing is ever written: the processes read the end of this one, however it ends.
+        # Nothing is ever written to this pipe: it closes when this process ends, however that
+        # happens.
         self._life, self._life_held = os.pipe()
 
     async def run(self) -> int:
@@ -387,7 +388,7 @@ async def start_process(
 ) -> asyncio.subprocess.Process:
     """Start a process of this command.
 
-    life: the file descriptor whose end tells the process that this one is gone.
+    life: the file descriptor that closes when this process ends.
     asked: a socket over which the process is asked for its health; closed here.
     """
     files = {PARENT: life} if asked is None else {PARENT: life, ASKED: asked.fileno()}

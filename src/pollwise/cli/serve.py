@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("pollwise")
 
-#: The most tokens that are listed.
+#: The maximum number of tokens that are listed.
 PAGE_MAX = 1000
 #: The name of the command line in the audit log.
 BY = "command line"
@@ -63,7 +63,7 @@ Url = Annotated[
     str | None, typer.Argument(help="The store: sqlite:///jobs.db, postgresql://app@db/shop.")
 ]
 Store = Annotated[
-    str | None, typer.Option("--store", help="The store; else the setting controller.queue.")
+    str | None, typer.Option("--store", help="The store; by default the setting controller.queue.")
 ]
 ExpiresIn = Annotated[
     str | None, typer.Option("--expires-in", help="How long it is valid: 30d. By default for ever.")
@@ -243,7 +243,7 @@ def list_tokens(store: Store = None, as_json: Json = False) -> None:
 
 @token_app.command("revoke")
 def revoke(
-    token_id: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")],
+    token_id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -273,7 +273,7 @@ def revoke(
 
 @token_app.command("rotate")
 def rotate(
-    token_id: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")],
+    token_id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
     expires_in: ExpiresIn = None,
     store: Store = None,
     as_json: Json = False,

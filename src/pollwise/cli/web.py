@@ -86,7 +86,9 @@ def web(
     ] = None,
     root_path: Annotated[
         str | None,
-        typer.Option(help="The path at which a proxy shows it, and which it removes: /pollwise."),
+        typer.Option(
+            help="The path at which a proxy serves it, and which the proxy removes: /pollwise."
+        ),
     ] = None,
     migrate: Annotated[
         bool,
@@ -247,7 +249,7 @@ def _password(settings: WebSettings) -> str | None:
 
 
 async def write_first_token(tokens: Any, file: Path | None) -> None:
-    """If there is no token, write an admin's to a private file, and log its path."""
+    """If there is no token, write an admin token to a private file, and log its path."""
     made = await tokens.first_admin(file or Path(TOKEN_FILE))
     if made is not None:
         logger.info(
@@ -277,7 +279,7 @@ def _check(settings: WebSettings) -> None:
     """Refuse what is wrong before anything starts."""
     if not (settings.queues or settings.outboxes or settings.fleets):
         raise ConfigError(
-            "nothing is named to show; write `pollwise web sqlite:///jobs.db`, or set web.queues"
+            "nothing to show; write `pollwise web sqlite:///jobs.db`, or set web.queues"
         )
     _server_options(settings)
     root = _root(settings)

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollwise")
 
-#: The most puts that are remembered for the audit log while it cannot be written.
+#: The maximum number of puts that wait for the audit log while it cannot be written.
 PUTS_NOTED_MAX = 10_000
 #: The chores that rest while no request comes.
 WHILE_AWAKE = ("seen", "sweep", "requirements", "kinds")
@@ -231,7 +231,7 @@ class Controller:
             self._server.should_exit = True
 
     async def start(self) -> None:
-        """Read what is stored. The first request does it, if nobody did."""
+        """Read what is stored. The first request does this if nothing has done it before."""
         if self._started:
             return
         async with self._starting:
@@ -342,7 +342,7 @@ class Controller:
         headers: Mapping[str, str] | None = None,
         by: str = "application",
     ) -> str:
-        """Put a job, as `POST /api/jobs` does; its id. Raises `JobError` for an invalid job.
+        """Put a job, as `POST /api/jobs` does; return its id. Raises `JobError` for an invalid job.
 
         requires: the capabilities that a worker must have, such as {"memory_gb": ">=8"}.
         key: jobs with the same key run one at a time.
@@ -369,7 +369,7 @@ class Controller:
         return info.job.id
 
     async def unregister(self, worker_id: str) -> int | None:
-        """Remove a worker and give its jobs back; their number, None if there is no such worker."""
+        """Remove a worker and give its jobs back; return their number, None if there is none."""
         known = self.registry.remembered(worker_id)
         removed = await self.registry.unregister(worker_id)
         self.auth.forget(None if known is None else known.row.token_hash)

@@ -25,9 +25,9 @@ TIMEOUT_MAX = 7 * 86400.0
 #: The largest requirement, in bytes of JSON: it is a header.
 REQUIRES_BYTES_MAX = 4096
 
-#: The most jobs of one put. More would keep polls waiting.
+#: The maximum number of jobs of one put. More would keep polls waiting.
 PUT_MAX = 1000
-#: The most bad jobs of a list that an error names.
+#: The maximum number of bad jobs of a list that an error names.
 NAMED_MAX = 20
 
 #: The fields of a job.
@@ -253,7 +253,7 @@ def _new_of(
     ids: Sequence[str], batch: Sequence[NewJob], fresh: int
 ) -> Iterable[tuple[str, NewJob]]:
     """The jobs of a batch that are new. Of those with a `unique`, the store only counts them."""
-    once = dict(zip(ids, batch, strict=True))  # a `unique` may be there twice
+    once = dict(zip(ids, batch, strict=True))  # a `unique` may occur twice
     return islice(sorted(once.items(), key=lambda each: each[1].unique is not None), fresh)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from pollwise.controller.state.base import PAGE_MAX, ControllerState
 
-#: The most names that are remembered. A name never changes.
+#: The maximum number of names to remember. A name never changes.
 REMEMBERED_MAX = 10_000
 
 _WHO = re.compile(r"(?:worker|token):[0-9a-f]{32}\Z")

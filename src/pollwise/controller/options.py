@@ -86,9 +86,9 @@ class ControllerOptions(ServerOptions):
     state: where workers, tokens and the audit log are stored; by default beside the queue.
     artefacts: a folder, or the URL of a bucket; by default a folder beside the database.
     heartbeat_timeout: a worker that is silent for this long is offline, and its jobs go to others.
-    min_interval: the minimum time between two polls of a worker, on average; exactly, after a poll
-        that found nothing.
-    poll_interval: how often an idle worker polls that has no WebSocket: the suggested interval.
+    min_interval: the minimum time between two polls of a worker: always after a poll that found
+        nothing, on average after others.
+    poll_interval: the suggested interval of an idle worker without a WebSocket.
     target_pickup: the workers of a group together need not poll more often; in a large group it
         makes the suggested interval longer.
     max_interval: the longest suggested interval; it is never above 3/4 of heartbeat_timeout.

@@ -1,11 +1,11 @@
 """Agenda: which key is due next.
 
 Due times change far more often than keys come due: each reading, failure or hint moves one. A plain
-heap keeps the old node of a moved key and grows with the number of changes, and a stale node that
-is not skipped polls a target twice. Here each key knows its one valid node; other nodes in the heap
-are stale, and removed once they are more than half. So memory is bounded by the number of keys. (A
-heap that moves nodes in place needs no cleaning, but is not in the standard library, and costs two
-to three times as much.)
+heap keeps the old node of a moved key, so it grows with the number of changes. And a stale node
+that is not skipped polls a target twice. Here each key knows its one valid node; other nodes in the
+heap are stale, and removed once they are more than half. So memory is bounded by the number of
+keys. (A heap that moves nodes in place needs no cleaning, but is not in the standard library, and
+costs two to three times as much.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pollwise.errors import ConfigError
 
 K = TypeVar("K", bound=Hashable)
 
-#: Up to this many stale nodes are not worth a sweep.
+#: Stale nodes are swept only if there are more than this many.
 STALE_MIN = 64
 
 
@@ -39,8 +39,8 @@ class Agenda(Generic[K]):
     on the agenda and never comes due. Every change costs O(log n), amortised: a sweep now and
     then costs O(n).
 
-    ties: returns what to compare, for a key, before the order of adding; smaller goes first. It is
-        asked again each time the key is moved.
+    ties: returns, for a key, a value that decides between equal priorities; the smaller value goes
+        first. It is called again each time the key is moved.
 
     >>> agenda = Agenda[str]()
     >>> agenda.upsert("b", due=5.0)

@@ -1,7 +1,7 @@
 """Breaker: stop calling what keeps failing, and try again with a single trial.
 
-Without a breaker, a broken downstream uses up the attempts of every job that needs it, and each of
-them becomes dead through no fault of its own.
+Without a breaker, a broken downstream uses up the attempts of every job that needs it. All of these
+jobs become dead, although nothing is wrong with them.
 
     closed ──`failures` in a row──▶ open ──after its delay──▶ half-open ──trial succeeded──▶ closed
                                      ▲                            │

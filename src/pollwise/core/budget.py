@@ -2,8 +2,8 @@
 
 Pollers that want to poll wait in line, first come, first served. A poller has one place in the line
 at a time, so hungry pollers take turns. The tokens of a bucket are the limit. The server corrects
-it: a refusal halves the rate, each answer raises it a little, and what the server says about its
-own limit (`Allowance`) is spread over the time until it is filled up again.
+it: a refusal halves the rate, and each answer raises it a little. If the server says how many
+requests are left (`Allowance`), these are spread over the time until it accepts more.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ REMAINING_MAX = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a server says about its rate limit: how many requests are left, and for how long.
+    """A rate limit as a server states it: how many requests are left, and for how long.
 
-    remaining: how many requests it still accepts. resets_in: seconds until it accepts more.
+    remaining: how many requests it still accepts.
+    resets_in: seconds until it accepts more.
     """
 
     remaining: int
@@ -42,7 +43,7 @@ class Allowance:
 class FairBudget(Generic[K]):
     """Who may poll when: at most `rate` polls a second and `burst` more, over all pollers.
 
-    longest: the maximum of the seconds that a server may silence the pollers for.
+    longest: the longest time, in seconds, that a server may silence the pollers.
 
     >>> budget = FairBudget[str](rate=1.0, burst=1.0, longest=60.0)
     >>> budget.ask("a", 0.0), budget.ask("b", 0.0), budget.ask("a", 0.0)
@@ -71,7 +72,7 @@ class FairBudget(Generic[K]):
         self._lowered_at = -math.inf
 
     def ask(self, key: K, now: float) -> float:
-        """When this poller should ask again; `now` if it may poll, which is then counted."""
+        """Return when this poller should ask again; `now`: it may poll, and the poll is counted."""
         self._note_time(now)
         bucket = self._bucket
         bucket.has(now)
@@ -143,7 +144,7 @@ class FairBudget(Generic[K]):
         self._bucket.resize(min(self.rate, self._cap), self._bucket.burst, now)
 
     def _ahead_of(self, key: K, now: float) -> int:
-        """How many wait before this poller; those that are late have lost their place."""
+        """Count the pollers in line before this one; remove late ones from the line."""
         ahead = 0
         late: list[K] = []
         for other, at in self.waiting.items():

@@ -11,7 +11,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class BusyHost(Generic[K]):
-    """What is in progress at one host, and what waits for it."""
+    """How many things are in progress at one host, and the keys that wait for it."""
 
     __slots__ = ("busy", "waiting")
 
@@ -54,9 +54,9 @@ class HostLimits(Generic[K]):
         self.hosts[name].busy -= 1
 
     def follower(self, name: str | None) -> K | None:
-        """The next that waits for this host, if the host has room; it waits no longer.
+        """Remove and return the next key that waits for this host, if the host has room; else None.
 
-        Ask also after one that was let go did not begin, or the others would wait forever.
+        Call it also when a key that it returned did not begin, or the others would wait forever.
         """
         host = None if name is None else self.hosts.get(name)
         if host is None or name is None or host.busy >= self.limit:
@@ -69,5 +69,5 @@ class HostLimits(Generic[K]):
         return None
 
     def forget(self, name: str, key: K) -> None:
-        """End the waiting of `key`."""
+        """Remove `key` from the line of this host."""
         self.hosts[name].waiting.remove(key)

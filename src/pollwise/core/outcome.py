@@ -1,4 +1,4 @@
-"""What one poll found, and what a pacer answers."""
+"""The outcome of a poll, and the pause that a pacer answers with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Plain = float | int | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one poll found.
+    """The outcome of one poll.
 
     at: when it ended, in seconds of the loop's clock. Never decreases from poll to poll.
     found: how many items it found.
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """What a pacer answers: how long to sleep, and how long the next poll may block.
+    """The answer of a pacer: how long to sleep, and how long the next poll may block.
 
     delay: seconds of sleep before the next poll, within the strategy's min_interval and
     max_interval. hold: seconds the next poll may block at the server (long polling); 0 asks for a

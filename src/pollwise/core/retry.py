@@ -2,7 +2,7 @@
 
 Failing is not the same as finding nothing, so retries back off on their own and do not change the
 pace of polling. This module avoids two common mistakes. A back-off computed as first · multiplierⁿ
-overflows once n is large, and then waits for ever or not at all: here the exponent stops at the
+overflows once n is large, and then waits forever or not at all: here the exponent stops at the
 max_delay. And jitter added before the cap is lost at the cap, where all callers wait in a long
 outage: here it is drawn from the part of [(1 - jitter) · d, (1 + jitter) · d] below the max_delay.
 """
@@ -23,8 +23,8 @@ Shape = Literal["exponential", "linear", "fixed", "never"]
 Classification = Literal["transient", "permanent"]
 Errors = type[BaseException] | Iterable[type[BaseException]]
 
-#: The maximum of the seconds that a server may ask to wait, where nothing else is set: limits of
-#: APIs by the hour are common, and a wrong header must not silence a poller for ever.
+#: The longest wait that a server may ask for, in seconds, if nothing else is set. Limits per hour
+#: are common in APIs, and a wrong header must not silence a poller forever.
 RETRY_AFTER_MAX = 3600.0
 
 _FIRST = {"exponential": "first", "linear": "step", "fixed": "delay"}
@@ -179,9 +179,9 @@ class Retry:
 
 
 def asked_wait(error: BaseException, longest: float = math.inf) -> float:
-    """The seconds that a server asked to wait, at most `longest`; 0 if it did not ask.
+    """The `retry_after` of an error: how long a server asked to wait, at most `longest`.
 
-    An error has them as `retry_after`.
+    0 if it did not ask.
     """
     asked = getattr(error, "retry_after", None)
     if isinstance(asked, bool) or not isinstance(asked, (int, float)) or not asked > 0:

@@ -74,8 +74,7 @@ class Fleet(FleetWithAlerts):
     options: how it runs.
     store: keeps the state over restarts; None keeps nothing.
     name: name of the fleet in events and metrics.
-    node: name of this process where several share the store; made from host and process id unless
-        given.
+    node: name of this process where several share the store; by default, its host and process id.
     alerts: channels for the alerts of its targets, and which of them hear of what.
     """
 
@@ -95,7 +94,7 @@ class Fleet(FleetWithAlerts):
         self.node: str = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self.events: Events = events or Events()
         self.clock: Clock = clock or Clock()
-        #: What is wrong with the fleet itself, for people, by what it is about.
+        #: Problems of the fleet itself, as text for people, by topic.
         self.problems: dict[str, str] = {}
         self._paces: dict[str | None, GroupPace] = {None: GroupPace(self.options.strategy)}
         detect = self.options.detect_within
@@ -135,7 +134,7 @@ class Fleet(FleetWithAlerts):
     def check(self, target: Target, *, alone: bool = False) -> None:
         """Refuse a target that this fleet could not take: ConfigError. It need not be new.
 
-        alone: leave out whether those exist that it is behind.
+        alone: do not check whether the targets exist that it is behind.
         """
         self._made(target)
         if alone:
@@ -317,7 +316,7 @@ class Fleet(FleetWithAlerts):
             self._order(name, self._scheduler.resume)
 
     def poll_now(self, name: str) -> None:
-        """Poll it next, before its time; a paused target stays paused afterwards."""
+        """Poll it next, whenever it is due; a paused target stays paused afterwards."""
         self._order(name, self._scheduler.poll_now)
 
     def retry(self, name: str) -> None:

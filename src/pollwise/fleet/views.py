@@ -255,7 +255,7 @@ def is_stale_here(entry: RunningTarget, scheduler: Scheduler, now: float) -> boo
 
 
 def few_locations(living: Sequence[int]) -> str:
-    """Warning that targets ask for more locations than live; living: how many, for each target."""
+    """A warning if too few locations live; living: how many, for each target that asks for more."""
     asked = "target asks" if len(living) == 1 else "targets ask"
     locations = "location has" if min(living) == 1 else "locations have"
     return (

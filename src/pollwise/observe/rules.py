@@ -61,12 +61,12 @@ RULES: tuple[AlertRule, ...] = (
                 "`pollwise queue stats URL --by-kind`: is one kind waiting, or all of them? A kind "
                 "that is marked has no running handler."
             ),
-            "`pollwise queue workers URL`: is a worker there, and does it poll?",
-            "`pollwise_worker_job_running` against the concurrency: are all places busy?",
+            "`pollwise queue workers URL`: does a worker run, and does it poll?",
+            "`pollwise_worker_job_running` and the concurrency: are all workers busy?",
         ),
         (
             "Start workers, or deploy the handler of the kind.",
-            "If all places are busy, raise the concurrency or add workers.",
+            "If all workers are busy, raise the concurrency or add workers.",
             "If a kind is paused, resume it: `pollwise queue resume URL KIND`.",
         ),
     ),
@@ -76,8 +76,8 @@ RULES: tuple[AlertRule, ...] = (
         "5m",
         "warning",
         "Dead jobs of kind {{ $labels.kind }} in queue {{ $labels.queue }}: {{ $value }}.",
-        "Jobs failed in all their attempts, or cannot be decoded. They stay until somebody retries "
-        "or drops them.",
+        "Jobs failed in all their attempts, or cannot be decoded. They stay until an operator "
+        "retries or drops them.",
         (
             "`pollwise queue list URL --state dead --kind KIND`: the errors.",
             "The job's page in `pollwise web`: all its errors, with tracebacks.",
@@ -105,7 +105,7 @@ RULES: tuple[AlertRule, ...] = (
         ),
         (
             "Pause the kind while you fix it: `pollwise queue pause URL KIND`. Its jobs wait.",
-            "Give the handler a breaker, so that an outage of what it calls uses up no attempts.",
+            "Give the handler a breaker, so that an outage of what it calls uses no attempts.",
         ),
     ),
     AlertRule(
@@ -134,7 +134,7 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         "Queue {{ $labels.queue }} was last measured {{ $value | humanizeDuration }} ago.",
         "The exporter of this queue does not run, cannot reach the store, or is not scraped. The "
-        "alerts about stuck and dead jobs cannot fire. It ends by itself six hours after the last "
+        "alerts about stuck and dead jobs cannot fire. This alert ends six hours after the last "
         "measurement.",
         (
             "The log of `pollwise queue export`: `chore_failed` has the error.",
@@ -150,16 +150,16 @@ RULES: tuple[AlertRule, ...] = (
         "The schedule {{ $labels.schedule }} of queue {{ $labels.queue }} is late by "
         "{{ $value | humanizeDuration }}.",
         "The next tick of a schedule is overdue, and no worker has put its job. Any running worker "
-        "of the queue would.",
+        "of the queue can put it.",
         (
             "`pollwise schedule list URL`: which schedules are late?",
-            "`pollwise queue workers URL`: is a worker there?",
+            "`pollwise queue workers URL`: does a worker run?",
             "The log of a worker: `chore_failed` with the chore `schedules` has the reason.",
         ),
         (
-            "Start a worker of the queue; it puts what its `catch_up` says.",
+            "Start a worker of the queue; it puts the missed jobs that `catch_up` asks for.",
             "If the tables are older than the workers, run `pollwise queue migrate URL`.",
-            "If it is no longer needed: `pollwise schedule remove URL NAME`.",
+            "If the schedule is no longer needed: `pollwise schedule remove URL NAME`.",
         ),
     ),
     AlertRule(
@@ -175,7 +175,7 @@ RULES: tuple[AlertRule, ...] = (
             "`pollwise doctor URL` on the worker's machine.",
         ),
         (
-            "Bring the store back. Workers go on by themselves, within about a minute.",
+            "Bring the store back. Workers continue within about a minute.",
             "If a password or a certificate changed, restart the workers with the new one.",
         ),
     ),
@@ -186,9 +186,9 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         "The breaker of kind {{ $labels.kind }} in queue {{ $labels.queue }} is open.",
         "The jobs of this kind failed several times in a row. They wait; one job at a time is "
-        "tried until it succeeds. No attempts are used up meanwhile.",
+        "tried until it succeeds. Meanwhile no attempts are used.",
         ("The errors of the kind: `pollwise queue list URL --kind KIND`.",),
-        ("Repair what the handler depends on. The breaker closes by itself after a success.",),
+        ("Fix the service that the handler uses. The breaker closes after a success.",),
     ),
     AlertRule(
         "PollwiseHintsUnproven",
@@ -200,9 +200,9 @@ RULES: tuple[AlertRule, ...] = (
         "the intervals of their strategy, which costs more polls and a little latency.",
         (
             "The log of a worker: `hints_lost` has the reason and advice.",
-            "Postgres: does a pooler stand between worker and server? LISTEN needs a session.",
+            "Postgres: is there a pooler between worker and server? LISTEN needs a session.",
         ),
-        ("Follow the advice in the log, for example a direct `listen` URL beside PgBouncer.",),
+        ("Follow the advice in the log, for example a direct `listen` URL with PgBouncer.",),
     ),
     AlertRule(
         "PollwisePaceAtMax",
@@ -217,7 +217,7 @@ RULES: tuple[AlertRule, ...] = (
         "Workers of queue {{ $labels.queue }} poll at their longest interval, and find nothing, "
         "while jobs are ready.",
         "Jobs are ready, but the polls of the workers do not see them: they handle other kinds, "
-        "the kinds are paused, or the workers look at another queue or store.",
+        "the kinds are paused, or the workers poll another queue or store.",
         (
             "`pollwise queue workers URL`: queue and kinds of each worker.",
             "`pollwise queue stats URL --by-kind`: paused kinds, and kinds without a handler.",
@@ -251,8 +251,8 @@ RULES: tuple[AlertRule, ...] = (
         "0m",
         "warning",
         "A handler blocked the event loop of a worker of queue {{ $labels.queue }}.",
-        "A handler that is `async def` calls something that blocks. Meanwhile no lease is renewed, "
-        "so jobs may run a second time elsewhere.",
+        "A handler that is `async def` calls a function that blocks. Meanwhile no lease is "
+        "renewed, so jobs may run twice.",
         ("The log of the worker: `loop_blocked` has the job and the line.",),
         ("Make the handler a plain `def`: it runs in a thread. Or use `process=True`.",),
     ),
@@ -265,11 +265,11 @@ RULES: tuple[AlertRule, ...] = (
         "{{ $value | humanizeDuration }}.",
         "A record that is neither done nor dead is older than five minutes.",
         (
-            "`pollwise outbox stats URL`: records by state, and the relays that live.",
+            "`pollwise outbox stats URL`: records by state, and the relays that run.",
             "`pollwise_outbox_record_total` by result: are handlers retrying?",
         ),
         (
-            "Start a relay, or repair what its handlers publish to.",
+            "Start a relay, or fix the receiver that its handlers publish to.",
             "If the relay cannot keep up, raise its concurrency or start a second one.",
         ),
     ),
@@ -284,7 +284,7 @@ RULES: tuple[AlertRule, ...] = (
         ("`pollwise outbox blocked URL`: the keys, the errors, and how many records wait.",),
         (
             "Fix the cause, then `pollwise outbox retry URL --all`.",
-            "Give a record up: `pollwise outbox drop URL ID`. The key goes on with the next.",
+            "To give a record up: `pollwise outbox drop URL ID`. Its key continues.",
         ),
     ),
     AlertRule(
@@ -294,12 +294,12 @@ RULES: tuple[AlertRule, ...] = (
         "5m",
         "warning",
         "Dead records of outbox {{ $labels.outbox }}: {{ $value }}.",
-        "Records failed in all their attempts. They have no key, or their key goes on without "
-        "them: nothing waits behind them, but they were not published.",
+        "Records failed in all their attempts and were not published. No other records wait for "
+        'them: they have no key, or their outbox has `on_dead="continue"`.',
         ("`pollwise outbox list URL --state dead`: the records and their errors.",),
         (
             "Fix the cause, then `pollwise outbox retry URL --all`.",
-            "Give a record up: `pollwise outbox drop URL ID`.",
+            "To give a record up: `pollwise outbox drop URL ID`.",
         ),
     ),
     AlertRule(
@@ -311,11 +311,11 @@ RULES: tuple[AlertRule, ...] = (
         "Outbox {{ $labels.outbox }} was last measured "
         "{{ $value | humanizeDuration }} ago: does a relay run?",
         "Relays, and `pollwise outbox export`, measure their outbox once a minute, and none did. "
-        "Either none runs, or Prometheus does not reach them. Records may wait, and the other "
-        "alerts about this outbox cannot fire. It ends by itself six hours after the last "
+        "Either none runs, or Prometheus cannot reach them. Records may wait, and the other "
+        "alerts about this outbox cannot fire. This alert ends six hours after the last "
         "measurement.",
         (
-            "`pollwise outbox stats URL`: records by state, and the relays that live.",
+            "`pollwise outbox stats URL`: records by state, and the relays that run.",
             "The page of targets in Prometheus: is the relay scraped?",
         ),
         ("Start a relay, or correct the addresses that Prometheus scrapes.",),
@@ -329,7 +329,7 @@ RULES: tuple[AlertRule, ...] = (
         "The handler failed several times in a row: what it publishes to is probably down. Its "
         "records wait.",
         ("The log of the relay: `record_retried` has the errors.",),
-        ("Repair the receiver. The breaker closes by itself after a success.",),
+        ("Fix the receiver. The breaker closes after a success.",),
     ),
     AlertRule(
         "PollwiseAgentsOffline",
@@ -339,7 +339,7 @@ RULES: tuple[AlertRule, ...] = (
         "Agents of the controller for {{ $labels.queue }} that are offline: {{ $value }}.",
         "A registered worker has sent nothing for longer than the heartbeat timeout. Its jobs went "
         "to others.",
-        ("The page of agents in the controller's web interface: who, and since when.",),
+        ("The page of agents in the controller's web interface: which agents, and since when.",),
         ("Start the agent again, or unregister it if its machine is gone.",),
     ),
     AlertRule(
@@ -350,9 +350,9 @@ RULES: tuple[AlertRule, ...] = (
         "critical",
         "No agent of the controller for {{ $labels.queue }} is online. Jobs that wait: "
         "{{ $value }}.",
-        "Jobs are ready and nothing can take them.",
+        "Jobs are ready, and no agent can take them.",
         ("The network between agents and controller, and the log of one agent.",),
-        ("Start agents. They connect by themselves when the controller can be reached again.",),
+        ("Start agents. Running agents connect again when they can reach the controller.",),
     ),
     AlertRule(
         "PollwiseTargetDown",
@@ -360,11 +360,11 @@ RULES: tuple[AlertRule, ...] = (
         "2m",
         "critical",
         _TARGETS + " that are down: {{ $value }}.",
-        "The failures of these targets are confirmed, as their settings ask.",
+        "These targets are down: their failures were confirmed.",
         ("`pollwise fleet status`: which targets, since when, and the errors.",),
         (
-            "Repair the target. Acknowledge its alert: `pollwise fleet ack ID --note TEXT`.",
-            "If this was planned, say so next time: `pollwise fleet maintenance add`.",
+            "Fix the target. Acknowledge its alert: `pollwise fleet ack ID --note TEXT`.",
+            "Announce planned outages: `pollwise fleet maintenance add`.",
         ),
     ),
     AlertRule(
@@ -374,8 +374,8 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         _TARGETS + " that are older than they should be: {{ $value }}.",
         "The last success of these targets is older than their interval allows.",
-        ("`pollwise fleet check`: is polling late, or do the polls fail?",),
-        ("If polling is late, raise the budget or the concurrency, or add a node.",),
+        ("`pollwise fleet check`: are polls late, or do they fail?",),
+        ("If polls are late, raise the budget or the concurrency, or add a node.",),
     ),
     AlertRule(
         "PollwiseFleetBudgetShort",
@@ -424,7 +424,7 @@ def runbook(rule: AlertRule) -> str:
             "",
             f"It fires when this holds for {rule.lasting}, with the severity {rule.severity}:"
             if rule.lasting != "0m"
-            else f"It fires at once, with the severity {rule.severity}, when this holds:",
+            else f"It fires immediately, with the severity {rule.severity}, when this holds:",
             "",
             "```promql",
             rule.expr,

@@ -1,4 +1,4 @@
-"""Measures an outbox for metrics without relaying: it must be measured also when nobody relays."""
+"""Measures an outbox for metrics without relaying: metrics are needed even while no relay runs."""
 
 from __future__ import annotations
 

@@ -40,8 +40,8 @@ from pollwise.runtime.tracing import spans
 UNHANDLED_RETRY = Retry.exponential("1s", max_delay="60s", attempts=15)
 #: A handler that is due within this many seconds is called now: clocks differ.
 SOON = 0.05
-#: After a failed trial of a breaker, its record lets those of others go first: one record that
-#: always fails must not keep the breaker open.
+#: After a failed trial of a breaker, its record waits this long, in seconds, so that other records
+#: are tried first: one record that always fails must not keep the breaker open.
 AFTER_TRIAL = 1.0
 #: Why a record waits whose handler is not called because of its breaker.
 BREAKER_OPEN = "its breaker is open"
@@ -258,7 +258,7 @@ class Handling:
             state.last_resort = True
             return
         breakers.failed(name, trial)
-        if trial:  # it tells about the receiver, so it is not an attempt of the record
+        if trial:  # it tests the receiver, so it is not an attempt of the record
             delay = breakers.until_trial(name) + AFTER_TRIAL
         else:
             state.attempts += 1

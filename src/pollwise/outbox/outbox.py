@@ -247,8 +247,8 @@ class Outbox:
         has its own progress: one that is done is not called again because another failed.
 
         The function gets the record. A parameter that is annotated with another type, such as a
-        model of pydantic, gets the payload as that type; one that does not fit is rejected, so
-        the record is dead with the reason. `def mail(order: Order, record: Record)` gets both.
+        model of pydantic, gets the payload as that type. A payload that does not fit is rejected:
+        the record is dead, with the reason. `def mail(order: Order, record: Record)` gets both.
 
         patterns: kinds; `*` matches any text. "order.*" matches order.placed and
             order.line.added, "*" matches all.

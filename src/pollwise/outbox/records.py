@@ -29,7 +29,7 @@ HEADERS_BYTES_MAX = 16 * 1024
 DEFAULT_LANE = "default"
 #: The longest progress that a relay keeps with a record, in bytes.
 PROGRESS_BYTES_MAX = 16 * 1024
-#: Between the name of a relay and the random suffix that tells it from others of the same name.
+#: Between the name of a relay and its random suffix, by which relays of the same name differ.
 RELAY_SEPARATOR = "#"
 
 RecordState = Literal["ready", "leased", "waiting", "dead", "done", "delayed"]

@@ -20,7 +20,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def factory() -> LoopFactory | None:
-    """What makes the event loops of commands; None for the usual one of this system.
+    """The factory of event loops for commands; None for the usual loop of this system.
 
     On Windows it is the selector loop if psycopg is installed: who installs it uses Postgres.
     """

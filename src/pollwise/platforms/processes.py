@@ -63,7 +63,7 @@ def may_be_alive(pid: int) -> bool:
 
 
 def with_variable(mark: bytes) -> list[int]:
-    """The processes with a variable of the environment that is this, or this, '/' and more.
+    """The processes whose environment has this variable, or one that goes on with '/' and more.
 
     mark: NAME=value. Only Linux shows the environment of a process; elsewhere none is found.
     """

@@ -1,4 +1,4 @@
-"""Which system this is, and the refusal of what it cannot do."""
+"""Tells which system this is, and refuses what it cannot do."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class PluginGroup:
-    """What packages can add of one kind.
+    """One kind of part that packages can add.
 
     name: the group of the entry points, such as "pollwise.strategies".
     noun: what each is, for errors: "strategy".
@@ -83,7 +83,7 @@ class PluginGroup:
         return _loaded(found)[0]
 
     def loaded(self) -> dict[str, Any]:
-        """What packages add, by name; what cannot be used is left out with a warning."""
+        """The parts that packages add, by name; unusable ones are left out with a warning."""
         found: dict[str, Any] = {}
         for name in self.names():
             try:
@@ -116,7 +116,7 @@ class PluginGroup:
             ) from error
 
     def not_used(self, plugin: Plugin) -> str:
-        """What to say about a package that adds a name of Pollwise."""
+        """The warning about a package that adds a name of Pollwise."""
         from pollwise.version import __version__
 
         return (

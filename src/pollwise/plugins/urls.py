@@ -1,4 +1,4 @@
-"""What publishers and sources by URL share: the parts of a URL, its options as arguments, and the
+"""Shared by publishers and sources by URL: the parts of a URL, its options as arguments, and the
 choice of the function that opens its scheme.
 """
 
@@ -100,7 +100,7 @@ def split_part_url(url: str, kind: type[PartUrl]) -> SplitResult:
 def open_part(
     at: U, kind: type[P], schemes: Mapping[str, Callable[[U], P]], added: PluginGroup
 ) -> P:
-    """What the function of the URL's scheme opens, which must be of this kind."""
+    """Open a URL by the function of its scheme; the result must be of this kind."""
     scheme = at.parts.scheme
     opener = schemes.get(scheme) or added.get(scheme)
     if opener is None:

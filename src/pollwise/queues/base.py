@@ -271,7 +271,7 @@ class Queue(ViewedStore):
         return await self._endings(wanted) if wanted else {}
 
     async def get(self, job_id: str) -> JobInfo | None:
-        """One job, or None if no job has this id (any more)."""
+        """Return a job; None if no job has this id (any more)."""
         info = await self._find(job_id)
         return None if info is None else self._sealing.info(info)
 

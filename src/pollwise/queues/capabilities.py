@@ -1,4 +1,4 @@
-"""What a store can do, as every queue states it."""
+"""The capabilities of a store, which every queue states."""
 
 from __future__ import annotations
 

@@ -1,8 +1,14 @@
 """Notes: small named records of a queue beside its jobs, with one mechanism in every store.
 
-There are five topics: pauses (by kind), workers (each stores a record of itself, so that operators
-see which workers there are), orders (what an operator asks of a worker), schedules (by name) and
-limits (by kind). A note has a name within its topic, and a value that is JSON. Those of workers and
+There are five topics:
+
+- pauses, by kind
+- workers: each stores a record of itself, so that operators see which workers there are
+- orders: what an operator asks of a worker
+- schedules, by name
+- limits, by kind
+
+A note has a name within its topic, and a value that is JSON. Those of workers and
 orders expire after a time. The note of a progress report is something else: a text in a job's
 record.
 
@@ -148,8 +154,8 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
     async def pause(self, kind: str | None = None, *, by: str = "", why: str = "") -> None:
         """Stop handing out jobs of a kind, or of the whole queue, until `resume`.
 
-        A claim that begins after this returned does not get them (object stores: after a second).
-        Puts go on; what runs or is claimed already goes on to its end. Paused jobs stay `ready`.
+        Claims that begin after this call do not get them (object stores: after a second).
+        Puts go on, and so do jobs that run or are claimed already. Paused jobs stay `ready`.
         A second pause replaces who and why.
 
         by, why: for the people who find the queue paused.
@@ -211,7 +217,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
     ) -> int | None:
         """Store a worker's record for `ttl` seconds; return the concurrency it is asked to have.
 
-        For a worker, after a poll: an object store shows orders in the listing of a claim.
+        Workers call it after a poll, because object stores read orders in the listing of a claim.
 
         history: what it did since its last record, in the same call.
         """
@@ -219,7 +225,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
         return await self._record_worker(info, ttl, self._checked_history(info, history))
 
     async def forget_worker(self, info: WorkerInfo, history: Sequence[HistoryRow] = ()) -> None:
-        """Delete the record of a worker that stops, and store what it did at last."""
+        """Delete the record of a worker that stops, and store its last history."""
         self._check_presence()
         await self._forget_worker(info, self._checked_history(info, history))
 

@@ -36,9 +36,10 @@ class RunningJob:
 class WorkerInfo:
     """A worker, as its last record describes it. Times are seconds since 1970.
 
-    instance: tells workers apart that have the same name.
+    instance: distinguishes workers that have the same name.
     kinds: those it has handlers for; None: any, or too many to name.
-    busy: how many handlers run. running: the longest of them.
+    busy: how many handlers run.
+    running: the jobs that have run longest.
     waiting: jobs that it has claimed ahead of a free handler.
     strategy, interval: how it polls, and the length of its present pause in seconds.
     hints: True while hints of other processes are proven to arrive.
@@ -76,10 +77,10 @@ class WorkerInfo:
 
     @classmethod
     def from_value(cls, value: object) -> WorkerInfo | None:
-        """From a record, which another process wrote; None if it is not one."""
+        """From a record, which another process wrote; None if it is not valid."""
         if not isinstance(value, Mapping):
             return None
-        # Who reads a request checks these two as they are.
+        # Callers check the two names, so they are taken as they are.
         name, instance, kinds = value.get("name"), value.get("instance"), value.get("kinds")
         if not name or not isinstance(name, str):
             return None
@@ -100,7 +101,7 @@ class WorkerInfo:
             _number(value.get("interval")),
             value.get("hints") is True,
             _texts(value.get("breakers"), KINDS_MAX),
-            # A worker of an older version has none, and does not say so.
+            # A worker of an older version sends none.
             _texts(value.get("schedules", ()), KINDS_MAX)
             if value.get("schedules", ()) is not None
             else None,

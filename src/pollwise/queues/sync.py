@@ -75,8 +75,8 @@ def blocking_of(
 class SyncQueue:
     """A queue whose calls block. Open one with `pollwise.open_sync(url)`.
 
-    Threads may share one. A program that forks may open it before or after that. It takes what
-    `Queue` takes, and raises the same errors.
+    Threads may share one. A program that forks may open it before or after that. Its calls
+    take the same arguments as those of `Queue`, and raise the same errors.
     """
 
     def __init__(
@@ -130,19 +130,19 @@ class SyncQueue:
 
     @property
     def schedules(self) -> SyncSchedules:
-        """Jobs that are put by themselves, as `Queue.schedules`."""
+        """Schedules, which put jobs at set times, as `Queue.schedules`."""
         return SyncSchedules(self)
 
     @property
     def limits(self) -> SyncLimits:
-        """How many jobs of a kind run at a time, or start in a time, as `Queue.limits`."""
+        """How many jobs of a kind run at a time, or start in a period, as `Queue.limits`."""
         return SyncLimits(self)
 
     migrate: Final = blocking(Queue.migrate)
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the store can do."""
+        """The capabilities of the store."""
         return self._queue_here().capabilities
 
     @property
@@ -298,7 +298,7 @@ def sync_queue_for(
     """The sync queue for a queue or its URL; those of one URL and codec share one in a process.
 
     opened: returns the queue that async code uses. It is used if it is in memory, or was given as
-    an object: a second one would not hold the same jobs.
+    an object: a second one would not have the same jobs.
     user: the event loop that uses it now, if one does.
     """
     if isinstance(queue, Queue) or _is_in_memory(urlsplit(queue).scheme, opened):
@@ -323,7 +323,7 @@ _OPEN: weakref.WeakSet[SyncQueue] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """Close what is open, so that no hint is lost; a store that does not answer is left alone."""
+    """Close open queues, so that no hint is lost; do not wait long for a store that hangs."""
     queues = [each._queue for each in list(_OPEN) if each._queue is not None]
 
     async def close() -> None:

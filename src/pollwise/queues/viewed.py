@@ -43,7 +43,8 @@ class ViewedStore(NotedStore):
     ) -> list[JobInfo]:
         """A page of jobs in put order; `after` is the last id of the previous page.
 
-        kind: one kind, or several. worker: only what this worker holds or has ended.
+        kind: one kind, or several.
+        worker: only jobs that this worker runs or has ended.
         newest: the newest first.
         """
         kinds = distinct([kind] if isinstance(kind, str) else kind, "kind")
@@ -55,9 +56,10 @@ class ViewedStore(NotedStore):
     async def page(self, chosen: JobFilter) -> JobPage:
         """A page of the jobs that match a filter, in the order that the store can read best.
 
-        Postgres and SQLite show leased jobs first, then ready, delayed, blocked, dead, done and
-        cancelled ones: the lease that ends first, the job that runs next of its kind, the one due
-        first, by key, and the newest that ended. Other stores show the newest put first.
+        Postgres and SQLite show one state after the other: leased jobs (the lease that ends first),
+        ready ones (by kind, in the order of claims), delayed ones (the one due first), blocked ones
+        (by key), then dead, done and cancelled ones (the newest first). Other stores show the
+        newest put first.
         The work is bounded: a page may be short and have a `next`; see `pollwise.queues.views`.
         """
         self._check_views(chosen.state)
@@ -87,8 +89,9 @@ class ViewedStore(NotedStore):
 
         most: how many jobs that are not ready are read, in all states together. Redis reads at most
             10,000.
-        ready_most: up to how many ready jobs are counted; by default as many. SQLite and Postgres
-            count them ten times faster than others; Redis always counts all.
+        ready_most: up to how many ready jobs are counted; by default `most`. SQLite and Postgres
+            count them ten times faster than others. Redis always counts all; `http://` queues and
+            object stores count up to `most`.
         A state with more jobs is in `Stats.capped`; the numbers of other states are exact.
         """
 
@@ -102,7 +105,7 @@ class ViewedStore(NotedStore):
         """Run jobs again, with fresh attempts; return how many.
 
         None: all dead jobs. With ids: these, if they are dead, done or cancelled.
-        With a filter: those that match and are in its state, or dead; see `BulkDone`.
+        With a filter: the jobs that match, only dead ones unless it names a state; see `BulkDone`.
         """
         if isinstance(which, JobFilter):
             return await self._bulk("retry", _ended(which), self.retry)
@@ -120,8 +123,8 @@ class ViewedStore(NotedStore):
     async def drop(self, which: JobFilter | Sequence[str] | None = None) -> BulkDone | int:
         """Delete dead jobs permanently (None: all); return how many.
 
-        With a filter: those that match and are in its state, dead, done or cancelled, or else
-        dead; see `BulkDone`.
+        With a filter: the jobs that match, only dead ones unless it names the state done or
+        cancelled; see `BulkDone`.
         """
         if isinstance(which, JobFilter):
             return await self._bulk("drop", _ended(which), self._drop_ended)
@@ -153,7 +156,7 @@ class ViewedStore(NotedStore):
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         """Delete jobs that are in one of these states."""
 
-    # What it uses.
+    # Helpers.
 
     async def _bulk(
         self, action: BulkAction, chosen: JobFilter, act: Callable[[list[str]], Awaitable[int]]

@@ -1,4 +1,4 @@
-"""What views of a queue take and return: counts, filters, pages, and bulk actions over a filter.
+"""Arguments and results of views: counts, filters, pages, and bulk actions over a filter.
 
 The work of a page is bounded, whatever is in the queue: a store examines at most EXAMINED_MAX jobs
 for it. A filter that few jobs match may therefore give a short page, even an empty one, that has a
@@ -85,7 +85,7 @@ def summed(some: Iterable[Stats]) -> Stats:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs a page shows or a bulk action takes, and which page; None means any.
+    """Selects the jobs of a page or a bulk action, and the page; None means any.
 
     kinds: one of these kinds.
     worker: the worker that holds the job or has ended it.
@@ -168,7 +168,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class BulkDone:
-    """What a bulk action did: to how many jobs, and where it goes on.
+    """The result of a bulk action: how many jobs it changed, and where it goes on.
 
     next: pass it as `JobFilter.after` to go on; None at the end.
     """

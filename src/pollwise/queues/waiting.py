@@ -1,4 +1,4 @@
-"""Waiting for jobs to end: all who wait for jobs of one queue share one poll loop.
+"""Waiting for jobs to end: all waits for jobs of one queue share one poll loop.
 
 A poll reads all these jobs in one call. Polls have a pace of their own, and a broadcast starts one
 at once: within the process, and between processes where the store has a channel. While broadcasts
@@ -37,7 +37,7 @@ READ_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class JobEnding:
-    """How a job ended, for those who wait for it: its state, and its result or newest error."""
+    """How a job ended, for callers that wait for it: its state, and its result or newest error."""
 
     kind: str
     state: State
@@ -55,7 +55,7 @@ Until = Callable[[JobEnding | None], bool]
 
 
 class EndingWaiters:
-    """Those who wait for jobs of a queue, in each event loop that uses it.
+    """The waits for jobs of a queue, in each event loop that uses it.
 
     opened: decodes a result, given the kind and the id of its job; may raise `CodecError`.
     """
@@ -102,8 +102,8 @@ class EndingWaiters:
     ) -> dict[str, JobEnding | None]:
         """How these jobs ended; None for one that does not exist any more.
 
-        until: waits no longer after an ending for which this is true.
-        Those that have not ended then, or at the timeout, are left out.
+        until: stop waiting after an ending for which this returns True.
+        Jobs that have not ended by then, or at the timeout, are left out.
         """
         within = None if timeout is None else seconds(timeout, "timeout")
         if not ids or not self._queue.capabilities.results:
@@ -118,15 +118,15 @@ class EndingWaiters:
 
     def cancelled(self, ids: Iterable[str]) -> None:
         """These jobs were cancelled here; their records may be gone already."""
-        # Without an event loop the cancel is in the transaction of another, which may not be
-        # committed: who waits finds out from the store.
+        # Without an event loop, the cancel is part of a caller's transaction, which may not be
+        # committed: waits find out from the store.
         here = asyncio._get_running_loop()
         waiters = None if here is None else self._by_loop.get(here)
         if waiters is not None:
             waiters.cancelled(ids)
 
     def close(self) -> None:
-        """Nobody can wait any more."""
+        """End all waits with an error."""
         error = StoreError(f"{self._queue.url} was closed while results were waited for")
         for loop, waiters in list(self._by_loop.items()):
             with suppress(RuntimeError):  # that loop is closed
@@ -134,13 +134,13 @@ class EndingWaiters:
 
 
 class LoopWaiters:
-    """Those who wait in one event loop."""
+    """The waits in one event loop."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._waiting: dict[str, set[Ended]] = {}
-        self._new: set[str] = set()  # not looked at yet
-        self._looking: asyncio.Task[None] | None = None
+        self._new: set[str] = set()  # not read yet
+        self._reading: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
         self._polls: PollLoop[tuple[str, JobEnding | None]] | None = None
         self._began = 0.0
@@ -157,8 +157,8 @@ class LoopWaiters:
         enough = _enough(futures.values(), until)
         ends = None if within is None else loop.time() + within
         try:
-            if within is not None and self._looking is not None:  # at least one look
-                await asyncio.wait([self._looking], timeout=max(within, LOOK_FOR))
+            if within is not None and self._reading is not None:  # at least one read
+                await asyncio.wait([self._reading], timeout=max(within, LOOK_FOR))
             left = None if ends is None else max(ends - loop.time(), 0.0)
             await asyncio.wait([enough], timeout=left)
             return {job_id: each.result() for job_id, each in futures.items() if each.done()}
@@ -187,13 +187,13 @@ class LoopWaiters:
         elif self._polls is not None and self._queue.hints().known_at(ENDINGS) is None:
             if loop.time() - self._began > AGAIN_EVERY:
                 self._polls.stop()
-        if self._looking is None or self._looking.done():
-            self._looking = loop.create_task(self._look_at_new())
+        if self._reading is None or self._reading.done():
+            self._reading = loop.create_task(self._read_new())
 
     # Reading
 
-    async def _look_at_new(self) -> None:
-        """Look at each job once when somebody begins to wait: it may have ended before."""
+    async def _read_new(self) -> None:
+        """Read each job once when a wait for it begins: it may have ended before."""
         await asyncio.sleep(0)  # for others who begin at the same moment
         while self._new:
             ids, self._new = [job_id for job_id in self._new if job_id in self._waiting], set()
@@ -214,7 +214,7 @@ class LoopWaiters:
             hints.announce(ENDINGS)
             self._began = asyncio.get_running_loop().time()
             polls: PollLoop[tuple[str, JobEnding | None]] = PollLoop(
-                self._look, self._queue.wait_pace, f"results of {self._queue.name}", options
+                self._find_ended, self._queue.wait_pace, f"results of {self._queue.name}", options
             )
             self._polls = polls
             listening = hints.listen(self._heard, (ENDINGS,))
@@ -232,7 +232,7 @@ class LoopWaiters:
         if self._polls is not None:
             self._polls.hint()
 
-    async def _look(self, hold: float) -> Batch[tuple[str, JobEnding | None]]:
+    async def _find_ended(self, hold: float) -> Batch[tuple[str, JobEnding | None]]:
         if not self._waiting:
             return Batch(())
         self._queue.hints().announce(ENDINGS)
@@ -283,7 +283,7 @@ def _failed(ending: JobEnding | None) -> bool:
 
 
 class _Broadcasts(Hints):
-    """For the poll loop: nothing but whether broadcasts are known to arrive."""
+    """For the poll loop: only tells it whether broadcasts are known to arrive."""
 
     def __init__(self, hints: Hints) -> None:
         super().__init__()

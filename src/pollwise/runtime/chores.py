@@ -17,12 +17,12 @@ from pollwise.runtime.events import ChoreFailed, ChoreRecovered, Events
 
 #: A chore may run early by this share of its interval, to run together with another.
 EARLY = 0.1
-#: What runs here can do its work until a needed chore has failed this often in a row.
+#: A part counts as broken once a chore that it needs has failed this often in a row.
 FAILURES_MAX = 3
 
 
 def trouble_of(failed: ChoreFailed) -> str | None:
-    """What a failure of a needed chore means, for people; None if it may go on without it."""
+    """A text about a chore that fails and is needed; None if work can go on without it."""
     if not failed.needed or failed.failures < FAILURES_MAX:
         return None
     return f"could not {failed.chore} {failed.failures} times in a row: {failed.error}"
@@ -53,7 +53,7 @@ class Chores:
     ) -> None:
         """Register a chore; it does not run before `wake`.
 
-        needed: without it, what runs here cannot do its work.
+        needed: the part that added this chore cannot work without it.
         """
         self._chores[name] = _Chore(every, work, needed)
 
@@ -80,7 +80,7 @@ class Chores:
             self._set_timer()
 
     def trouble(self) -> list[str]:
-        """Why what runs here cannot do its work: which needed chores fail again and again."""
+        """Texts about the needed chores that keep failing; empty if there are none."""
         return [each for each in map(trouble_of, self._failing.values()) if each]
 
     async def close(self) -> None:

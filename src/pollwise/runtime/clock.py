@@ -1,8 +1,8 @@
 """Time, as an argument.
 
 Everything above `core` asks a `Clock` what time it is and sleeps through it. There are two: the
-system's, and a virtual one whose event loop jumps to the next timer instead of waiting for it, so
-that the real code runs through an idle day in under a second, the same way each time.
+system's, and a virtual one whose event loop jumps to the next timer instead of waiting for it. With
+that, the real code runs through an idle day in under a second, the same way each time.
 
 Two readings: `now()` is the event loop's time, which never goes back and paces the polls;
 `epoch()` is seconds since 1970, for what is stored and compared between processes.
@@ -52,13 +52,13 @@ class Clock:
     def imposed(self) -> float | None:
         """The time that a store must use; None, the usual case, for the store's own clock.
 
-        A server's clock decides over leases and delays, whatever the clocks of its clients say.
+        A server's clock decides about leases and delays, whatever the clocks of its clients say.
         Only the virtual clock overrides it, so that a real server can be tested in virtual time.
         """
         return None
 
     def outside(self) -> AbstractContextManager[None]:
-        """Around a wait for a server: real time has to pass, so virtual time stands still."""
+        """A context for waiting for a server: real time must pass, so virtual time stands still."""
         return _NOWHERE
 
     async def sleep(self, delay: float, hint: Hint | None = None) -> bool:
@@ -82,9 +82,9 @@ _NOWHERE: AbstractContextManager[None] = nullcontext()
 class VirtualClock(Clock):
     """A clock whose time passes only when all tasks sleep, and then at once.
 
-    `clock.run(main())` runs a coroutine, and all tasks it starts, on a virtual event loop. Work in
-    threads (a SQLite queue, a plain handler) and what runs within `outside()` (a call to a server)
-    is waited for in real time while virtual time stands still. Other sockets and subprocesses are
+    `clock.run(main())` runs a coroutine, and all tasks it starts, on a virtual event loop. While
+    threads work (a SQLite queue, a plain handler), and within `outside()` (a call to a server),
+    virtual time stands still and the wait takes real time. Other sockets and subprocesses are
     not waited for: time would jump past them.
 
     Without an event loop, time passes in `wait` only, and at once: `poll_sync` and `until_sync`

@@ -1,8 +1,8 @@
-"""Payloads and headers as stores hold them, decoded for each job by itself.
+"""Decodes payloads and headers as stores keep them, for each job separately.
 
 Any program can write to a store, and Python refuses some JSON that others accept, such as whole
 numbers of more than 4,300 digits. A job that cannot be decoded has the text as its payload and the
-reason as `unreadable`; the caller of `claim` settles it as dead, and its neighbours run.
+reason as `unreadable`; the caller of `claim` settles it as dead, and the other jobs run.
 """
 
 from __future__ import annotations

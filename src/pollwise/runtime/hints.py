@@ -266,7 +266,7 @@ class Hints:
     def announce(self, kind: str) -> None:
         """Tell other processes that such broadcasts are wanted here, for the next minute.
 
-        To be repeated; it is sent now and then.
+        Call it repeatedly; a message is sent only now and then.
         """
 
     def known_at(self, kind: str) -> float | None:

@@ -63,7 +63,7 @@ class Home:
         watch_forks(self)
 
     def enter(self, where: str) -> bool:
-        """True if the handle comes from another event loop, so that its connections are to be
+        """True if the handle comes from another event loop, so that its connections must be
         dropped; False if it was here before.
 
         Raises `StoreError` if that loop is running in another thread, or if this loop was made

@@ -1,4 +1,4 @@
-"""What the HTTP APIs of controllers and fleets and the web interface share. Knows no framework."""
+"""Helpers for all HTTP interfaces: of controllers, of fleets, and the web. Uses no framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 def allowed_methods(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> list[str]:
     """The methods that the routes of this path have, for the header `Allow` of a 405.
 
-    A framework names those of the first such route alone.
+    A framework gives only the methods of the first such route.
     """
     return [
         method
@@ -27,9 +27,9 @@ def allowed_methods(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> l
 
 
 def unknown_query(given: Iterable[str], known: Collection[str]) -> str | None:
-    """What is wrong with the names in a query; None if all are known.
+    """An error about unknown names in a query; None if all are known.
 
-    A filter that is misspelt must not show everything.
+    A misspelt filter is refused, because without it a page would show everything.
     """
     for name in given:
         if name not in known:

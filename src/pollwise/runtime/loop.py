@@ -118,7 +118,7 @@ class PollLoop(LoopDecisions[T], AsyncIterator[Sequence[T]]):
             budget.leave(self)
 
     async def _poll(self, hinted: bool) -> Sequence[T] | None:
-        """What a poll found; None if it failed."""
+        """Poll; return the items found, or None if the poll failed."""
         began = self._begin_poll()
         try:
             batch = await self._source(self._pause.hold)
@@ -169,8 +169,8 @@ def poll(
         does not fit, or is older than seven days, it is not used; the event `PaceRestored` says
         why.
 
-    A source of `pollwise.sources` brings its own hints, budget and name; a new loop begins where it
-    was committed last.
+    A source of `pollwise.sources` brings its own hints, budget and name; a new loop begins after
+    what was committed last.
 
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
     elsewhere with `.stop()`. Without an event loop, use `poll_sync`.
@@ -197,7 +197,7 @@ def poll(
 
 
 def _own(fetch: object, name: str, kind: type[T]) -> T | None:
-    """What a source brings with it, if it does."""
+    """Return the attribute of a source if it is of this type, else None."""
     found = getattr(fetch, name, None)
     return found if isinstance(found, kind) else None
 

@@ -1,4 +1,4 @@
-"""What a queue and an outbox's store share, and all that the executor knows of them.
+"""The base of queues and of outbox stores, and all that the executor knows of them.
 
 Both hand out claims under a lease, and a batch is one round trip. The public methods check their
 arguments, so that every store refuses the same values with the same errors.
@@ -35,7 +35,7 @@ S = TypeVar("S")
 class WorkStore(ABC, Generic[C]):
     """A store that work is claimed from; C is a claim."""
 
-    #: What it is called in errors.
+    #: The noun for the store in errors.
     _what: ClassVar[str]
     #: How long settlements are gathered for one call, in seconds, and how many at most. Only stores
     #: that bill each call gather.
@@ -56,20 +56,21 @@ class WorkStore(ABC, Generic[C]):
         self._giving_back: set[asyncio.Task[None]] = set()
 
     def use_codec(self, codec: Codecs | CodecChain | None) -> None:
-        """Encode payloads and results with these codecs, one after the other; None: with none.
+        """Encode payloads and results with these codecs, in their order; None: with none.
 
-        What comes back is decoded. Every process that puts or runs jobs needs the same codecs.
+        When they are read, they are decoded. Every process that puts or runs jobs needs the same
+        codecs.
         """
         self._sealing = Sealing(f"{self._what} {self.name}", chain_of(codec))
 
     def pass_sealed_on(self) -> None:
-        """Take payloads and results that others have encoded; for who passes them on as they are.
-        Else a value that looks like one of these is refused."""
+        """Accept payloads and results that others have encoded, to pass them on as they are.
+        Otherwise, a value that looks like an envelope is refused."""
         self._sealing.passes_on = True
 
     @property
     def codec(self) -> CodecChain | None:
-        """What encodes payloads and results; None if nothing does."""
+        """The codecs that encode payloads and results; None if there are none."""
         return self._sealing.chain
 
     @property
@@ -120,7 +121,7 @@ class WorkStore(ABC, Generic[C]):
     def _make_hints(self) -> Hints:
         return Hints()
 
-    # What it uses.
+    # Helpers.
 
     def _give_hints(self, count: int, kinds: Iterable[str] | None = None) -> None:
         """Wake sleepers in this process and in others: there is work to claim."""

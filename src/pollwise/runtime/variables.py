@@ -15,7 +15,7 @@ WEB_PASSWORD = "POLLWISE_WEB_PASSWORD"  # noqa: S105
 #: Keys that encrypt payloads, as in a key file.
 KEYS = "POLLWISE_KEYS"
 
-#: What an agent passes to the command of a job.
+#: Variables that an agent passes to the command of a job.
 CONTROLLER = "POLLWISE_CONTROLLER"
 JOB_ID = "POLLWISE_JOB_ID"
 JOB_KIND = "POLLWISE_JOB_KIND"

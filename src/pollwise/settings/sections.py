@@ -240,7 +240,7 @@ class ControllerSettings(Section):
         5.0, "The shortest time between two polls of a worker."
     )
     poll_interval: Interval = setting(
-        30.0, "How often an idle worker polls that has no WebSocket; longer in a large group."
+        30.0, "How often an idle worker without a WebSocket polls; less often in a large group."
     )
     max_interval: Interval = setting(120.0, "The longest interval that the controller suggests.")
     target_pickup: Annotated[float, DurationReader(0.01, 3600.0)] = setting(
@@ -315,7 +315,7 @@ class WebSettings(Section):
         8430, "The port it listens at; 0 takes any free port."
     )
     root_path: OptionalText = setting(
-        None, "The path at which a proxy shows it, if the proxy removes that path."
+        None, "The path at which a proxy serves it, if the proxy removes that path."
     )
     state: QueueUrl = setting(
         None,
@@ -323,7 +323,7 @@ class WebSettings(Section):
         "`pollwise serve` takes that of the controller.",
     )
     password_file: OptionalText = setting(
-        None, "A private file with a password that lets in as an admin."
+        None, "A private file with a password that logs in as an admin."
     )
     session: Annotated[float, DurationReader(60.0, 30 * 86400.0)] = setting(
         12 * 3600.0, "How long somebody stays logged in."

@@ -35,7 +35,7 @@ State = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """What one poll of a source found.
+    """The result of one poll of a source.
 
     state: the cursor once these items are taken, as plain JSON values.
     more: there is more, so the next poll may follow at once.
@@ -67,7 +67,7 @@ class Source(ABC, Generic[T]):
     limit: how many items a poll delivers at most.
     """
 
-    #: What ends a pause of the loop early, if the source has that.
+    #: Hints that end a pause of the loop early, if the source has any.
     hints: Hints | None = None
     #: The budget that the loop asks before each poll, if the source has one.
     budget: SharedBudget | None = None
@@ -102,7 +102,9 @@ class Source(ABC, Generic[T]):
     async def _poll(self, hold: float) -> Batch[T]:
         self._check_open()
         if self._polling:
-            raise ConfigError(f"two loops poll {self.name!r} at a time; give each its own source")
+            raise ConfigError(
+                f"two loops poll {self.name!r} at the same time; give each its own source"
+            )
         self._polling = True
         try:
             await self.commit()
@@ -125,10 +127,10 @@ class Source(ABC, Generic[T]):
 
     @abstractmethod
     async def _find(self, state: State, hold: float) -> Found[T]:
-        """What came after `state`, which is {} at first."""
+        """Return the items that came after `state`, which is {} at first."""
 
     async def commit(self) -> None:
-        """Save that everything delivered so far is done with; it is not delivered again."""
+        """Save that everything delivered so far was handled; it is not delivered again."""
         pending = self._pending
         if pending is None:
             return
@@ -141,14 +143,14 @@ class Source(ABC, Generic[T]):
             self._state, self._saved, self._pending = pending, text, None
 
     async def _note_done(self, pending: State) -> None:
-        """Tell the server that what was delivered is done with, where it keeps count."""
+        """Tell the server that the delivered items were handled, if it keeps track of that."""
 
     def begin_polling(self) -> None:
         """A new loop begins: what was delivered and not committed is delivered to it again."""
         self._pending = None
 
     async def close(self) -> None:
-        """Release everything; without a commit. May be called twice."""
+        """Release everything, without a commit. May be called twice."""
         if self._closed:
             return
         self._closed = True

@@ -43,9 +43,9 @@ class Bucket(ListedSource[BucketObject]):
     S3, Google Cloud Storage, Azure, or a folder; credentials and options are those of a queue in a
     bucket. A poll lists the prefix: one request for 1,000 objects.
 
-    ordered: names only ever grow, as dates or numbers of one length do. Then a poll lists only what
-        comes after the last name, and any number of objects will do. An object with a smaller name
-        that is written later is never seen.
+    ordered: new names always sort after old ones, like dates or numbers of one length. Then a poll
+        lists only names after the last one, and there may be any number of objects. An object with
+        a smaller name that is written later is never seen.
 
     Otherwise move or delete objects that are done: more than 10,000 below the prefix are an error.
     """

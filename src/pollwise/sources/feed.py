@@ -28,8 +28,8 @@ class Feed(ListedSource[FeedEntry], WebSource[FeedEntry]):
                 print([entry.texts["title"] for entry in entries])
 
     An entry is known by its id (or guid, link, title); a changed text is not a new entry. The last
-    10,000 ids are remembered, also of entries that the feed has no more. 304 is an empty poll, and
-    the server's wishes are respected as by `HttpJson`. Options of the request as there.
+    10,000 ids are remembered, also those of entries that are no longer in the feed. 304 is an empty
+    poll. The limits of the server and the options of the request are as for `HttpJson`.
     """
 
     keeps_gone = True

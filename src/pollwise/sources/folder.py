@@ -54,8 +54,8 @@ class Folder(ListedSource[FolderFile]):
                     load(file.path)
 
     pattern: which names, as `*.csv`. Hidden files, links and folders are never delivered.
-    quiet: a file that was changed less than this ago waits: it may still be being written. Writers
-        that move finished files here can do with 0.
+    quiet: a file is delivered once its last change was this long ago; before, it may still be
+        being written. If writers move finished files here, 0 is enough.
     watch: let the kernel report new files, which ends a pause early. Only Linux does (inotify);
         elsewhere time stamps are compared once a second.
 

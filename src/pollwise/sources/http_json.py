@@ -30,7 +30,7 @@ URL_MAX = 4000
 #: Maximum length of a text in the field that orders the items.
 FIELD_MAX = 500
 
-#: How many pages of a walk may follow each other that bring only what the walk delivered before.
+#: How many pages of a walk in a row may have only items that the walk delivered before.
 REPEATS_MAX = 100
 
 #: One link of a `Link` header: its URL and its parameters.
@@ -57,13 +57,13 @@ class HttpJson(WebSource[Any]):
     since: name of the query parameter by which the server selects items with at least this value.
     link: further pages are in the `Link` header, with rel="next".
     next: JSON path in an answer to the URL of the next page; with `next_param`, to the value that
-        this query parameter has to get.
+        this query parameter gets.
     page: name of the query parameter with the number of the page, which starts at `first_page`.
 
     Without `since`, the newest items must come first: the first page on which nothing is new is the
     last that is read. 304 is an empty poll. `Retry-After`, 429, `Cache-Control: max-age`,
     `X-Poll-Interval` and rate-limit headers are respected, and all sources of a process share a
-    budget for each host, unless `budget` is another one.
+    budget for each host, unless `budget` is given.
 
     Options of the request: headers, method ("post"), body, redirects, verify, ca; `max_bytes` is
     the maximum size of an answer.
@@ -282,7 +282,7 @@ class _WalkedPage:
 
     @property
     def _repeats(self) -> int:
-        """How many pages up to this one had only what was walked before; empty ones aside."""
+        """How many pages in a row repeated items of this walk. Empty pages are not counted."""
         if self.new or self._known:
             return 0
         return self._repeats_before + self._again
@@ -325,7 +325,7 @@ def _less(a: Any, b: Any) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """False for half a character, as JSON can hold one: no URL can."""
+    """False for half a surrogate pair, which JSON may contain but no URL."""
     return text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
 
 

@@ -48,7 +48,7 @@ _LINES_MAX = 5000
 _LITERALS_MAX = 10
 
 _LITERAL = re.compile(r"\{(\d{1,12})\}$")
-#: Takes the place of the n-th literal in a line.
+#: Stands for the n-th literal in a line.
 _PLACE = "\x00{}\x00"
 _FETCHED = re.compile(r"\d+ FETCH \((.*)\)$", re.IGNORECASE | re.DOTALL)
 _UID = re.compile(r"\bUID (\d{1,10})\b", re.IGNORECASE)
@@ -180,7 +180,7 @@ class ImapFolder(Source[MailMessage]):
         after = state.get("after", 0) if state.get("validity") == validity else 0
         uids, after = await self._uids(talk, after, following)
         if not uids:
-            # UIDs that were skipped belong to nobody, and are not looked for again.
+            # No message has the UIDs that were skipped; they are not asked for again.
             return Found((), {"validity": validity, "after": after})
         more = len(uids) > self.limit
         wanted = uids[: self.limit]
@@ -258,7 +258,7 @@ class ImapFolder(Source[MailMessage]):
             uid = fetched and _UID.search(fetched[1])
             body = fetched and _BODY.search(fetched[1])
             if fetched is None or not uid or not body or int(uid[1]) not in uids:
-                continue  # news of another message, such as its flags
+                continue  # a change of another message, such as its flags
             raw = b""
             if body[1] is not None:
                 raw = literals[int(body[1])]
@@ -281,7 +281,7 @@ class ImapFolder(Source[MailMessage]):
             if tag == "*":
                 lines.append((rest, literals))
                 if rest.upper().startswith("BYE"):
-                    raise failed(f"{self._shown} said goodbye: {self._told(rest)[:120]}")
+                    raise failed(f"{self._shown} said goodbye: {self._clean(rest)[:120]}")
             elif tag == "a":
                 state, _, why = rest.partition(" ")
                 if state.upper() == "OK":
@@ -290,14 +290,14 @@ class ImapFolder(Source[MailMessage]):
                     r"\[(AUTHENTICATIONFAILED|AUTHORIZATIONFAILED|NONEXISTENT)\]", why
                 )
                 raise failed(
-                    f"{self._shown} refused {shown_as or text}: {shown(self._told(why)[:120])}",
+                    f"{self._shown} refused {shown_as or text}: {shown(self._clean(why)[:120])}",
                     permanent=for_good is not None,
                 )
             else:
-                raise ValueError(f"sent a line that is not IMAP: {shown(self._told(line)[:80])}")
+                raise ValueError(f"sent a line that is not IMAP: {shown(self._clean(line)[:80])}")
         raise ValueError(f"sent more than {_LINES_MAX:,} lines in one answer")
 
-    def _told(self, text: str) -> str:
+    def _clean(self, text: str) -> str:
         """What the server said, without the password."""
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)

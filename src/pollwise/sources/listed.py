@@ -1,4 +1,4 @@
-"""Sources that can only list what is there: what was delivered is remembered by digests."""
+"""Sources that can only list all items: digests of delivered items are remembered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def digest_of(*parts: Any) -> str:
 class ListedSource(Source[T], Generic[T]):
     """Base of the sources that list everything each time and deliver what is new.
 
-    keeps_gone: remember items that are listed no more, up to the maximum: they may come back.
+    keeps_gone: remember items that are no longer listed, up to the maximum: they may come back.
     """
 
     keeps_gone: ClassVar[bool] = False
@@ -61,7 +61,7 @@ class ListedSource(Source[T], Generic[T]):
         """All items in the order of delivery, each with its digest; None if nothing changed."""
 
     def _rest(self) -> State:
-        """What the cursor holds besides."""
+        """More values for the cursor."""
         return {}
 
 

@@ -59,8 +59,8 @@ class SqlRows(Source[Row]):
     watermark: the column that grows: numbers, times, or texts. Rows where it is NULL are left out.
         A row comes again when its watermark has grown, as a time of the last change does.
     overlap: how far to look back behind the highest watermark, in its own unit; for times, a
-        duration such as "5m". A transaction that commits later may have a lower watermark than one
-        that was read already, so give the time, or the count of rows, that transactions take.
+        duration such as "5m". A transaction may commit after another one with a higher watermark,
+        which was read already. So give the time, or the number of rows, that transactions take.
 
     At most 10,000 rows within the overlap, or with one watermark, are remembered; more are an
     error.

@@ -1,7 +1,7 @@
 """From a URL to a source: `open_source("folder:///inbox")`.
 
-So a shell can poll without a line of Python. What a URL cannot say, such as a query, takes the
-source's class.
+So a shell can poll without a line of Python. A source that needs more than a URL can say, such as a
+query, is made from its class.
 """
 
 from __future__ import annotations
@@ -140,14 +140,14 @@ def _refused(what: str) -> Callable[[SourceUrl], Source[Any]]:
 
 
 _QUERY = _refused(
-    "needs a query and a watermark, which a URL does not hold; use pollwise.sources.SqlRows in "
+    "needs a query and a watermark, which a URL cannot contain; use pollwise.sources.SqlRows in "
     "Python"
 )
 _PLAIN_WEB = _refused(
     "does not say what the server answers with; write json+https:// or feed+https://, with the "
     "same rest"
 )
-#: What opens the URLs of each scheme.
+#: The functions that open the URLs of each scheme.
 SCHEMES: Mapping[str, Callable[[SourceUrl], Source[Any]]] = {
     "folder": _Scheme("Folder", {"pattern": str, "quiet": str, "watch": bool}, (), _folder),
     **dict.fromkeys(("s3", "gs", "az", "file"), _BUCKET),

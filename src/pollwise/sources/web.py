@@ -1,4 +1,4 @@
-"""What sources over HTTP share: one request with the client of the fleet, and its politeness."""
+"""The base of sources over HTTP: requests by the client of the fleet, within a budget per host."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ except MissingExtra as error:
 
 T = TypeVar("T")
 
-#: Polls a second of one host by all sources of a process that have no budget of their own, and
-#: how many of them may start at once.
+#: The budget of one host for all sources of a process that have no budget of their own: polls a
+#: second, and how many of them may start at once.
 HOST_POLLS = 10
 #: How long a poll may take, in seconds, all of its answer included.
 TIMEOUT = 30.0
@@ -115,7 +115,7 @@ def _name_of(kind: str, url: str) -> str:
 
 
 def validators_in(answer: HttpAnswer) -> dict[str, str]:
-    """What makes the next request of the same URL conditional."""
+    """Headers that make the next request of the same URL conditional."""
     return {
         key: answer.headers[key]
         for key in ("etag", "last-modified")

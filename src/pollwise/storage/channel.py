@@ -3,8 +3,8 @@
 A store brings a `HintTransport` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
 
 - **Proven or not.** The channel sends itself a check the way hints travel. Only while checks come
-  back does the loop use the long interval. If one does not (a pooler swallows LISTEN, a connection
-  is cut, a server is paused), sleepers are woken to poll, it is logged once, and the channel keeps
+  back does the loop use the long interval. If one does not (a pooler drops LISTEN, a connection is
+  cut, a server is paused), sleepers are woken to poll. That is logged once, and the channel keeps
   trying. A check travels with a poll, so it costs no statement.
 - **No herd.** Processes learn of each other from checks. A hint of n jobs is for n of them, and
   all choose the same ones without a message (rendezvous hashing). A chosen process that is busy

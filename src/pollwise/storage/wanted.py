@@ -21,7 +21,7 @@ KINDS_MAX = 100
 
 
 class Wanted:
-    """Which broadcasts are wanted here, and which by other processes."""
+    """Remembers which broadcasts are wanted here, and which by other processes."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class Wanted:
         return True
 
     def announced(self, before: float = 0.0) -> list[str]:
-        """What was announced, at least this many seconds ago, and still counts."""
+        """The kinds that were announced at least this many seconds ago and are still wanted."""
         now = self._clock.now()
         return [
             kind

@@ -1,4 +1,4 @@
-"""What the fixtures of the pytest plugin return: a queue that records puts, and a worker on it."""
+"""The objects behind the pytest fixtures: a queue that records puts, and a worker on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pollwise.worker import RunSummary, Worker
 if TYPE_CHECKING:
     from pollwise.worker.tasks import TaskRef
 
-#: How many runs of handlers `run_all` allows; more are taken for an endless loop.
+#: How many runs of handlers `run_all` allows; more count as an endless loop.
 RUNS_MAX = 1000
 #: How many jobs a failed assertion shows.
 SHOWN_MAX = 20
@@ -123,14 +123,14 @@ class WorkerTester:
         self._raised: list[Exception] = []
 
     async def run_all(self, *, delayed: bool = False, raises: bool = True) -> RunSummary:
-        """Run all jobs that are ready now, and those that become ready by them.
+        """Run all jobs that are ready now, and those that become ready because of them.
 
         delayed: also run those that are due later, retries too, and those that wait for the rate of
             a limit: time moves to each of them.
-        raises: raise the first error of a handler, when all have run. `Reject` and `Snooze` are no
+        raises: raise the first error of a handler, when all have run. `Reject` and `Snooze` are not
             errors.
 
-        More than 1,000 runs fail: jobs that always come back would run for ever.
+        More than 1,000 runs fail: jobs that always come back would run forever.
         """
         self._raised.clear()
         total = RunSummary()

@@ -1,5 +1,5 @@
 """Waits until one thing is finished: a build, an export, a machine.
 
-It polls with the one loop, sparingly at first sight: the longer something has taken, the longer the
+It uses the same poll loop as everything else. The longer something has taken, the longer are the
 pauses.
 """

@@ -1,6 +1,6 @@
 """How long things took that were waited for, by name: in this process, or in a file.
 
-Each wait gets a copy of what is known and adds its own run at the end, so threads and processes
+Each wait gets a copy of what is known, and adds its own run at the end. So threads and processes
 may wait for things of the same name at the same time.
 """
 
@@ -33,7 +33,7 @@ Change = Callable[[Durations], None]
 
 
 class RunHistories(ABC):
-    """What is known of how long things take, by name.
+    """Remembers how long things took, by name.
 
     blocks: True if the calls wait for a disk.
     """
@@ -114,7 +114,7 @@ class WaitHistory:
         if len(self._name) > NAME_LENGTH_MAX:
             raise ConfigError(
                 f"name = {shown(name)} has {len(self._name)} characters; {NAME_LENGTH_MAX} is the "
-                "maximum. Give things of one kind one name"
+                "maximum. Give all things of one kind the same name"
             )
         if storable(self._name) != self._name:
             raise ConfigError(f"name = {shown(name)} has characters that no file can keep")
@@ -130,7 +130,7 @@ class WaitHistory:
         return self._histories.blocks
 
     def load(self) -> Durations:
-        """What is known. Nothing if a file is locked: the wait can begin without it."""
+        """The known durations; none if a file is locked: the wait can begin without them."""
         try:
             return self._histories.load(self._name)
         except StoreUnavailable as error:
@@ -138,7 +138,7 @@ class WaitHistory:
             return Durations()
 
     def learn(self, change: Change, now: float) -> None:
-        """Add a run. An error is logged: what was waited for must not be lost for it."""
+        """Add a run. An error is only logged: the result of the wait must not be lost."""
         try:
             self._histories.learn(self._name, change, now)
         except PollwiseError as error:

@@ -1,4 +1,4 @@
-"""What is known of a wait after each poll, and a line in the terminal that shows it."""
+"""The progress of a wait, and a line in the terminal that shows it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WaitProgress:
-    """What is known after a poll that did not end the wait.
+    """The progress of a wait after a poll that did not end it.
 
-    name: what is waited for. polls: how many polls there were. elapsed: seconds since the wait
-    began. value: what the last poll returned; None if it failed, with `error`.
-    next_delay: seconds until the next poll. timeout: seconds from beginning to end, if limited.
+    name: what is waited for.
+    polls: how many polls there were.
+    elapsed: seconds since the wait began.
+    value: what the last poll returned; None if it failed.
+    error: the error of the last poll, if it failed.
+    next_delay: seconds until the next poll.
+    timeout: how long the wait may take in all, in seconds; None without a limit.
     """
 
     name: str

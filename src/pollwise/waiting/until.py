@@ -79,11 +79,11 @@ async def until(
 
     check: an async callable. When it takes an argument named `hold`, it gets how many seconds it
         may block at the server.
-    timeout: how long to wait; then `NotYet` is raised. The last poll begins at that time, however
-        long the pause would be. A check that still runs then is cancelled, but not within its first
-        second. None waits without limit.
-    done: gets what the check returned, and decides whether the wait is over; by default it is over
-        when that is true.
+    timeout: how long to wait; then `NotYet` is raised. The last poll begins at that time, even if
+        the pause would be longer. A check that is still running then is cancelled, but it gets at
+        least one second in all. None waits without limit.
+    done: a function that gets what the check returned; the wait is over when it returns something
+        true. By default, the wait is over when the check returns something true.
     strategy: the pace; by default each pause is 15 % of the time that has passed, from 100 ms to
         30 s. The first poll is made at once.
     retry: how a check that raised is retried: by default after 1 s to 30 s until the timeout.
@@ -185,7 +185,8 @@ def until_sync(
     """As `until`, without an event loop: it blocks until `check` returns something true.
 
     check: a function. The timeout cannot interrupt it, so give it a timeout of its own, for example
-        that of an HTTP request; if it takes an argument named `hold`, that ends at the deadline.
+        that of an HTTP request. If it takes an argument named `hold`, the hold ends at the
+        deadline.
 
     It polls in the thread that calls it. Ctrl-C ends a pause at once.
     """

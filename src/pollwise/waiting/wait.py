@@ -38,18 +38,18 @@ T = TypeVar("T")
 
 #: The pace of a wait: each pause is about 15 % of the time that has passed, from 100 ms to 30 s. So
 #: an end is noticed about 7 % too late on average, whether it takes a second or minutes, and the
-#: number of polls grows with the logarithm of the time. That is what `Adaptive` does without a
-#: find: the sum of the pauses so far is the next one / (multiplier - 1).
+#: number of polls grows with the logarithm of the time. That is what `Adaptive` does while
+#: polls are empty: the sum of the pauses so far is the next one / (multiplier - 1).
 WAIT_PACE = Adaptive("100ms", "30s", backoff_multiplier=1.15)
 #: Errors in the code of a check, not in what it looks at: no later poll will do better.
 MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
 #: How a failed check is retried: after 1 s to 30 s until the timeout.
 WAIT_RETRY = Retry.exponential("1s", max_delay="30s", attempts=None, exclude=MISTAKES)
-#: A check that runs at the deadline may take so long in all before it is cancelled, in seconds.
+#: A check that runs at the deadline is cancelled after this many seconds in all.
 LAST_CHECK = 1.0
 
-#: A check that takes longer is begun early enough to take this many times as long as the slowest
-#: one so far.
+#: If checks take longer, one more begins early enough before the deadline to take this many times
+#: as long as the slowest one so far.
 SLOW_CHECK_ROOM = 1.25
 #: How many characters of a value an error shows.
 _SHOWN_MAX = 40
@@ -80,8 +80,8 @@ class Wait(Generic[T]):
         learns = not (poll_cost is None and wait_cost is None and history is None)
         if learns and strategy is not None:
             raise ConfigError(
-                "a wait with `strategy` has its pace from that; leave out poll_cost, wait_cost and "
-                "history, which are for a wait that learns its pace"
+                "a wait with a `strategy` takes its pace from that; leave out poll_cost, wait_cost "
+                "and history, which are for a wait that learns its pace"
             )
         self._poll_cost = 1.0 if poll_cost is None else poll_cost
         self._wait_cost = 1.0 if wait_cost is None else wait_cost
@@ -93,16 +93,7 @@ class Wait(Generic[T]):
         #: What the wait learns from and adds to; None if it does not learn.
         self.history: WaitHistory | None = WaitHistory(name, history) if learns else None
         check_shared(budget, hints)
-        if done is not None and not callable(done):
-            raise ConfigError(
-                f"done = {shown(done)} is not callable; give a function that gets what the check "
-                "returned, and returns True when the wait is over"
-            )
-        if progress is not None and not isinstance(progress, bool) and not callable(progress):
-            raise ConfigError(
-                f"progress = {shown(progress)} is not callable; give a function that gets a "
-                "WaitProgress after each poll, or True for a line in the terminal"
-            )
+        _check_callbacks(done, progress)
         self.timeout: float | None = None if timeout is None else seconds(timeout, "timeout")
         self.name: str = name or name_of(check)
         self.clock: Clock = clock or Clock()
@@ -240,6 +231,19 @@ class Wait(Generic[T]):
             "timeout, or look at what it waits for",
             value=self.value,
             polls=polls,
+        )
+
+
+def _check_callbacks(done: object, progress: object) -> None:
+    if done is not None and not callable(done):
+        raise ConfigError(
+            f"done = {shown(done)} is not callable; give a function that gets what the check "
+            "returned, and returns True when the wait is over"
+        )
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise ConfigError(
+            f"progress = {shown(progress)} is not callable; give a function that gets a "
+            "WaitProgress after each poll, or True for a line in the terminal"
         )
 
 

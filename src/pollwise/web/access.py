@@ -44,12 +44,12 @@ INCLUDES: Mapping[str, frozenset[str]] = {
 }
 #: How long somebody stays logged in, in seconds.
 SESSION_LIFE = 12 * 3600.0
-#: How long a message waits for the next page, and an address that logs in once for its use.
+#: Seconds that a message waits for the next page, and that an address to log in once is valid.
 FLASH_LIFE = 60.0
 LINK_LIFE = 600.0
 #: The longest message, in bytes: browsers and proxies refuse long cookies.
 FLASH_MAX = 1000
-#: How many sessions that were logged out, and addresses that log in once, are remembered.
+#: The maximum number of ended sessions, and of used addresses to log in once, to remember.
 ENDED_MAX = 10_000
 LINKS_MAX = 100
 #: How long the audit log is kept, in seconds, and how often it is pruned.
@@ -68,7 +68,7 @@ class ScopeMissing(Forbidden):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Somebody who may look.
+    """Somebody who may see pages.
 
     who: for the audit log. csrf: the token that each of their forms carries, filled in here.
     name: how pages call them, if not by `who`.
@@ -108,7 +108,7 @@ class WebAccess:
     read_only: nobody may change anything.
     """
 
-    #: Of a web interface with its own login page, the tokens that it accepts; else None.
+    #: The tokens that the login page accepts; None without a login page of its own.
     tokens: Tokens | None = None
     #: True if viewers can log out here.
     can_log_out = False
@@ -206,7 +206,7 @@ class WebAccess:
 
     @property
     def signer(self) -> Signer:
-        """Signs cookies and forms, from the first request on."""
+        """The signer of cookies and forms; there is none before the first request."""
         if self._signer is None:
             if self.state is not None:
                 raise RuntimeError("start() reads the key first")

@@ -174,12 +174,12 @@ def app(
 ) -> WebApp:
     """The web interface as an application to serve or to mount: `app.mount("/pollwise", web)`.
 
-    queues, outboxes, fleets: URLs, or what is open already; it closes only what it opened. Of a URL
-        without `?queue=`, all queues of the store are shown.
+    queues, outboxes, fleets: URLs, or objects that are open already; it closes only what it opened.
+        For a URL without `?queue=`, all queues of the store are shown.
     controller: shows a controller of this process and its queue, and accepts its tokens.
     authorise: returns a `Viewer` for a request, or None; it may be async. login: the address of the
         application's own login page, for those who get None.
-    password: lets in as an admin. tokens: accept the tokens of `state` too.
+    password: logs in as an admin. tokens: accept the tokens of `state` too.
     state: where tokens, the audit log and the key of sessions are: a SQLite file or a Postgres
         database; by default the first such store of the above.
     read_only: nobody may change anything. session: how long somebody stays logged in.
@@ -287,7 +287,7 @@ def application(web: Web) -> WebApp:
 
 
 async def _error_page(web: Web, request: Request, error: Exception) -> Response:
-    """The page for an error. What it may tell about the inside goes to the log only."""
+    """The page for an error. Internal details go to the log only."""
     headers = None
     match error:
         case Forbidden():

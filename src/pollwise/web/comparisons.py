@@ -73,8 +73,8 @@ class ComparisonRun:
     """A comparison that runs or has ended: `running`, `done`, `failed` or `cancelled`.
 
     progress: how many replays are done, of how many; None before the first.
-    facts: as the lab's reports are made from, once it is done. error: why it failed.
-    report: what its page shows, once that was drawn.
+    facts: the facts of the lab's report, once it is done. error: why it failed.
+    report: what its page shows, once it was drawn.
     """
 
     id: str
@@ -99,7 +99,7 @@ class Comparisons:
         self._runs: dict[str, ComparisonRun] = {}
 
     def newest(self) -> list[ComparisonRun]:
-        """Those that are kept, the newest first."""
+        """The results that are kept, the newest first."""
         self._forget_old()
         return list(reversed(self._runs.values()))
 

@@ -102,7 +102,7 @@ class ControllerSource:
         self._queue_before: Hashable = None
         self._state = None if running is None else running.storage
         options = ControllerOptions() if running is None else running.options
-        #: After how many seconds without a request an agent is offline.
+        #: An agent is offline after this many seconds without a request.
         self.timeout: float = options.span("heartbeat_timeout")
         self._attempts = options.attempts
         self._names: Names | None = None

@@ -1,8 +1,9 @@
 """Live pages: Server-Sent Events that carry the new contents of a page.
 
 While a page is visible, its script keeps one stream open. The server asks the page's `marker` once
-per refresh interval, renders only if that changed (or every REDRAW_EVERY seconds, because the page
-shows ages), and sends the new `<main>` only if it differs from what was sent last.
+per refresh interval. It renders the page only if the marker changed, and every REDRAW_EVERY
+seconds, because the page shows ages. It sends the new `<main>` only if that differs from the last
+one sent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Ask = Callable[[], Awaitable[Hashable]]
 #: After this many seconds a page is rendered again even if its marker did not change.
 REDRAW_EVERY = 30.0
-#: How often the session of a stream is checked again, in seconds: as fast as pages notice its end.
+#: How often a stream checks its session again, in seconds: its end takes effect within this time.
 CHECK_EVERY = 5.0
 #: How soon a stream notices that the server stops, in seconds.
 STOP_SEEN = 0.5
@@ -40,7 +41,7 @@ def wants_events(request: Request) -> bool:
 
 
 def login_event() -> Response:
-    """Tells a live page that its viewer has to log in again."""
+    """The event that a viewer has to log in again."""
     return PlainTextResponse("event: login\ndata: \n\n", media_type="text/event-stream")
 
 
@@ -52,8 +53,8 @@ def event_stream(view: View, visit: Visit) -> Response:
 
 
 class MarkersInTurn:
-    """The markers of many sources, of which each call asks one: while all are idle, many cost no
-    more than one."""
+    """The markers of many sources. Each call asks one, so that many idle sources cost no more than
+    one."""
 
     def __init__(self) -> None:
         self._turn = 0
@@ -128,8 +129,8 @@ async def _events(view: View, visit: Visit) -> AsyncIterator[str]:
 
 
 def _event(html: str) -> str:
-    """New contents as an event. A carriage return ends a line too: an error that has some could
-    write events of its own."""
+    """New contents as an event. Carriage returns are replaced: they end lines too, so an error text
+    with some could write events of its own."""
     lines = html.replace("\r", "&#13;").split("\n")
     return "event: main\n" + "".join(f"data: {line}\n" for line in lines) + "\n"
 
@@ -152,8 +153,8 @@ async def _pause(stopping: asyncio.Event, delay: float) -> None:
 def _server_stops() -> bool:
     """True if uvicorn got a signal to stop.
 
-    It waits for all answers before it tells the application, so that a mounted one would keep it
-    for ever. Its handler of signals is a method of the server.
+    It waits for all answers before it tells the application, so an open stream would keep a mounted
+    application running for ever. Its handler of signals is a method of the server.
     """
     server = getattr(signals.handler_of(signals.TERMINATE), "__self__", None)
     return getattr(server, "should_exit", False) is True

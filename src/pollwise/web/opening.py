@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Opened:
-    """What is shown, and of it what was opened here."""
+    """What is shown, and which parts of it were opened here."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ _URL_INSIDE = re.compile(r"://|%3a%2f%2f", re.IGNORECASE)
 
 
 class Redacted(str):
-    """Stands for a value that a rule hides. Its text says so; it has nothing of the value.
+    """Stands for a value that a rule hides. It says so in its text, and does not contain the value.
 
     rule: the rule that hid it.
     """
@@ -151,7 +151,7 @@ def _without_named(text: str, rules: RedactionRules) -> str:
         at = head.end()
         name = head["quoted"] or head["bare"]
         value = _VALUE.match(text, at) if rules.hiding((name,)) is not None else None
-        # A line of code such as `connect(password=password)` tells nothing.
+        # A line of code such as `connect(password=password)` reveals nothing.
         if value is not None and value[0] not in _NOTHING and value[0] != name:
             parts += [text[done:at], HIDDEN]
             done = at = value.end()
@@ -240,15 +240,15 @@ def _text(text: str, rules: RedactionRules, path: tuple[str, ...], level: int) -
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON in a text. One that has a name twice would lose a value unseen."""
+    """An object of JSON in a text. A repeated name is refused: one of its values would be lost."""
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("a name occurs twice")
     return made
 
 
 def _ways(name: str) -> set[str]:
-    """The ways to read a name: without signs that are not seen, and the last of `db.password`."""
+    """The names to compare: without invisible characters, and the last part of `db.password`."""
     whole = normalize("NFKC", name)
     return {_plain(name), _SIGNS.sub("", whole.lower()), _plain(whole.rpartition(".")[2])}
 

@@ -67,7 +67,7 @@ class Pages:
         }
 
     def _without_secrets(self, text: str | None) -> str:
-        """What handlers wrote, such as an error; before it is cut, which could split a secret."""
+        """Hide secrets in text of a handler, such as an error, before a cut could split one."""
         return redacted_text(text or "", self._web.rules)
 
     async def page(self, view: View, visit: Visit, once: ShownOnce | None = None) -> Response:

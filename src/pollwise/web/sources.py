@@ -54,7 +54,7 @@ NEVER = float("inf")
 #: and that of a step.
 LATELY = 3 * 3600.0
 RANGES = {"1h": (3600.0, 60.0), "24h": (86400.0, 3600.0), "7d": (7 * 86400.0, 7200.0)}
-#: How long a page waits for a store, and how long it believes that the store does not answer.
+#: How long a page waits for a store, and how long it then expects no answer, in seconds.
 ANSWER_WITHIN = 5.0
 ERROR_REMEMBERED = 5.0
 #: How many kinds with limits a page shows, and how many groups of each.
@@ -83,7 +83,7 @@ class Remembered(Generic[T]):
         return await self._get(self._ttl if ttl is None else ttl)
 
     async def refresh(self) -> None:
-        """Ask again, for those who will want the answer."""
+        """Ask again now, and keep the answer for the calls that follow."""
         await self._get(0.0)
 
     async def _get(self, ttl: float) -> T:
@@ -110,7 +110,7 @@ class Remembered(Generic[T]):
 
     @property
     def old(self) -> bool:
-        """True if a page that stays open wants it, and should ask again though nothing changed."""
+        """True if an open page uses this answer and it is due to be read again, changed or not."""
         wanted = self._clock.now() - self._wanted_at < IDLE_REMEMBERED
         return wanted and max(IDLE_REMEMBERED / 2, self._ttl) <= self.age < NEVER
 
@@ -433,7 +433,7 @@ def tell_apart(
 
 
 def short_place(url: str) -> str:
-    """What tells a store from others at a glance: a file and its folder, or a host and a database.
+    """What identifies a store at a glance: a file and its folder, or a host and a database.
 
     >>> short_place("sqlite:////srv/app/shop/jobs.db?queue=mail")
     'shop/jobs.db'

@@ -1,5 +1,5 @@
-"""Background jobs: handlers by kind, run against any queue. `worker` is what users see, `run` one
-run of it; the code shared with the outbox's relay is in `runtime.executor`.
+"""Background jobs: handlers by kind, run against any queue. `worker` has the class that users see,
+`run` a single run of it; the code shared with the outbox's relay is in `runtime.executor`.
 """
 
 from pollwise.worker.once import RunSummary

@@ -1,9 +1,9 @@
 """The arguments and the result of a function as JSON, checked by pydantic.
 
-A job's payload holds the arguments by name, and only those that were given: a default that changes
-later applies to jobs that wait. What the worker itself fills in is not in the payload: a parameter
-annotated with `Job`, one whose default is `from_context` or `results_before`, and the argument that
-a task takes from the jobs before it in a flow.
+A job's payload contains the arguments by name, and only those that were given: a default that is
+changed later also applies to jobs that wait. What the worker fills in is not in the payload: a
+parameter annotated with `Job`, one whose default is `from_context` or `results_before`, and the
+argument that a task takes from the jobs before it in a flow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JOB_OPTIONS = (
 
 
 class Signature:
-    """What a task takes and returns."""
+    """The arguments and the result of a task."""
 
     def __init__(self, kind: str, function: Callable[..., Any]) -> None:
         self.kind = kind
@@ -96,7 +96,7 @@ class Signature:
         """The arguments of a run, from its payload; a PayloadError if it no longer fits."""
         what = "the payload does"
         if takes(job) and isinstance(payload, dict):
-            what = "what it takes from the jobs before it, or the payload, does"
+            what = "the argument from the jobs before it, or the payload, does"
             payload = {**payload, self.first_argument(): taken_by(job)}
         try:
             checked = self._arguments.model_validate(payload)
@@ -110,8 +110,10 @@ class Signature:
         return arguments
 
     def first_argument(self) -> str:
-        """The argument that a task takes from the jobs before it; a PayloadError if there is none,
-        or if it needs others too."""
+        """The name of the argument that a task takes from the jobs before it.
+
+        Raises PayloadError if there is no such argument, or the task needs others as well.
+        """
         why = "it has no argument that could take it"
         if self._own.parameters:
             first, *others = self._own.parameters.values()
@@ -126,7 +128,7 @@ class Signature:
         )
 
     def result_out(self, value: Any, *, secret: bool = False) -> Any:
-        """What a run returned, as JSON; a PayloadError if it is not what the function promises."""
+        """The result of a run, as JSON; a PayloadError if it does not fit the return annotation."""
         try:
             return self._result.dump_python(self._result.validate_python(value), mode="json")
         except (ValidationError, PydanticSerializationError) as error:
@@ -145,7 +147,7 @@ class Signature:
             ) from None
 
     def _advice(self, given: Mapping[str, Any], told: str) -> str:
-        """What else is wrong with the names of a call: `bind` tells only the first problem."""
+        """Advice about the names in a wrong call: `bind` reports only the first problem."""
         unknown = [name for name in given if name not in self._own.parameters]
         options = [name for name in unknown if name in JOB_OPTIONS]
         if options:

@@ -1,4 +1,4 @@
-"""What the handlers of a worker share: it is set up once, and passed to those that ask for it."""
+"""The context of a worker: set up once, and passed to the handlers that ask for it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Measures queues for metrics: a worker may do it for its own queue, an exporter for a store.
+"""Measures queues for metrics: a worker measures its own queue, an exporter the queues of a store.
 
 A measurement reads a bounded number of jobs: `Queue.measured_max` that are ready, from an index,
-and EXAMINED_BY_KIND others. If a state has more jobs, those that were not counted by kind are
-counted without their kind, and are in the kind OTHER. The number of kinds is bounded too, because
-each is many series.
+and EXAMINED_BY_KIND others. If a state has more jobs, the rest are counted together, as the kind
+OTHER. The number of kinds is bounded too, because each kind needs many series.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from pollwise.runtime.redact import without_secrets
 
 #: How many jobs that are not ready are read to count them by kind; each read takes microseconds.
 EXAMINED_BY_KIND = 100_000
-#: How many kinds of a queue are measured by themselves.
+#: How many kinds of a queue are measured one by one.
 KINDS_SHOWN = 100
 #: How many schedules of a queue are measured.
 SCHEDULES_SHOWN = 100
@@ -54,7 +53,7 @@ PAUSE_FACTOR = 10
 
 
 class QueueMeasurer:
-    """Measures one queue; keeps the kinds it has shown, so that one without jobs is shown as 0."""
+    """Measures one queue; remembers the kinds it has shown, to show 0 when they have no jobs."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -242,7 +241,7 @@ class QueueExporter:
 
 @asynccontextmanager
 async def _at(url: str, queue: Queue, name: str) -> AsyncIterator[Queue]:
-    """The queue of this name. Others than the first are closed again: each has connections."""
+    """Yield the queue of this name. If it is opened here, it is closed after use."""
     if name == queue.name:
         yield queue
         return

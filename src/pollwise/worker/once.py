@@ -1,4 +1,4 @@
-"""Runs that end by themselves: all jobs that are ready, and those that become ready by them."""
+"""Runs that end when no job is ready any more: the parts of `Worker.run_once`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pollwise.runtime.events import (
 from pollwise.runtime.executor.executor import Executor
 from pollwise.worker.declared.limits import WorkerLimits
 
-#: How a failed poll is retried: such a run must not wait for a store for ever.
+#: How a failed poll is retried: such a run must not wait for a store forever.
 ONCE_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5)
 #: How long a poll waits where only a long poll asks all servers of the store, in seconds.
 HOLD_TO_SEE_ALL = 1.0
@@ -101,9 +101,9 @@ def hold_of(capabilities: Capabilities) -> float:
 
 
 class OnceOnly:
-    """Polls without pauses, and stops the run after a poll that had nothing to wait for.
+    """Polls without pauses; stops the run after an empty poll that began while no handler ran.
 
-    A poll proves nothing while handlers run: they may put jobs, or free a key.
+    While handlers run, an empty poll proves nothing: they may put jobs, or free a key.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class WorkerRunOptions(RunOptions):
     concurrency: how many handlers run at a time.
     prefetch: how many jobs are claimed ahead of a free handler; None claims as many as handlers
         finish in 100 ms, at most 256.
-    prefetch_bytes: how many bytes of payloads may wait for a free handler, about. Sizes are learnt
+    prefetch_bytes: about how many bytes of payloads may wait for a free handler. Sizes are learned
         from the claims; 0 claims nothing ahead.
     lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
         is the time after which the jobs of a killed worker go to others.
@@ -41,13 +41,13 @@ class WorkerRunOptions(RunOptions):
     hints: let a hint of a put end a pause early.
     long_interval: how long a pause may be while hints are proven to arrive.
     signals: stop on SIGTERM, SIGINT and SIGHUP (in the main thread), unless the program handles
-        them itself; a second one ends the grace. What then does not end, such as a handler that
-        swallows its cancellation, ends with the process 30 s later.
+        them itself; a second one ends the grace. A handler that does not end then, because it
+        ignores its cancellation, ends with the process 30 s later.
     seed: makes jitter repeatable.
     poll_interval: deprecated; the same as polling=Fixed(poll_interval).
     max_jobs, max_memory: stop after this many runs of handlers, or when the process uses more than
         this many bytes, so that a fresh process takes over; `Worker.recycled` says why.
-    recycle_when_full: the same when threads of handlers that timed out occupy all places.
+    recycle_when_full: also stop when threads of handlers that timed out occupy all places.
     trace_context: how the OpenTelemetry span of a run refers to the span of its put: "link", or
         "parent" for one trace.
     cpu_processes: how many processes run handlers with `process=True`; None: one for each CPU. A

@@ -1,8 +1,8 @@
 """How many jobs a worker claims of kinds that limit how many run, or whose groups take turns.
 
-Each claimed job holds a place of its limit, in all workers. One that waits here for a handler holds
-it for nothing, so such jobs are claimed for free handlers. Only where runs are so short that a call
-to the store takes longer, some are claimed ahead: those that handlers finish in a millisecond.
+Each claimed job occupies a place of its limit, for all workers. A job that waits here for a handler
+wastes its place, so such jobs are claimed only for free handlers. If runs are shorter than a call
+to the store, some jobs are claimed ahead: as many as handlers finish in a millisecond.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pollwise.runtime.executor.ahead import AHEAD_MAX, AHEAD_SECONDS, TOOK_WEIGH
 from pollwise.runtime.executor.executor import Executor
 from pollwise.worker.processes.pool import ProcessPool
 
-#: How long a job that holds a place may wait here for a handler, in seconds: about as long as a
+#: How long a job that occupies a place may wait here for a handler, in seconds: about as long as a
 #: claim takes.
 WAIT_MAX = 0.001
-#: A run that takes this many times as long as those before counts at once.
+#: A run that takes this many times the average becomes the average at once.
 LONGER = 10
 
 
@@ -30,7 +30,7 @@ ClaimCall = tuple[list[str] | None, int, float]
 class LimitPlaces:
     """Learns how long runs of limited kinds take.
 
-    ahead: False if a number to claim ahead is given; then of these kinds it is none.
+    ahead: False if `prefetch` is given: then no jobs of these kinds are claimed ahead.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LimitPlaces:
         self._for_all = clock.now()  # when handlers were free at the last claim
 
     def among(self, kinds: Iterable[str]) -> frozenset[str]:
-        """Those of some kinds that are claimed for free handlers, as the last claim saw them."""
+        """Those of these kinds that are claimed only for free handlers, as of the last claim."""
         limited = self._queue._limited
         return limited.intersection(kinds) if limited else limited
 
@@ -61,8 +61,8 @@ class LimitPlaces:
     ) -> list[ClaimCall]:
         """The calls that claim these kinds.
 
-        Where some handlers run in processes and others do not, no more jobs are claimed for the
-        processes than there are free ones: they would wait here and occupy places of the others.
+        If only some handlers run in processes, no more jobs are claimed for the processes than
+        there are free processes: they would wait here and take the room of other jobs.
         """
         calls: list[ClaimCall] = []
         others = kinds if pool is None else [kind for kind in kinds if kind not in pool.kinds]
@@ -83,10 +83,10 @@ class LimitPlaces:
             self._for_all = self._clock.now()
 
     def end(self, kinds: Iterable[str]) -> None:
-        """A claim has ended: say when the next one is worth it.
+        """A claim has ended: decide how many jobs may wait when the next one is made.
 
-        Where only short jobs may wait, a backlog of them could keep all handlers busy for ever. So
-        every now and then, the next claim waits for a free handler, for which all kinds compete.
+        If only short jobs may wait, a backlog of them could keep all handlers busy forever. So now
+        and then, the next claim waits for a free handler, for which all kinds compete.
         """
         limited = self.among(kinds)
         if not limited:
@@ -104,7 +104,7 @@ class LimitPlaces:
             self._took[kind] = before + (took - before) * weight
 
     def _ahead_of(self, kinds: Sequence[str]) -> list[list[str]]:
-        """The kinds of further claims, after one of all these: what may wait here."""
+        """The kinds of further claims, after one of all these: their jobs may wait here."""
         limited = self.among(kinds)
         short = self._short(limited)
         plain = [kind for kind in kinds if kind not in limited]

@@ -13,7 +13,7 @@ from pollwise.runtime.jobs import Claim, Progress, Renewal, Settlement
 
 
 class ProgressReports:
-    """The controls of a worker's runs, and their reports on the way to the store.
+    """The controls of a worker's runs, and the reports that are not stored yet.
 
     lease: the worker's, in seconds.
     write_soon: asks for a renewal soon; from any thread.
@@ -59,7 +59,7 @@ class ProgressReports:
         return renewal
 
     def ended(self, held: Held) -> None:
-        """A handler ended whose earlier report is stored: its last one is to be stored, too."""
+        """A handler ended: keep its last report, if that is not stored yet."""
         control = held.control
         if control is not None and (progress := control.unwritten()) is not None:
             self._last[held.name] = (held.claim, progress)

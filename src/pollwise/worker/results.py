@@ -1,4 +1,4 @@
-"""What a worker keeps of its runs: their results, and the tracebacks of dead jobs."""
+"""Keeps the results of a worker's runs, and the tracebacks of dead jobs."""
 
 from __future__ import annotations
 

@@ -382,7 +382,7 @@ class WorkerRun:
                 OPEN_BREAKER, lambda waiting: waiting.claim.job.kind == job.kind
             )
         if held.trial and self._queue.capabilities.uncounted:
-            # It tells about what the handler depends on, so it is not an attempt of the job.
+            # What the handler depends on has failed, so this does not count as an attempt.
             end = Settlement.give_back(held.claim, self._breakers.until_trial(job.kind))
         elif retry.exhausted(job.attempt):
             return self._dead(held.claim, text, where)

@@ -147,7 +147,7 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
 
     @property
     def handler(self) -> Callable[[Job], Any]:
-        """What the worker calls: reads the arguments of a job, and returns the result as JSON."""
+        """The function for the worker: reads the arguments of a job; returns the result as JSON."""
         signature, function = self._signature, self._function
 
         def arguments(job: Job) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
 def handler_of_task(
     kind: str, function: Callable[..., Any], context: Callable[[], Any]
 ) -> Callable[[Job], Any]:
-    """The handler of a task where it is not put: in a process that runs it for the worker."""
+    """The handler of a task in a process that runs it for the worker and puts no jobs."""
     return Task(kind, function, cast(PutTarget, None), context).handler
 
 
@@ -297,8 +297,8 @@ def task_ref(
 
     queue: the queue, or the URL of one.
     codec: encodes payloads and results, if the queue is given as a URL.
-    limit_by: the argument that the limits of the task name with `by`, if they do: its value is the
-        limit group of a job.
+    limit_by: the argument that the limits of the task name in `by`, if any. Its value is the limit
+        group of a job.
     """
     return TaskRef(kind, queue, codec, limit_by)
 

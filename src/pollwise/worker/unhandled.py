@@ -1,4 +1,4 @@
-"""Mentions ready jobs of kinds that a worker has no handler for: nothing else would.
+"""Reports ready jobs of kinds that a worker has no handler for: nothing else would.
 
 A worker claims only its own kinds. A job of another kind may be for another worker, or nobody may
 have deployed its handler; and if it has a key, the jobs behind it wait as long as it does.
@@ -14,13 +14,13 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, KindUnhandled
 
-#: A job that has been ready for this many seconds is mentioned; other workers had the time.
+#: A job is reported once it has been ready for this many seconds: other workers had time for it.
 READY_FOR = 60.0
 #: How often a worker looks at most, in seconds; sooner only for jobs that are not old enough yet.
 LOOK_EVERY = 600.0
 #: How many ready jobs it looks at.
 PAGE = 100
-#: How many kinds are mentioned at most.
+#: How many kinds are reported at most.
 KINDS_MAX = 100
 
 
@@ -36,8 +36,8 @@ class _Waiting(NamedTuple):
 class UnhandledKinds:
     """Looks after polls that found nothing: the first one, and later only if there is a reason.
 
-    The reason is a hint that named an unknown kind; or that named none and led to nothing, where a
-    look costs no request to a server. So an idle worker sends only its polls.
+    The reason is a hint that named an unknown kind. If a look costs no request to a server, it is
+    also any hint after which the poll found nothing. So an idle worker sends only its polls.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class UnhandledKinds:
         self._next = 0.0
 
     async def look(self, hinted: bool) -> None:
-        """After a poll that found nothing; `hinted`: a hint had led to it."""
+        """Look, after a poll that found nothing; `hinted`: a hint had caused the poll."""
         if not self._can:
             return
         now, heard = self._clock.now(), self._queue.hints().heard
@@ -85,7 +85,7 @@ class UnhandledKinds:
         return [_Waiting(i.job.kind, i.job.id, i.job.key, now - i.since) for i in ready]
 
     def _mention(self, job: _Waiting) -> None:
-        """Once per kind, and once more for the first of the kind that has a key."""
+        """Report a kind once, and once more for its first job that has a key."""
         what = job.kind, job.key is not None
         if what not in self._mentioned and len(self._mentioned) < KINDS_MAX:
             self._mentioned.add(what)

@@ -131,12 +131,13 @@ class Worker:
         breaker: stop claiming this kind while its runs keep failing; then try one job.
         process: run it in a process of its own, for work that keeps a CPU busy. The function is
             imported there by its name, so it must be at the top level of a module. At a timeout or
-            a cancel the process is killed. `WorkerRunOptions(cpu_processes=...)` has how many.
+            a cancel the process is killed. `WorkerRunOptions(cpu_processes=...)` sets how many.
         result_ttl: how long to keep what a run returns, which must be a JSON value. None or 0 keeps
             nothing.
         limit: a `Rate`, a `Concurrency`, or several, for this kind over all workers of the queue.
-        fair_by: what the jobs take turns by, such as a tenant: `NewJob(limit_group=…)` has it.
-        weights: how many jobs a group has in its turn, where that is not 1.
+        fair_by: what the groups that take turns stand for, such as "tenant"; the group of a job
+            is given in `NewJob(limit_group=…)`.
+        weights: how many jobs a group gets in each turn; 1 if it is not named.
 
         A parameter whose default is `pollwise.from_context` gets what `context` yielded.
         """
@@ -218,11 +219,11 @@ class Worker:
         """Make the decorated function a task, whose calls can be put as jobs.
 
         Arguments and result are JSON, checked by pydantic against the annotations: at the put, and
-        again when the job runs. A payload that no longer fits is dead, with the reason.
+        again when the job runs. A job whose payload no longer fits is dead, with the reason.
 
         kind: the kind of its jobs; by default the function's name. The rest is as in `handle`.
         result_ttl: how long the result is kept; one hour unless given. None or 0 keeps none.
-        limit, fair_by: the argument that `by` or `fair_by` names is the limit group of a job.
+        limit, fair_by: `by` or `fair_by` names the argument that is the limit group of a job.
         """
         from pollwise.worker.tasks import Task  # it needs pydantic, which handlers do not
 
@@ -263,7 +264,7 @@ class Worker:
 
         cron, every, at: when; give one. A cron expression is in the time zone `tz`, by default UTC.
         catch_up, overlap, jitter: see `queue.schedules.set`.
-        name: of the schedule in the queue; by default that of the task, then with a number.
+        name: of the schedule; by default the task's name, with a number if that is taken.
         args: the arguments of the task, by name.
         options: `key`, `priority` and `headers` of its jobs.
         """
@@ -304,7 +305,7 @@ class Worker:
 
     @property
     def codec(self) -> CodecChain | None:
-        """What encodes payloads and results."""
+        """The codecs of payloads and results; None if there are none."""
         return self.queue.codec if isinstance(self.queue, Queue) else self._codec
 
     @codec.setter
@@ -379,10 +380,10 @@ class Worker:
         await self._main(options)
 
     async def run_once(self, options: WorkerRunOptions | None = None) -> RunSummary:
-        """Run the jobs that are ready, and those that become ready by them; then return.
+        """Run the jobs that are ready, and those that become ready because of them; then return.
 
-        For cron, CI and serverless functions. Jobs that are due later stay, retries with a delay
-        too. A store that cannot be reached raises its error after five tries.
+        For cron, CI and serverless functions. Jobs that are due later stay, and so do retries with
+        a delay. A store that cannot be reached raises its error after five tries.
         """
         chosen = replace(checked_options(options, WorkerRunOptions) or self.options, hints=False)
         summary = RunSummary()
@@ -477,7 +478,7 @@ class Worker:
         )
 
     def stop(self) -> None:
-        """Claim no more, finish within the grace, give the rest back. Again: without grace.
+        """Claim no more, finish within the grace, give the rest back. A second call ends the grace.
 
         Handlers may call it, plain ones in their threads too. A stop before `run` begins ends that
         run at once.
@@ -487,7 +488,7 @@ class Worker:
             self._run.stop()
 
     def state(self) -> dict[str, Any]:
-        """What the worker does now, as plain values; empty when it is not running."""
+        """The present state, as plain values; empty when the worker is not running."""
         return {} if self._run is None else self._run.state()
 
     def _check_startable(self) -> None:

@@ -1,4 +1,4 @@
-"""Disks that are full soon."""
+"""Small disks, which are soon full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def mounted(folder: Path, mib: int) -> Iterator[Path]:
-    """A disk of so many MiB; skips the test where this user may not mount one."""
+    """A disk of this many MiB; skips the test if this user may not mount one."""
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)]
     try:

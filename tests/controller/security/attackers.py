@@ -1,4 +1,4 @@
-"""Those who mean no good: raw bytes over real sockets to a real `pollwise serve`."""
+"""Attackers: raw bytes over real sockets to a real `pollwise serve`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE = 240.0
 
 
 class Served(ServeProcess):
-    """`pollwise serve` with more options, and what attackers need to know of it."""
+    """`pollwise serve` with more options, and facts that attackers need."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ def dialled(port: int) -> Iterator[socket.socket]:
 def said(
     port: int, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> tuple[int, str, str]:
-    """Send a request as it is, with nothing made nicer; status, head and body of the answer."""
+    """Send a request unchanged; returns status, head and body of the answer."""
     lines = {"Host": "x", "Connection": "close", "Content-Length": str(len(body))}
     lines |= headers or {}
     head = f"{method} {path} HTTP/1.1\r\n"
@@ -63,7 +63,8 @@ def said(
 
 
 def answered(line: socket.socket, data: bytes) -> tuple[int, str, str]:
-    """Send raw bytes; status, head and body of what comes back. (0, "", "") for a mere close."""
+    """Send raw bytes; returns status, head and body of the answer, (0, "", "") for a plain
+    close."""
     with contextlib.suppress(OSError):
         line.sendall(data)
     got = b""
@@ -81,7 +82,7 @@ def code_of(body: str) -> str:
 
 
 def is_cut(line: socket.socket, within: float = DEADLINE, drip: bytes = b"") -> bool:
-    """Does the server end this connection, though a byte comes now and then?"""
+    """True if the server ends this connection, even if it gets a byte from time to time."""
     until = time.monotonic() + within
     line.settimeout(0.1)
     while time.monotonic() < until:

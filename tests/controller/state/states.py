@@ -16,13 +16,13 @@ from pollwise.controller.state.values import WorkerRow
 from pollwise.runtime.clock import VirtualClock
 from tests.support.servers import Postgres
 
-#: What makes a state, several on the same store if asked for.
+#: Makes a state, or several on the same store.
 Make = Callable[[], ControllerState]
 Main = Callable[["Stand"], Coroutine[Any, Any, None]]
 
 
 class Stand:
-    """What a test of the state stands on."""
+    """The state and the clock of a test."""
 
     def __init__(self, clock: VirtualClock, make: Make) -> None:
         self.clock = clock

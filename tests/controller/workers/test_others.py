@@ -149,7 +149,7 @@ def test_news_that_comes_between_two_held_polls_is_kept(two: Two) -> None:
     run(main())
 
 
-def test_handing_out_jobs_reads_no_news(tmp_path: Path) -> None:
+def test_handing_out_jobs_reads_no_changes(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         await farm.put("build", requires=IOS)
         waits, works = await farm.register(), await farm.register(**IOS)

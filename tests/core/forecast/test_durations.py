@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pollwise.core.forecast.best_polls import best_polls
 from pollwise.core.forecast.durations import BINS, LONGEST, MEMORIES, PLANS, Durations
-from pollwise.core.forecast.looks import best_polls
 from pollwise.errors import ConfigError
 
 times = st.floats(0, 1e9) | st.floats(0.001, 1000)

@@ -1,4 +1,4 @@
-"""Histories of polls for property tests: what any pacer must be able to take."""
+"""Histories of polls for property tests: any pacer must accept them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ counts = st.just(0) | st.integers(0, 30) | st.integers(0, 10**400)
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Outcome]:
-    """Polls of one source, in the order of time; any of them may have failed."""
+    """Polls of one source in order of time; any of them may have failed."""
     at = draw(st.just(0.0) | st.floats(-1e300, 1e300))
     outcomes = []
     for gap in draw(st.lists(gaps, max_size=30)):

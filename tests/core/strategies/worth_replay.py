@@ -1,4 +1,4 @@
-"""What the tests of Worth share: seeded traffic, and a plain replay of it."""
+"""Shared by the tests of Worth: seeded traffic, and a plain replay of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pollwise.core.strategies.base import Pacer, Strategy
 
 @dataclass
 class Replay:
-    """When a replay polled, what pause came before each poll, and how long items waited."""
+    """When a replay polled, the pause before each poll, and how long items waited."""
 
     polled: list[float] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)

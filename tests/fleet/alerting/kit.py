@@ -1,4 +1,4 @@
-"""Shared by the tests of alerts: a channel that notes what it is sent, and probes with a switch."""
+"""Shared by the tests of alerts: a channel that records its notices, and probes with a switch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fleet.world import fleet_for
 
 
 class Noted(Channel):
-    """Notes what it is sent, with the time; fails while it has an `error`."""
+    """Records its notices with the time; fails while it has an `error`."""
 
     def __init__(self, name: str = "ops", **options: Any) -> None:
         super().__init__(name, options)  # type: ignore[arg-type]

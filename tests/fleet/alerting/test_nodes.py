@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pollwise.alerts.rules import AlertRule
 from pollwise.alerts.values import AlertFilter
 from pollwise.fleet import Fleet, Target
-from pollwise.fleet.alerting.gone import LOOK_EVERY
+from pollwise.fleet.alerting.removed import LOOK_EVERY
 from pollwise.fleet.stores.postgres.store import PostgresFleetStore
 from pollwise.runtime.clock import VirtualClock
 from tests.fleet.alerting.kit import Noted, Switches, fleet_with, until

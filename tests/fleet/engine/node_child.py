@@ -1,7 +1,7 @@
 """A node of a shared fleet, for tests: `python node_child.py DSN FLEET NODE LOG TARGETS LEASE`.
 
-Each poll is written down when it begins and when it ends, one line of JSON by one write, with the
-time that all processes of the machine share. It runs until SIGTERM.
+It logs the begin and the end of each poll, one line of JSON in one write, with the clock that all
+processes of the machine share. It runs until SIGTERM.
 """
 
 from __future__ import annotations

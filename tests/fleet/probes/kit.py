@@ -20,7 +20,7 @@ from tests.support.daemons import HOST, Missing
 
 T = TypeVar("T")
 
-#: Seconds that anything local may take before the test gives up.
+#: A local operation that takes longer than this many seconds fails its test.
 PATIENCE = 240.0
 
 
@@ -37,7 +37,7 @@ def really(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 async def polled(
     type: str, last: Reading | None = None, timeout: float = PATIENCE, **options: Any
 ) -> Reading:
-    """Poll a target once, cut off as a fleet would."""
+    """Poll a target once, with a timeout as in a fleet."""
     return await poll(Target("t", type, options=options), last, timeout)
 
 
@@ -121,7 +121,7 @@ def page(
 async def web(
     answer: bytes | Callable[[Request], HttpAnswer], context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Web]:
-    """A server that answers so; over TLS where a context is given."""
+    """A server with these answers; over TLS if a context is given."""
     said = answer
     serving = Web((lambda _: said) if isinstance(said, bytes) else said)
     server = await asyncio.start_server(serving.serve, HOST, 0, ssl=context)
@@ -155,7 +155,7 @@ class Certificate:
 def certificate(folder: Path, days: int = 30) -> Certificate:
     openssl = shutil.which("openssl")
     if openssl is None:
-        raise Missing("openssl is not on this machine")
+        raise Missing("openssl is not installed")
     made_one = Certificate(folder / "cert.pem", folder / "key.pem")
     subprocess.run(
         [

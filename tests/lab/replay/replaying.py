@@ -1,4 +1,4 @@
-"""What the tests of replays share: random traces and strategies, and how replays are compared."""
+"""Shared by the tests of replays: random traces and strategies, and how replays are compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trace_of(arrivals: Any, span: float | None = None, name: str = "test") -> Tr
 
 
 def same(one: Replay, other: Replay) -> bool:
-    """Equal to the bit, in all they tell."""
+    """Equal in all figures, to the last bit."""
     assert one.poll_times is not None
     assert other.poll_times is not None
     return (
@@ -35,7 +35,7 @@ def same(one: Replay, other: Replay) -> bool:
 
 
 class Doubtful(Strategy):
-    """A strategy of a third party: its pause depends on all that an outcome tells."""
+    """A strategy of a third party: its pause depends on every field of an outcome."""
 
     name = "doubtful"
     min_interval = 0.2
@@ -67,7 +67,7 @@ class _DoubtfulPacer(Pacer):
 
 @st.composite
 def traces(draw: st.DrawFn, most: int = 60) -> Trace:
-    """Few or many arrivals; lone ones, in bursts, at the same moment; silence at the end."""
+    """Few or many arrivals: single ones, bursts, equal moments, and silence at the end."""
     gaps = draw(
         st.lists(
             st.one_of(

@@ -1,4 +1,4 @@
-"""A relay that writes down what it handles, to be killed: relay.py URL LOG lanes|- NAME."""
+"""A relay that logs what it handles, to be killed: relay.py URL LOG lanes|- NAME."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pollwise.outbox.records import Record
 from pollwise.runtime.events import RelayStarted
 
 url, log, lanes, name = sys.argv[1:]
-# One write a line, appended: whole lines, in the order of the writes, whoever writes them.
+# One write per line, appended: whole lines, in the order of the writes of all processes.
 file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 outbox = Outbox(
     url,
@@ -25,7 +25,7 @@ outbox = Outbox(
 @outbox.handle("*")
 async def note(record: Record) -> None:
     os.write(file, f"{record.key} {record.payload} {name}\n".encode())
-    await asyncio.sleep(0.002)  # real time: a handler that takes a moment, to be killed in
+    await asyncio.sleep(0.002)  # real time: long enough for a kill
 
 
 if lanes == "lanes":

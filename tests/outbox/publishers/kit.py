@@ -1,4 +1,4 @@
-"""What the tests of the publishers share: records to publish, and what becomes of them."""
+"""Shared by the tests of the publishers: records to publish, and their results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def record(
 
 
 def unique(number: int = 1) -> str:
-    """What a consumer drops repeats of `record(number)` by."""
+    """The id by which a consumer drops repeats of `record(number)`."""
     return f"default-{number}-{round((PUT_AT + number) * 1e6)}"
 
 
@@ -79,7 +79,8 @@ async def opened(publisher: Publisher[Any]) -> Any:
 
 
 async def cancel_and_go_on(publisher: Publisher[Any], proxy: Proxy) -> None:
-    """Cancel a record while a connection opens and while it is sent; each time the next arrives."""
+    """Cancel a record while a connection opens and while it is sent; each time the next one
+    works."""
     for held in ("opening", "sending"):
         proxy.hold("answers")
         task = asyncio.ensure_future(publisher(record(1)))
@@ -104,7 +105,7 @@ def publish(publisher: Publisher[Any], *records: Record) -> None:
 
 
 async def failure(publishing: Awaitable[None], *secrets: str) -> PublishError:
-    """The error of a record that another attempt may help; it tells no secret."""
+    """The error of a record that another attempt may publish; it shows no secret."""
     with pytest.raises(PublishError) as caught:
         await publishing
     assert type(caught.value) is PublishError, caught.value
@@ -114,7 +115,7 @@ async def failure(publishing: Awaitable[None], *secrets: str) -> PublishError:
 
 
 async def refusal(publishing: Awaitable[None]) -> PublishRefused:
-    """The error of a record that no attempt will help."""
+    """The error of a record that no attempt can publish."""
     with pytest.raises(PublishRefused) as caught:
         await publishing
     assert caught.value.permanent
@@ -122,7 +123,7 @@ async def refusal(publishing: Awaitable[None]) -> PublishRefused:
 
 
 def check_secrets(error: BaseException, secrets: tuple[str, ...]) -> None:
-    """Neither an error nor what it says it comes from may tell a secret."""
+    """Check that neither an error nor its cause shows a secret."""
     seen: BaseException | None = error
     while seen is not None:
         for secret in secrets:
@@ -131,7 +132,7 @@ def check_secrets(error: BaseException, secrets: tuple[str, ...]) -> None:
 
 
 async def soon(look: Callable[[], Awaitable[T | None]], within: float = 10.0) -> T:
-    """Look until there is something; real time, since a broker is at work."""
+    """Poll until there is a result; in real time, because a broker works."""
     async with asyncio.timeout(within):
         while (found := await look()) is None:
             await asyncio.sleep(0.01)  # real time: the broker delivers

@@ -1,4 +1,4 @@
-"""A receiver of webhooks that notes every request, and answers as it is told."""
+"""A receiver of webhooks that records every request, and gives the answers of the test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass
 class Request:
-    """What came, byte by byte; names of headers as they were written."""
+    """A request byte by byte; names of headers as they were written."""
 
     line: str
     headers: list[tuple[str, str]]
@@ -50,7 +50,7 @@ class Receiver:
         self.connections += 1
         task = asyncio.current_task()
         assert task
-        self.serving.add(task)  # nobody else holds on to it
+        self.serving.add(task)  # a reference, so that it is not collected
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

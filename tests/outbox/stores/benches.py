@@ -1,4 +1,4 @@
-"""The stores of an outbox, as the suite runs them: empty, migrated, under the virtual clock."""
+"""The stores of an outbox for the conformance suite: empty, migrated, under the virtual clock."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Ways to a database: each library whose transactions records can be put in, behind one face.
+"""Ways to a database: every library with supported transactions, with one interface.
 
-All calls are plain; what is async runs on an event loop of the way's own.
+All calls are plain; async libraries run on an event loop of their way.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Way(ABC):
     def run(self, statement: str) -> None: ...
 
     def begin(self) -> None:
-        """Where a transaction has to be begun."""
+        """Begin a transaction, if the library does not do it."""
         return
 
     @abstractmethod
@@ -118,7 +118,7 @@ class AsyncWay(Way):
 
 
 class Plain(Way):
-    """A connection of a driver as most have it."""
+    """A connection as most drivers have it."""
 
     tx: Any = None
 
@@ -152,7 +152,7 @@ class AsyncPlain(AsyncWay):
 
 
 class Sqlite3(Plain):
-    """As Python opens it: an INSERT begins a transaction."""
+    """Python's defaults: an INSERT begins a transaction."""
 
     dialect = "sqlite"
     library = "sqlite3"

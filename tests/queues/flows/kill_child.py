@@ -1,7 +1,7 @@
 """A worker that is killed: `python kill_child.py URL NAME LOG MENDED SEED`.
 
-It runs the jobs of flows and settles them in batches. Before it settles one that comes after
-others, it notes how these ended. Jobs of the kind `flaky` fail until the file MENDED exists.
+It runs the jobs of flows and settles them in batches. Before it settles a job with predecessors, it
+logs how these ended. Jobs of the kind `flaky` fail until the file MENDED exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The raw queues of a controller, without the rest of it: on our own event loop, or by uvicorn."""
+"""The raw queues of a controller without the rest: on our own event loop, or by uvicorn."""
 
 from __future__ import annotations
 

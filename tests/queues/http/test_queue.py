@@ -750,7 +750,7 @@ def test_what_became_of_a_put_is_not_guessed_after_a_restart(tmp_path: Path, tok
                 await asyncio.to_thread(served.stop)
                 served.start()  # another controller at the same place
                 proxy.lose_answer(to=b"/put")
-                with pytest.raises(StoreUnavailable, match="went away before it answered"):
+                with pytest.raises(StoreUnavailable, match="closed the connection before"):
                     await queue.put(NewJob("a", 1))
                 assert (await queue.stats()).ready == 2
 

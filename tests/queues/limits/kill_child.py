@@ -1,6 +1,6 @@
 """A worker that is killed: `python kill_child.py URL NAME LOG LEASE SEED`.
 
-It notes each claim and each settlement that it begins, a batch in one line of the log.
+It logs each claim and each settlement before it begins, one line per batch.
 """
 
 from __future__ import annotations

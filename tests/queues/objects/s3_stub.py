@@ -1,5 +1,5 @@
-"""As much of S3 as obstore asks for, in this process: to count requests where they arrive, and to
-give answers that no server at hand gives."""
+"""The part of S3 that obstore uses, in this process: it counts requests, and gives answers that no
+available server gives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _XML = '<?xml version="1.0" encoding="UTF-8"?>'
 class Stub:
     """heedless: ignores If-None-Match. answer: a status and a code for every request.
 
-    conflicts: so many create-only writes are answered by 409 ConditionalRequestConflict.
+    conflicts: the number of create-only writes to answer with 409 ConditionalRequestConflict.
     """
 
     def __init__(self, *, heedless: bool = False, answer: tuple[int, str] | None = None) -> None:

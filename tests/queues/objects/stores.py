@@ -121,7 +121,7 @@ class Wrapped:
 
 
 class Stamped(Wrapped):
-    """A real store in virtual time: its objects' times are those when the test wrote them."""
+    """A real store in virtual time: objects have the time at which the test wrote them."""
 
     def __init__(self, inner: Store, clock: VirtualClock, times: dict[str, float]) -> None:
         super().__init__(inner)
@@ -148,7 +148,7 @@ class Stamped(Wrapped):
 
 
 class Counting(Wrapped):
-    """Counts requests by kind, and the creates that were lost to somebody else."""
+    """Counts requests by kind, and the creates that another client won."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -167,11 +167,11 @@ class Counting(Wrapped):
 
 
 class Crash(StoreError):
-    """The process is dead: nothing it asks for happens any more."""
+    """The process is dead: its requests have no effect any more."""
 
 
 class Crashing(Wrapped):
-    """Dies at its n-th request: before it, or when it has taken effect and nobody knows."""
+    """Dies at its n-th request: before it, or after its effect and before the answer."""
 
     def __init__(self, inner: Store, at: int, *, after: bool) -> None:
         super().__init__(inner)
@@ -211,7 +211,7 @@ class Flaky(Wrapped):
 
 
 class Chaotic(Wrapped):
-    """Drops requests, loses answers, delays and duplicates, at random; dies when told."""
+    """Drops requests, loses answers, delays and duplicates, at random; dies on command."""
 
     def __init__(
         self, inner: Store, rng: random.Random, share: float = 0.05, *, lose: bool = True

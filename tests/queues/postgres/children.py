@@ -1,7 +1,7 @@
-"""What the stress tests of Postgres run in other processes: `python postgres_children.py DSN …`.
+"""Other processes of the stress tests of Postgres: `python children.py DSN …`.
 
-Writers put jobs of a few keys, in every way there is; workers claim and settle them at random.
-Everything is written down, one line of JSON by one write, so that a kill leaves whole lines.
+Writers put jobs of a few keys, in every possible way; workers claim and settle them at random.
+Everything is logged, one line of JSON in one write, so that a kill leaves whole lines.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Log:
 
 
 async def write(dsn: str, name: str, log: Log, rng: random.Random, keys: int, jobs: int) -> None:
-    """Put `jobs` jobs; of each key in order, as far as this writer goes."""
+    """Put `jobs` jobs; those of each key in order, as far as this writer is concerned."""
     async with PostgresQueue(dsn, "stress", connections=1) as queue:
         numbers = iter(range(jobs))
         while batch := list(islice(numbers, rng.choice((1, 1, 1, 3, 10)))):
@@ -78,7 +78,7 @@ async def put_in_transaction(
 
 
 async def work(dsn: str, name: str, log: Log, rng: random.Random, hands: int) -> None:
-    """Claim, run and settle until told otherwise, by several hands at once."""
+    """Claim, run and settle until stopped, in several tasks."""
     async with PostgresQueue(dsn, "stress", connections=hands) as queue:
         await asyncio.gather(*(hand(queue, f"{name}.{n}", log, rng) for n in range(hands)))
 

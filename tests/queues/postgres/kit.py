@@ -1,4 +1,4 @@
-"""What the tests of the queue on Postgres share: queues of their own in a shared database."""
+"""Shared by the tests of the queue on Postgres: separate queues in a shared database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pollwise.runtime.jobs import NewJob, Settlement
 
 names = (f"test {number}" for number in itertools.count())
 
-#: What the docs say that a role needs, for the role `runner` in the schema `granted`.
+#: The privileges that a role needs, by the docs: for the role `runner` in the schema `granted`.
 GRANTS = """
 GRANT USAGE ON SCHEMA granted TO runner;
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA granted TO runner;
@@ -25,7 +25,7 @@ GRANT USAGE ON ALL SEQUENCES IN SCHEMA granted TO runner;
 
 
 def queue_at(dsn: str, **options: Any) -> PostgresQueue:
-    """A queue of its own in a shared database."""
+    """A new queue in a shared database."""
     return PostgresQueue(dsn, options.pop("name", None) or next(names), **options)
 
 
@@ -41,7 +41,7 @@ async def fresh(dsn: str, **options: Any) -> AsyncIterator[PostgresQueue]:
 
 
 async def drain(queue: PostgresQueue) -> list[Any]:
-    """Claim and finish all there is."""
+    """Claim and finish all jobs."""
     found = []
     while claims := await queue.claim("w", 100, 60):
         found += [claim.job.payload for claim in claims]
@@ -50,7 +50,7 @@ async def drain(queue: PostgresQueue) -> list[Any]:
 
 
 async def refusal(dsn: str, **options: Any) -> PollwiseError:
-    """What a first call says."""
+    """The error of a first call."""
     queue = PostgresQueue(dsn, **options)
     try:
         with pytest.raises(PollwiseError) as caught:

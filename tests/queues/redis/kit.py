@@ -1,4 +1,4 @@
-"""What the tests of the queue in Redis share."""
+"""Shared by the tests of the queue in Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pollwise.queues.redis.queue import RedisQueue
 
 
 def within(url: str, name: str, work: Callable[[Queue], Coroutine[Any, Any, Any]]) -> Any:
-    """What `work(queue)` returns, on a queue that is closed afterwards."""
+    """Call `work(queue)` and return its result; then close the queue."""
 
     async def main() -> Any:
         async with RedisQueue(url, name) as queue:

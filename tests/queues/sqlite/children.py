@@ -1,6 +1,6 @@
-"""What the tests run in other processes: `python children.py COMMAND PATH …`.
+"""The code of tests in other processes: `python children.py COMMAND PATH …`.
 
-A child imports everything, says "ready", and begins with the next line of its input; its answers
+A child imports everything, prints "ready", and begins with the next line of its input; its answers
 are lines of JSON.
 """
 
@@ -49,7 +49,7 @@ class Child:
         self._process.stdin.flush()
 
     def answers(self) -> list[Any]:
-        """All it says until its end."""
+        """All answers until its end."""
         out, err = self._process.communicate(timeout=PATIENCE)
         assert self._process.returncode == 0, f"the child failed:\n{err}"
         return [json.loads(line) for line in out.splitlines()]
@@ -65,7 +65,7 @@ def say(answer: object) -> None:
 
 
 async def work(path: str, name: str) -> None:
-    """Claim and settle until there is nothing left; say who had what, from when to when."""
+    """Claim and settle until no job is left; print who had each job, from when to when."""
     async with SqliteQueue(path, synchronous="off") as queue:
         while claims := await queue.claim(name, 7, 600):
             begun = time.monotonic_ns()
@@ -82,7 +82,7 @@ async def put(path: str, payload: str) -> None:
 
 
 async def open_each(*paths: str) -> None:
-    """Open the files one after the other, each when told to, and put a job into it."""
+    """Open the files one after the other, each on command, and put a job into it."""
     for path in paths:
         queue = SqliteQueue(path, synchronous="off")
         try:
@@ -95,7 +95,7 @@ async def open_each(*paths: str) -> None:
 
 
 async def as_nobody(path: str, *calls: str) -> None:
-    """Try calls as a user without rights; say what came of each."""
+    """Try calls as a user without rights; print the result of each."""
     if os.geteuid() == 0:
         with tempfile.TemporaryDirectory() as folder:  # all is loaded that nobody may not read
             async with SqliteQueue(Path(folder) / "warm.db") as queue:

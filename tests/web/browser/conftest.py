@@ -1,7 +1,7 @@
 """One browser for all tests of a module, and a tab for each test.
 
-Not for the whole session: while Playwright runs, it has an event loop in the thread of the tests,
-and no other test could have one.
+It does not last the whole session: while Playwright runs, it has an event loop in the thread of the
+tests, and no other test could have one.
 """
 
 from __future__ import annotations

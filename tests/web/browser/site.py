@@ -1,5 +1,5 @@
-"""A whole web interface for the browser: a shop that runs, a controller, and hostile texts in all
-of them."""
+"""A whole web interface for the browser: a running shop, a controller, and hostile texts in all of
+them."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ ATTACKS = (
     "${alert(1)}`onload=window.harmed=1`",
     "&lt;script&gt;window.harmed=1&lt;/script&gt;",
 )
-#: Those that can be a name: of a kind, a key, a worker.
+#: The hostile texts that can be a name: of a kind, a key, a worker.
 NAMES = tuple(attack for attack in ATTACKS if attack.isprintable())
-#: How many jobs carry them.
+#: The number of jobs with hostile texts.
 HOSTILE_JOBS = 400
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a web interface is served, and what is on it.
+    """The address of a web interface, and its contents.
 
     session: cookies of somebody who is logged in, for `browser.new_context(storage_state=…)`.
     agent: the path of the page of an agent. hostile: the paths of pages with hostile texts.
@@ -74,7 +74,7 @@ class Site:
     hostile: tuple[str, ...]
 
     def first(self, path: str, link: str) -> str:
-        """The first link of a page that begins like this."""
+        """The first link of a page with this beginning."""
         cookies = {each["name"]: each["value"] for each in self.session["cookies"]}
         html = httpx.get(self.url + path, cookies=cookies).text
         found = re.search(f'href="({re.escape(link)}[^"?]+)"', html)

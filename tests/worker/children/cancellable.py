@@ -1,6 +1,6 @@
-"""A worker process whose handlers run until they are cancelled; it tells what happens.
+"""A worker process whose handlers run until they are cancelled; it prints what happens.
 
-Its argument: the URL of the queue. Leases last so long that only a broadcast brings a cancel in
+Its argument: the URL of the queue. Leases are so long that only a broadcast brings a cancel in
 time.
 """
 

@@ -26,7 +26,7 @@ from pollwise import (
     results_before,
 )
 
-#: Ends a handler that waits for what never comes.
+#: Ends a handler that would wait for ever.
 PATIENCE = 240.0
 worker = Worker(os.environ.get("QUEUE_URL", "memory://"))
 
@@ -112,7 +112,7 @@ def fail(how: str) -> None:
 
 @worker.task(process=True, retry=Retry.never())
 def misuse(how: str, folder: str) -> int:
-    """Does to the socket to the worker what no handler should do."""
+    """Does to the socket of the worker what no handler should do."""
     [connection] = [fd for fd in range(3, 100) if is_socket(fd)][:1]
     if how == "write":
         os.write(connection, (5).to_bytes(8) + b"{{{{{")
@@ -147,7 +147,7 @@ def hang(folder: str) -> None:
 
 @worker.handle("slow", process=True)
 def slow(job: Job) -> None:
-    """Ends when the file `go` is there."""
+    """Ends when the file `go` exists."""
     folder = Path(job.payload)
     (folder / "begun.part").write_text(str(os.getpid()))
     (folder / "begun.part").rename(folder / "begun")
@@ -157,7 +157,7 @@ def slow(job: Job) -> None:
 
 @worker.task(process=True)
 def steps(job: Job, folder: str) -> bool:
-    """Reports more often than is passed on, and waits until its newest report is stored."""
+    """Reports more often than reports are passed on, and waits until its newest one is stored."""
     for n in range(1000):
         job.progress(n / 1000, f"step {n}")
     wait_for(Path(folder, "seen"))

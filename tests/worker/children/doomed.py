@@ -1,6 +1,6 @@
 """A worker that claims far ahead: `python doomed.py URL LOG NAME`.
 
-It notes each start as a line in LOG. A job of kind "poison" ends the process, as a crash would. One
+It logs each start as a line in LOG. A job of kind "poison" ends the process, as a crash would. One
 of kind "gate" waits until the file in its payload exists.
 """
 

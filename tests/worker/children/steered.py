@@ -1,4 +1,4 @@
-"""A worker process that is paused and ordered about: `steered.py URL`. It prints what it runs."""
+"""A worker process that the test pauses and steers: `steered.py URL`. It prints what it runs."""
 
 from __future__ import annotations
 

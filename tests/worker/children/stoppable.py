@@ -1,8 +1,8 @@
-"""A worker process that tells what happens to it, and whose handlers wait for its stop.
+"""A worker process that prints what happens to it, and whose handlers wait for its stop.
 
 Its arguments: the database, and how it runs: "blocking", "awaited" or "two" in one event loop.
-A job of kind `finish` ends when the worker is told to stop; `hang` and `block` never do, `stubborn`
-does not even when it is cancelled, and `freeze` blocks the event loop.
+A job of kind `finish` ends when the worker stops; `hang` and `block` never end, `stubborn` does not
+end even when it is cancelled, and `freeze` blocks the event loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Handlers in processes that look at their trace."""
+"""Handlers in processes that read their trace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A worker process of the kill tests: it writes down each claim, renewal, run and settlement.
+"""A worker process of the kill tests: it logs each claim, renewal, run and settlement.
 
 Its arguments: the database (a file, or the URL of a server), the log, its name. One line is one
-JSON object, appended by one write, so that a kill leaves whole lines. What it tells on standard
-output is how many jobs it finished.
+JSON object, appended in one write, so that a kill leaves whole lines. It prints how many jobs it
+finished.
 """
 
 from __future__ import annotations

@@ -288,7 +288,7 @@ def test_tasks_of_another_queue_are_refused() -> None:
 
     flow = fetch.s("a").then(ship)
     with pytest.raises(
-        JobError, match=r"'ship' is of another queue \(sqlite:.*elsewhere\.db.*\) th"
+        JobError, match=r"'ship' belongs to another queue \(sqlite:.*elsewhere\.db.*\) th"
     ):
         asyncio.run(flow.put())
     beside = Worker(QUEUE)

@@ -337,9 +337,7 @@ def test_a_result_that_does_not_fit_makes_the_job_dead() -> None:
         tasks = Tasks(MemoryQueue(clock=clock))
         async with working(tasks.worker, options()):
             handle = await tasks.note.s("no page").then(tasks.size).put()
-            with pytest.raises(
-                JobFailed, match="what it takes from the jobs before it, or the pay"
-            ):
+            with pytest.raises(JobFailed, match="the argument from the jobs before it, or the pay"):
                 await handle.result("1m")
 
     virtually(main)

@@ -49,7 +49,7 @@ def test_shapes_are_bounded() -> None:
     for _ in range(GROUPS_DEEP_MAX):
         deep = shape_of_group([deep])
     assert in_shape(deep, [7]) is not None
-    with pytest.raises(JobError, match="groups lie 51 deep in groups; at most 50"):
+    with pytest.raises(JobError, match="groups are nested 51 deep; the limit is 50"):
         shape_of_group([deep])
 
 

@@ -1,7 +1,7 @@
 """The files that a command left in its folder `out`, and what is not sent.
 
-A link that leads out of the folder is never followed: it may point to other people's files. To read
-a FIFO could block for ever. The job's log lists what was left out.
+A link that leads out of the folder is never followed: it may point to other people's files. A FIFO
+is never read, because that could block for ever. The job's log lists what was left out.
 """
 
 from __future__ import annotations

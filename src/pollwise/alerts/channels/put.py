@@ -81,5 +81,5 @@ class PutChannel(Channel):
             await queue.close()
 
 
-#: The length of a key. Targets whose names begin alike may share one: that only affects order.
+#: The length of a key. Targets whose names begin alike may share one, which affects only the order.
 _KEY_LENGTH = 200

@@ -1,6 +1,5 @@
-"""`pollwise fleet alerts`, `ack` and `test-channel`: which alerts are open, that somebody knows of
-them, and whether a channel works.
-"""
+"""`pollwise fleet alerts`, `ack` and `test-channel`: list and acknowledge alerts, test a
+channel."""
 
 from __future__ import annotations
 
@@ -41,10 +40,12 @@ from pollwise.platforms import loops
 
 
 def alerts(
-    every: Annotated[bool, typer.Option("--all", help="Also those that are closed.")] = False,
-    only_open: Annotated[bool, typer.Option("--open", help="Only open ones (default).")] = False,
-    target: Annotated[str | None, typer.Option(help="Only those of this target.")] = None,
-    group: Annotated[str | None, typer.Option(help="Only those of this group.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="List closed alerts too.")] = False,
+    only_open: Annotated[
+        bool, typer.Option("--open", help="List only open alerts (the default).")
+    ] = False,
+    target: Annotated[str | None, typer.Option(help="Only alerts of this target.")] = None,
+    group: Annotated[str | None, typer.Option(help="Only alerts of this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=PAGE_MAX, help="Maximum number of alerts.")] = 50,
     file: File = None,
     store: Store = None,
@@ -92,12 +93,12 @@ def alerts(
 
 def ack(
     ids: Annotated[list[str], typer.Argument(help="Ids of open alerts, as `alerts` shows them.")],
-    note: Annotated[str, typer.Option(help="What is known, for the others.")] = "",
+    note: Annotated[str, typer.Option(help="A note for others.")] = "",
     file: File = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Acknowledge open alerts: somebody knows, so they are not repeated. Their end is still sent.
+    """Acknowledge open alerts: their notices are not repeated. Their end is still sent.
 
     Example: pollwise fleet ack ID --note "disk is being replaced" --store sqlite:///fleet.db
     """
@@ -128,11 +129,11 @@ def ack(
 
 
 def try_channel(
-    name: Annotated[str, typer.Argument(help="The name of a channel of the file.")],
+    name: Annotated[str, typer.Argument(help="The name of a channel in the file.")],
     file: File = None,
     as_json: Json = False,
 ) -> None:
-    """Send a test notice by a channel of the file now, also in its quiet hours.
+    """Send a test notice through a channel of the file now, even in its quiet hours.
 
     Example: pollwise fleet test-channel ops --file fleet.toml
     """

@@ -14,7 +14,7 @@ from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.views import FleetSnapshot, fitting, frame, phrase
 from pollwise.cli.live import watch
-from pollwise.cli.migrating import Sql, print_sql, tell_applied
+from pollwise.cli.migrating import Sql, print_applied, print_sql
 from pollwise.cli.options import (
     HealthPort,
     Json,
@@ -81,21 +81,21 @@ def run(
     ] = None,
     api_tokens: Annotated[
         str | None,
-        typer.Option(help="Controller store whose tokens the API accepts: sqlite:///farm.db."),
+        typer.Option(help="Accept the tokens in the store of a controller: sqlite:///farm.db."),
     ] = None,
     metrics_port: MetricsPort = None,
     health_port: HealthPort = None,
     metrics_by: Annotated[
-        str | None, typer.Option(help="What metrics are by: group, or target for each target.")
+        str | None,
+        typer.Option(help="Labels of metrics: group, or target (one series for each target)."),
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Settings that belong together: pulse.")
-    ] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset of settings: pulse.")] = None,
     node: Annotated[
         str | None, typer.Option(help="Name of this node, if several share a fleet.")
     ] = None,
     location: Annotated[
-        str | None, typer.Option(help="Where this node is, if failures are confirmed elsewhere.")
+        str | None,
+        typer.Option(help="Location of this node, if several locations confirm failures."),
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
@@ -132,7 +132,7 @@ def run(
     if settings.fleet.store is None or opening.has_file(settings):
         targets = opening.read_checked(settings, overrides, "Nothing was started.")
     logs.show_users_records(settings.fleet.log_level, settings.fleet.log_format)
-    with process_ends_on_signals():  # a probe that hangs in a thread would keep it
+    with process_ends_on_signals():  # a probe that hangs in a thread would keep the process alive
         loops.run(run_fleet(settings, targets, overrides, node))
 
 
@@ -202,7 +202,7 @@ def top(
     store: Store = None,
     every: Annotated[str, typer.Option(help="Time between two updates.")] = "1s",
     lasting: Annotated[
-        str | None, typer.Option("--for", help="End after this time; else with q or Ctrl-C.")
+        str | None, typer.Option("--for", help="End after this time; by default, with q or Ctrl-C.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -371,7 +371,7 @@ def migrate(
     applied = (
         [] if script is None else opening.with_store(settings, lambda opened: opened.migrate())
     )
-    tell_applied(applied, as_json=as_json, by_itself=script is None)
+    print_applied(applied, as_json=as_json, by_itself=script is None)
 
 
 # Helpers

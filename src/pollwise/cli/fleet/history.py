@@ -50,7 +50,7 @@ from pollwise.fleet.history.views import (
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.stores.paging import TargetFilter
 
-#: How a cell of a strip is drawn, also where there are no colours.
+#: The character for a cell of a strip, readable without colours too.
 GLYPHS: dict[PeriodState, tuple[str, str]] = {
     "up": ("▂", "green"),
     "down": ("█", "red"),

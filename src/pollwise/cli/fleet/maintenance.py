@@ -18,7 +18,7 @@ from pollwise.fleet.maintenance import MaintenanceBook, in_words
 from pollwise.fleet.stores.base import FleetStore
 
 app = typer.Typer(
-    help="Hold alerts back while targets are under maintenance. They are polled all the same.\n\n"
+    help="Hold alerts back while targets are under maintenance. Polls go on.\n\n"
     "Example: pollwise fleet maintenance add --group shop --for 2h --note upgrade",
     no_args_is_help=True,
 )
@@ -40,7 +40,7 @@ def add(
     lasting: Annotated[
         str | None, typer.Option("--for", help="How long it lasts, instead of --end: 2h.")
     ] = None,
-    reason: Annotated[str, typer.Option("--note", help="Why, for people.")] = "",
+    reason: Annotated[str, typer.Option("--note", help="Why, shown to others.")] = "",
     file: File = None,
     store: Store = None,
     as_json: Json = False,
@@ -114,7 +114,7 @@ def list_windows(file: File = None, store: Store = None, as_json: Json = False) 
 
 @app.command("end")
 def end_window(id: Id, file: File = None, store: Store = None, as_json: Json = False) -> None:
-    """End a window that is under way. One that recurs begins again at its next time.
+    """End a window that is under way. A recurring window begins again at its next time.
 
     Example: pollwise fleet maintenance end m1f2e3d4c --store sqlite:///fleet.db
     """

@@ -81,7 +81,7 @@ async def run(
         control = Control(fleet, again, () if file is None else file.groups, targets)
         stack.callback(reload_on_hangup(control))
         await control.start()
-        _tell_unknown_groups(control)
+        _warn_unknown_groups(control)
         if settings.api_tokens is not None and settings.api_port is None:
             raise ConfigError("fleet.api_tokens needs the API; give --api-port 8765")
         if settings.api_port is not None:
@@ -95,7 +95,7 @@ async def run(
 def reload_on_hangup(control: Control) -> Callable[[], None]:
     """Read the file again on SIGHUP; returns a function that ends this.
 
-    The end of the terminal that it was started in sends the same signal, and stops the fleet.
+    Closing the terminal that started the fleet sends the same signal, but stops the fleet.
     """
     hangup = signals.HANGUP
     if hangup is None:  # Windows
@@ -119,7 +119,7 @@ def reload_on_hangup(control: Control) -> Callable[[], None]:
     return end
 
 
-def _tell_unknown_groups(control: Control) -> None:
+def _warn_unknown_groups(control: Control) -> None:
     """Warn of settings in the store for a group that no longer exists; those of the file and the
     environment were refused before."""
     settings = control.settings

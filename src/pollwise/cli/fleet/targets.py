@@ -37,7 +37,7 @@ APPLIED = "All polling nodes apply it within seconds, or at their next start."
 def add(
     name: Name, pairs: Pairs = None, file: File = None, store: Store = None, as_json: Json = False
 ) -> None:
-    """Define a target in the store. Its keys are those of fleet.toml, and are checked as there.
+    """Define a target in the store. Its keys and their checks are those of fleet.toml.
 
     A value is text, or a TOML value: 5, true, [200, 404].
 
@@ -59,7 +59,7 @@ def add(
         await _note(opened, "add", name, table)
 
     with_made_store(settings, work)
-    _told(name, "added", as_json)
+    _report(name, "added", as_json)
 
 
 def set_keys(
@@ -84,7 +84,7 @@ def set_keys(
         await _note(opened, "set", name, changes)
 
     opening.with_store(settings, work)
-    _told(name, "changed", as_json)
+    _report(name, "changed", as_json)
 
 
 def remove(
@@ -199,7 +199,7 @@ def _file(settings: Settings) -> FleetFile | None:
 
 def with_made_store(settings: Settings, work: Callable[[FleetStore], Awaitable[None]]) -> None:
     """As `opening.with_store`, but a missing file is created."""
-    opening.store_of(settings)  # tells if none is given
+    opening.store_of(settings)  # raises if no store is given
 
     async def main() -> None:
         store = open_store(settings.fleet.store or "")
@@ -281,7 +281,7 @@ async def _note(store: FleetStore, what: str, name: str, table: Mapping[str, Any
     await note(store, opening.asker(), f"target.{what}", repr(name), keys, "the command line")
 
 
-def _told(name: str, what: str, as_json: bool) -> None:
+def _report(name: str, what: str, as_json: bool) -> None:
     if as_json:
         print_json({what: name})
     else:

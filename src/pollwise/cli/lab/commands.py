@@ -148,7 +148,7 @@ def record(
 ) -> None:
     """Record when jobs arrive in a queue, or records in an outbox, until Ctrl-C.
 
-    It changes nothing in them, and runs beside the workers and relays.
+    It changes nothing in the store. Workers and relays can run at the same time.
 
     Example: pollwise lab record sqlite:///jobs.db arrivals.csv --until 1h
     """
@@ -196,7 +196,8 @@ def compare(
     ] = None,
     price: PollPrice = "s3-list",
     wait_price_: Annotated[
-        str, typer.Option("--wait-price", help="Price of one waiting item: dollars per seconds.")
+        str,
+        typer.Option("--wait-price", help="Price of the waiting of one item: dollars per seconds."),
     ] = WAIT_PRICE,
     out: Annotated[
         Path | None, typer.Option(help="The report: .html, .png or .svg (report.html).")
@@ -257,7 +258,7 @@ def tune(
     ] = "adaptive",
     price: PollPrice = "s3-list",
     train: Annotated[
-        float, typer.Option(help="Share of the trace to choose settings on; the rest is the test.")
+        float, typer.Option(help="Share of the trace to choose settings on; the rest tests them.")
     ] = 0.6,
     min_interval: Annotated[str, typer.Option(help="The shortest delay to try.")] = "10ms",
     max_interval: Annotated[
@@ -303,29 +304,30 @@ def tune(
 @app.command("until")
 def until(
     file: Annotated[
-        Path, typer.Argument(help="How long runs took: one a line, or CSV; .gz is unpacked.")
+        Path, typer.Argument(help="Durations of runs: one per line, or CSV; .gz is unpacked.")
     ],
     strategies: Annotated[
         str, typer.Option(help="What to compare with: 'adaptive 1s 60s,fixed 10s'.")
     ] = "adaptive 1s 60s,fixed 10s",
     poll_cost: Annotated[float, typer.Option(help="What one poll costs.")] = 1.0,
     wait_cost: Annotated[
-        float, typer.Option(help="What a second costs between the end of a run and its poll.")
+        float, typer.Option(help="What each second costs from the end of a run to its poll.")
     ] = 1.0,
     column: Annotated[
         str | None, typer.Option(help="The column with the durations: its name or number.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(help="The column with the name of what ran: its name or number.")
+        str | None,
+        typer.Option(help="The column that names the group of a run: its name or number."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Draw the learned durations: .svg or .png.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare when to poll something that will finish, on how long it took before.
+    """Compare ways to poll a run until it ends, from how long earlier runs took.
 
-    Completion learns from what its polls see. Each group of runs is learned for itself.
+    Completion learns only from what its polls see, and separately for each group of runs.
 
     Example: pollwise lab until durations.csv --poll-cost 5 --out learned.svg
     """
@@ -354,7 +356,7 @@ def until(
 
 @app.command("cost")
 def cost(
-    workers: Annotated[int, typer.Option(help="Number of workers in the last sentence.")] = 50,
+    workers: Annotated[int, typer.Option(help="Number of workers in the summary.")] = 50,
     shards: Annotated[int, typer.Option(help="LIST requests in a poll of a sharded queue.")] = 16,
     price: PollPrice = "s3-list",
     as_json: Json = False,

@@ -34,7 +34,7 @@ def show_comparison(made: Comparison) -> None:
     heads = ("  policy", "polls/h", "polls $", "mean", "p50", "p95", "p99", "max", "in all $")
     ratios = (f"× {limit['name']}" for limit in facts["limits"])
     _print_fitting((*heads, *ratios), rows, DISPENSABLE)
-    text = "$ a month; in all: polls and waiting. ×: the cost divided by that of a limit."
+    text = "$ a month; in all: polls and waiting. ×: the cost divided by the cost of a limit."
     say((text, "dim"))
     say((WITHOUT_JITTER, "dim"))
     say(("Change the prices with --price and --wait-price.", "dim"))

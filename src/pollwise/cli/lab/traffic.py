@@ -41,7 +41,7 @@ Column = Annotated[
 Unit = Annotated[str, typer.Option(help="Unit of the file's times: auto, s, ms, us, ns or iso.")]
 Bins = Annotated[
     str | None,
-    typer.Option(help="The column counts arrivals in bins of this length: 60s."),
+    typer.Option(help="The column has counts of arrivals, in bins of this length: 60s."),
 ]
 Values = Annotated[
     str,

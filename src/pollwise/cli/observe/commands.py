@@ -20,7 +20,7 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder. Created if missing.")]
 Force = Annotated[
-    bool, typer.Option("--force", help="Replace files that exist with another content.")
+    bool, typer.Option("--force", help="Replace existing files that have other content.")
 ]
 
 
@@ -43,7 +43,7 @@ def alerts(
         typer.Option(
             metavar="URL",
             help="Where you publish the runbooks: alerts link to URL/queue-stuck and so on. "
-            "{page} in it stands for the name, if that is not at the end. "
+            "If the name is not at the end of that URL, write {page} where it is. "
             "Without it, alerts link to the files that this command writes.",
         ),
     ] = None,
@@ -73,7 +73,7 @@ def _write(folder: Path, files: Mapping[str, str], *, force: bool, as_json: bool
         others = [name for name, text in files.items() if _differs(folder / name, text)]
         if others and not force:
             raise ConfigError(
-                f"{folder / others[0]} exists with another content"
+                f"{folder / others[0]} exists with other content"
                 + (f", like {len(others) - 1} more" if others[1:] else "")
                 + "; give --force to replace it, or another folder"
             )

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.migrating import Sql, print_sql, tell_applied
+from pollwise.cli.migrating import Sql, print_applied, print_sql
 from pollwise.cli.options import (
     HealthPort,
     Json,
@@ -123,7 +123,7 @@ def export(
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
 ) -> None:
-    """Serve the metrics of an outbox without relaying, also while no relay runs.
+    """Serve the metrics of an outbox, whether a relay runs or not.
 
     Example: pollwise outbox export postgresql://app@db/shop --metrics-port 9092
     """
@@ -282,8 +282,8 @@ def release(
 ) -> None:
     """End the leases of relays that are gone, so that others continue with their keys at once.
 
-    Leases end by themselves soon; this is for long ones. What a relay that still runs is just
-    handling is handled once more.
+    Short leases soon end by themselves; use this for long ones. If the relay still runs, the
+    records that it is handling are handled once more.
 
     Example: pollwise outbox release sqlite:///shop.db --relay web-1:4711
     """
@@ -338,7 +338,7 @@ def migrate(
     if sql:
         print_sql(open_store(url).migration(), url, as_json=as_json)
         return
-    tell_applied(with_store(url, lambda store: store.migrate()), as_json=as_json)
+    print_applied(with_store(url, lambda store: store.migrate()), as_json=as_json)
 
 
 Chosen = tuple[list[str] | None, list[str] | None]

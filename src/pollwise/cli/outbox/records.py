@@ -207,7 +207,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count them.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Handle kept records again, with all their handlers, in their old order and with their ids.
+    """Handle kept records again, with all their handlers, in their old order and with the same ids.
 
     An outbox keeps completed records if it has keep="7d".
 
@@ -225,7 +225,7 @@ def replay(
 
 
 def _moment(text: str | None, option: str) -> datetime | None:
-    """A time in ISO format; without a zone, in that of this machine."""
+    """A time in ISO format; without a zone, it is local time."""
     if text is None:
         return None
     try:

@@ -17,7 +17,7 @@ from pollwise.queues.views import BulkDone, JobFilter
 from pollwise.runtime.jobs import STATES
 from pollwise.runtime.store import MAX_PAGE
 
-#: Up to how many jobs that match are counted before a command asks, and how many pages it reads.
+#: Before it asks, a command counts at most this many matching jobs, in at most this many pages.
 ASKED_MAX, ASKED_PAGES = 10_000, 20
 
 StateOf = Annotated[str | None, typer.Option("--state", help=f"One of {', '.join(STATES)}.")]
@@ -32,9 +32,9 @@ OlderThan = Annotated[
     str | None, typer.Option("--older-than", help="Only jobs put longer ago than this: 7d, 12h.")
 ]
 NewerThan = Annotated[
-    str | None, typer.Option("--newer-than", help="Only jobs put less long ago than this.")
+    str | None, typer.Option("--newer-than", help="Only jobs put within this time: 7d, 12h.")
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before an action over a filter.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 def filter_of(
@@ -85,7 +85,7 @@ async def _ask(queue: Queue, chosen: JobFilter, done: str) -> None:
     """Ask whether to go on; raises `typer.Abort` if the answer is no."""
     if not sys.stdin.isatty():
         raise ConfigError(
-            "an action over a filter asks first, and nobody can answer here; add --yes, or look "
+            "a filter needs a confirmation, and nobody can answer here; add --yes, or look "
             "with `pollwise queue list` and the same options"
         )
     found, after = 0, None

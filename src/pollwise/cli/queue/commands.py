@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.migrating import Sql, print_sql, tell_applied
+from pollwise.cli.migrating import Sql, print_applied, print_sql
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, print_json, print_table, say, visible
 from pollwise.cli.queue import jobs, limits, results, steering
@@ -44,7 +44,7 @@ app = typer.Typer(
 @app.command("put")
 def put(
     url: Url,
-    kind: Annotated[str, typer.Argument(help="The job's kind; it picks the handler.")],
+    kind: Annotated[str, typer.Argument(help="The job's kind, which picks the handler.")],
     payload: Annotated[str, typer.Argument(help="The payload as JSON; - reads stdin.")] = "null",
     key: Annotated[
         str | None, typer.Option(help="Jobs with the same key run one at a time, in order.")
@@ -60,10 +60,11 @@ def put(
         bool, typer.Option("--replace", help="Replace the job with this --unique while it waits.")
     ] = False,
     debounce: Annotated[
-        str | None, typer.Option(help="Replace it, and run after this long without another put.")
+        str | None,
+        typer.Option(help="As --replace, and run after this long without another put: 5s."),
     ] = None,
     limit_group: Annotated[
-        str | None, typer.Option(help="The group in which limits of the kind count it.")
+        str | None, typer.Option(help="The job's group, if limits are by group.")
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -89,7 +90,7 @@ def put(
 @app.command("stats")
 def stats(
     url: Url,
-    by_kind: Annotated[bool, typer.Option("--by-kind", help="Count each kind by itself.")] = False,
+    by_kind: Annotated[bool, typer.Option("--by-kind", help="Count each kind separately.")] = False,
     as_json: Json = False,
 ) -> None:
     """Count the jobs by state.
@@ -141,7 +142,7 @@ def migrate(
         print_sql(script, url, as_json=as_json)
         return
     applied = with_queue(url, lambda queue: queue.migrate(), create=True)
-    tell_applied(applied, as_json=as_json, by_itself=script is None)
+    print_applied(applied, as_json=as_json, by_itself=script is None)
 
 
 app.command("cancel")(jobs.cancel)
@@ -162,7 +163,7 @@ app.command("export")(export)
 def _print_kinds(
     kinds: dict[str, Stats], pauses: Pauses, there: list[WorkerInfo] | None, as_json: bool
 ) -> None:
-    """The counts of each kind. Kinds that wait and that no worker there handles are marked."""
+    """Print the counts of each kind; mark kinds that wait and that no running worker handles."""
     nobody = [] if there is None else unhandled(kinds, there)
     if as_json:
         handlers = {k: None if there is None else handlers_of(k, there) for k in kinds}

@@ -24,15 +24,16 @@ def export(
     ],
     port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0 uses any."),
+        typer.Option(
+            min=0, max=65535, help="Serve Prometheus metrics on this port; 0 uses any free."
+        ),
     ],
     host: Annotated[str, typer.Option(help="The address to serve at.")] = "127.0.0.1",
-    every: Annotated[str, typer.Option(help="How often the store is asked.")] = "15s",
+    every: Annotated[str, typer.Option(help="How often to measure the store.")] = "15s",
     log_format: LogFormat = None,
     log_level: LogLevel = None,
 ) -> None:
-    """Serve metrics of queues: jobs by kind and state, ages, pauses, workers. One per store is
-    enough.
+    """Serve metrics of queues: jobs by kind and state, ages, pauses, workers. Run one per store.
 
     If the store cannot be reached, the last numbers are served, with the time of the measurement.
 

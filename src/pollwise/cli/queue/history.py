@@ -20,7 +20,7 @@ from pollwise.runtime.rollups.keeping import HISTORY_HOURS_KEPT, KeptHistory
 from pollwise.runtime.rollups.points import HOUR, MINUTE
 
 Since = Annotated[str, typer.Option("--since", help="How far back: 1h, 7d. At most 90d.")]
-By = Annotated[str | None, typer.Option("--by", help="minute or hour; without it, about 24 lines.")]
+By = Annotated[str | None, typer.Option("--by", help="minute or hour; by default, about 24 lines.")]
 Kinds = Annotated[list[str] | None, typer.Option("--kind", help="Only this kind; may be repeated.")]
 #: The steps of the table without --by, in seconds: the first that makes at most STEPS_MAX lines.
 STEPS = (MINUTE, 5 * MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)

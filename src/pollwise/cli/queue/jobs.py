@@ -30,7 +30,9 @@ from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import ENDED, JobInfo, State
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
-After = Annotated[str | None, typer.Option(help="Continue there, as the page before says.")]
+After = Annotated[
+    str | None, typer.Option(help="Continue at this place, which the page before printed.")
+]
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all, or a filter.")]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
 #: What `queue cancel` says about a job, by its state.
@@ -49,7 +51,7 @@ def list_jobs(
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     worker: Annotated[
-        str | None, typer.Option(help="Only jobs that this worker holds or has ended.")
+        str | None, typer.Option(help="Only jobs that this worker holds or ended.")
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest jobs first.")] = False,
     limit: Limit = 50,
@@ -58,10 +60,10 @@ def list_jobs(
 ) -> None:
     """List jobs in the order they were put.
 
-    With --key, --error, --older-than or --newer-than, and if more than 10,000 jobs are in a state,
-    in the order that the store can read best: those that run, then those that wait, the next to run
-    first, then those that ended, the newest first. Such a list looks at a limited number of jobs at
-    a time, and says how to search on.
+    Two cases have another order: with --key, --error, --older-than or --newer-than, and if more
+    than 10,000 jobs are in a state. Then running jobs come first, then waiting jobs (the next to
+    run first), then ended jobs (the newest first). Such a list reads a limited number of jobs at a
+    time, and prints how to continue.
 
     Example: pollwise queue list sqlite:///jobs.db --state dead --error timeout
     """
@@ -141,11 +143,11 @@ def cancel(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel jobs. One that waits ends at once; one that runs is stopped by its worker.
+    """Cancel jobs. A waiting job ends at once; a running job is stopped by its worker.
 
-    A job that waits is then deleted, unless the URL says how long to keep it, as in ?keep=7d.
-    Exits with 1 if a job had ended or does not exist. With a filter instead of ids, all jobs that
-    match and have not ended; it asks first.
+    A waiting job is then deleted, unless the URL says how long to keep it, as in ?keep=7d. Exits
+    with 1 if a job had ended or does not exist. With a filter instead of ids, it cancels all jobs
+    that match and have not ended; it asks first.
 
     Example: pollwise queue cancel sqlite:///jobs.db 17 18
     """
@@ -183,8 +185,8 @@ def retry(
 ) -> None:
     """Run dead jobs again, with fresh attempts; by id, also done and cancelled ones.
 
-    With a filter instead of ids, all dead jobs that match, or those of another --state that have
-    ended; it asks first.
+    With a filter instead of ids, it retries all dead jobs that match; with --state done or
+    --state cancelled, those instead. It asks first.
 
     Example: pollwise queue retry sqlite:///jobs.db --error timeout --newer-than 1d
     """
@@ -207,8 +209,8 @@ def drop(
 ) -> None:
     """Delete dead jobs permanently.
 
-    With a filter instead of ids, all dead jobs that match, or those of another --state that have
-    ended; it asks first.
+    With a filter instead of ids, it deletes all dead jobs that match; with --state done or
+    --state cancelled, those instead. It asks first.
 
     Example: pollwise queue drop sqlite:///jobs.db --state done --older-than 7d
     """

@@ -49,42 +49,44 @@ def set_limits(
     url: Url,
     kind: Kind,
     concurrency: Annotated[
-        int | None, typer.Option(help="How many run at a time; with --by, of each group.")
+        int | None, typer.Option(help="How many jobs run at a time; with --by, in each group.")
     ] = None,
     rate: Annotated[
         str | None,
         typer.Option(
-            help="How many start in a time: 100/1m, or 100/1m/20 to let 20 start at once; with "
-            "--by, of each group."
+            help="How many jobs start per period: 100/1m, or 100/1m/20 to let 20 start at once; "
+            "with --by, in each group."
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(help="What a group is, such as tenant: an argument of the task.")
+        str | None, typer.Option(help="The task's argument that names the group, such as tenant.")
     ] = None,
     all_concurrency: Annotated[
-        int | None, typer.Option(help="With --by: how many run at a time of all groups together.")
+        int | None, typer.Option(help="With --by: how many jobs of all groups run at a time.")
     ] = None,
     all_rate: Annotated[
-        str | None, typer.Option(help="With --by: how many start in a time, of all groups.")
+        str | None, typer.Option(help="With --by: how many jobs of all groups start per period.")
     ] = None,
     fair: Annotated[
-        bool, typer.Option("--fair", help="With --by: groups take turns, without another limit.")
+        bool,
+        typer.Option("--fair", help="With --by: groups take turns, even without another limit."),
     ] = False,
     weight: Annotated[
         list[str] | None,
-        typer.Option(help="How many jobs a group has in its turn, as acme=3; may be repeated."),
+        typer.Option(help="How many jobs a group starts in its turn: acme=3; may be repeated."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Set the limits of a kind, in place of those that it has. Workers keep to them at once.
+    """Set the limits of a kind, and replace those that it has. They hold for all workers at once.
 
-    A worker whose code has other limits for the kind sets those when it starts.
+    If the code of a worker has other limits for the kind, the worker sets them when it starts.
 
     Example: pollwise queue set-limits sqlite:///jobs.db mail --rate 100/1m --by tenant
     """
     if by is None and (fair or all_concurrency is not None or all_rate is not None):
         raise ConfigError(
-            "--fair, --all-concurrency and --all-rate need --by: what a group is, such as tenant"
+            "--fair, --all-concurrency and --all-rate need --by, the argument that names the "
+            "group, such as tenant"
         )
     wanted: list[Limit] = [
         *_limits(concurrency, rate, "--rate", by),
@@ -109,7 +111,7 @@ def set_limits(
 def remove_limits(url: Url, kind: Kind, as_json: Json = False) -> None:
     """Remove the limits of a kind. Exits with 1 if it has none.
 
-    Limits that a worker has in its code come back when it starts again.
+    Limits in the code of a worker come back when it starts again.
 
     Example: pollwise queue remove-limits sqlite:///jobs.db mail
     """

@@ -19,13 +19,13 @@ def result(
     url: Url,
     job_id: Id,
     timeout: Annotated[
-        str | None, typer.Option(help="Wait at most this long: 30s, 5m. Without it: until it ends.")
+        str | None, typer.Option(help="Wait at most this long: 30s, 5m. By default, until it ends.")
     ] = None,
 ) -> None:
     """Wait until a job has ended, and print its result as JSON.
 
-    Exits with 1 if the job is dead, was cancelled, or does not exist (any more), and with 3 if it
-    has not ended in time.
+    Exits with 1 if the job is dead, was cancelled, or does not exist (any more), and with 3 if the
+    time is up before it has ended.
 
     Example: pollwise queue result sqlite:///jobs.db 17 --timeout 30s
     """

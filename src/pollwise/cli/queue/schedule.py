@@ -1,4 +1,4 @@
-"""`pollwise schedule`: jobs that a queue puts by itself."""
+"""`pollwise schedule`: jobs that a queue puts at set times."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def list_schedules(url: Url, as_json: Json = False) -> None:
 def add(
     url: Url,
     name: Annotated[str, typer.Argument(help="A name, unique in the queue.")],
-    kind: Annotated[str, typer.Argument(help="The kind of its jobs; it picks the handler.")],
-    payload: Annotated[str, typer.Argument(help="Their payload as JSON; - reads stdin.")] = "null",
+    kind: Annotated[str, typer.Argument(help="The kind of its jobs, which picks the handler.")],
+    payload: Annotated[str, typer.Argument(help="Their payload, as JSON; - reads stdin.")] = "null",
     cron: Annotated[
         str | None, typer.Option(help="Minute, hour, day, month, day of the week: '*/5 * * * *'.")
     ] = None,
@@ -80,10 +80,10 @@ def add(
         str | None, typer.Option(help="The time zone of --cron and --at; UTC unless given.")
     ] = None,
     catch_up: Annotated[
-        str, typer.Option(help="For ticks that no worker put in time: one, all or none.")
+        str, typer.Option(help="How many jobs to put for missed ticks: one, all or none.")
     ] = "one",
     overlap: Annotated[
-        str, typer.Option(help="While the job before has not ended: skip or queue.")
+        str, typer.Option(help="What a tick does while the previous job runs: skip or queue.")
     ] = "skip",
     jitter: Annotated[str, typer.Option(help="Delay each job by up to this long: 10s.")] = "0s",
     key: Annotated[
@@ -91,7 +91,7 @@ def add(
     ] = None,
     priority: Annotated[int, typer.Option(help="Higher runs first.")] = 0,
     limit_group: Annotated[
-        str | None, typer.Option(help="The group in which limits of the kind count them.")
+        str | None, typer.Option(help="The group of its jobs, if limits are by group.")
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -129,7 +129,7 @@ def remove(url: Url, name: Name, as_json: Json = False) -> None:
     Example: pollwise schedule remove sqlite:///jobs.db nightly
     """
     removed = with_queue(url, lambda queue: queue.schedules.remove(name))
-    _told("removed", name, removed, as_json, f"no schedule {name!r}; see pollwise schedule list")
+    _report("removed", name, removed, as_json, f"no schedule {name!r}; see pollwise schedule list")
 
 
 @app.command("pause")
@@ -139,17 +139,17 @@ def pause(url: Url, name: Name, as_json: Json = False) -> None:
     Example: pollwise schedule pause sqlite:///jobs.db nightly
     """
     paused = with_queue(url, lambda queue: queue.schedules.pause(name))
-    _told("paused", name, paused, as_json, f"{visible(name)} is paused already")
+    _report("paused", name, paused, as_json, f"{visible(name)} is paused already")
 
 
 @app.command("resume")
 def resume(url: Url, name: Name, as_json: Json = False) -> None:
-    """End the pause of a schedule, without the ticks it missed. Exits with 1 if there was none.
+    """End the pause of a schedule; missed ticks are skipped. Exits with 1 if it was not paused.
 
     Example: pollwise schedule resume sqlite:///jobs.db nightly
     """
     resumed = with_queue(url, lambda queue: queue.schedules.resume(name))
-    _told("resumed", name, resumed, as_json, f"{visible(name)} is not paused")
+    _report("resumed", name, resumed, as_json, f"{visible(name)} is not paused")
 
 
 @app.command("run")
@@ -181,7 +181,7 @@ def next_text(schedule: Schedule, now: float) -> str:
     return moment(schedule.next_at)
 
 
-def _told(what: str, name: str, done: bool, as_json: bool, why_not: str) -> None:
+def _report(what: str, name: str, done: bool, as_json: bool, why_not: str) -> None:
     if as_json:
         print_json({what: done, "name": name})
     elif done:

@@ -27,11 +27,11 @@ from pollwise.runtime.payloads.envelope import shown
 from pollwise.runtime.redact import without_secrets
 
 Follow = Annotated[
-    bool, typer.Option("--follow", help="Show how far the job is until it ends, with a bar.")
+    bool, typer.Option("--follow", help="Follow the job with a progress bar until it ends.")
 ]
 #: The facts of a job that are times.
 TIMES = ("created_at", "run_at", "since", "claimed_at")
-#: How often a job is looked at that is followed: its worker writes progress once a second.
+#: How often --follow polls the job: its worker writes progress once a second.
 FOLLOW = Adaptive("250ms", "1s")
 
 #: How states look on a terminal.
@@ -42,11 +42,11 @@ Shower = Callable[[JobInfo], None]
 
 
 def show(url: Url, job_id: Id, follow: Follow = False, as_json: Json = False) -> None:
-    """Show one job: its payload, its headers, who ran it, how far it is, and how it ended.
+    """Show one job: its payload, its headers, who ran it, its progress, and how it ended.
 
     With --follow, exits with 0 if the job is done, and with 1 if it is dead, was cancelled, or does
-    not exist any more: finished jobs are deleted unless they are kept (?keep=1h). With --json, each
-    change is one line.
+    not exist any more. With --json, each change is one line. Finished jobs are deleted unless they
+    are kept (?keep=1h).
 
     Example: pollwise queue show sqlite:///jobs.db 17 --follow
     """
@@ -94,7 +94,7 @@ def flow(url: Url, job_id: Id, as_json: Json = False) -> None:
 
 
 def progress_text_of(info: JobInfo) -> str | None:
-    """How far a job that runs is, if that is known."""
+    """The progress of a running job, if it is known."""
     if info.state != "leased" or info.progress is None:
         return None
     return progress_text(info.progress)

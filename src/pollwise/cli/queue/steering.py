@@ -36,13 +36,13 @@ Kind = Annotated[str | None, typer.Argument(help="A kind of jobs; without one, t
 def pause(
     url: Url,
     kind: Kind = None,
-    why: Annotated[str, typer.Option(help="Why, for others who find it paused.")] = "",
+    why: Annotated[str, typer.Option(help="Why, shown to others.")] = "",
     by: Annotated[
-        str | None, typer.Option(help="Who; by default your user name and this host.")
+        str | None, typer.Option(help="Who paused it; by default your user name and this host.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Pause a kind of jobs, or the whole queue, for all workers. What runs goes on to its end.
+    """Pause a kind of jobs, or the whole queue, for all workers. Running jobs go on to their end.
 
     Jobs can still be put. They wait until `pollwise queue resume`.
 
@@ -54,7 +54,7 @@ def pause(
 
 
 def resume(url: Url, kind: Kind = None, as_json: Json = False) -> None:
-    """End a pause. Workers start at once. Exits with 1 if there was none.
+    """End a pause. Workers continue at once. Exits with 1 if there was none.
 
     Without a kind, the pause of the whole queue ends; kinds that were paused stay paused.
 
@@ -84,8 +84,8 @@ def set_concurrency(
 ) -> None:
     """Change how many handlers a running worker runs at a time, until it restarts.
 
-    It learns of it at once where broadcasts arrive, else within about a minute. When the number
-    gets lower, what runs goes on to its end.
+    A worker that receives broadcasts applies it at once, others within about a minute. A lower
+    number stops no running job.
 
     Example: pollwise queue set-concurrency sqlite:///jobs.db box-1-4711-ab12 4
     """
@@ -98,9 +98,9 @@ def set_concurrency(
 
 
 def workers(url: Url, as_json: Json = False) -> None:
-    """List the running workers. One that has not written its record for three minutes is left out.
+    """List the running workers. One whose record is older than three minutes is left out.
 
-    What a worker says of itself is as old as "seen" says; `pollwise queue running` is up to date.
+    A record is as old as the column "seen" says; `pollwise queue running` is up to date.
 
     Example: pollwise queue workers sqlite:///jobs.db
     """
@@ -150,7 +150,7 @@ def running(
     limit: Annotated[int, typer.Option(help="Show at most this many jobs.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """List the jobs that run: who runs them, since when, and how far they are.
+    """List the running jobs: who runs them, since when, and their progress.
 
     Example: pollwise queue running sqlite:///jobs.db
     """

@@ -60,7 +60,7 @@ class QueueSnapshot:
 
     @property
     def running(self) -> list[tuple[float, str, str, str]]:
-        """What runs, longest first: since when, the job's id and kind, and the worker's name.
+        """What runs, longest first: its start, the job's id and kind, and the worker's name.
 
         From the jobs; the records of workers, which may be a minute old, only where there is no
         list of jobs.
@@ -139,16 +139,16 @@ class QueueWatcher:
 
 def top(
     url: Url,
-    every: Annotated[str, typer.Option(help="Time between two updates, at least.")] = "1s",
+    every: Annotated[str, typer.Option(help="The shortest time between two updates.")] = "1s",
     lasting: Annotated[
-        str | None, typer.Option("--for", help="End after this time; else with q or Ctrl-C.")
+        str | None, typer.Option("--for", help="End after this time; by default, with q or Ctrl-C.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Watch a queue live: jobs by kind, workers, and what runs longest. q quits.
 
-    Each update counts the jobs and lists up to 100 that run. Where that takes long, updates come
-    less often.
+    Each update counts the jobs and lists up to 100 that run. If that takes long, updates are less
+    frequent.
 
     Example: pollwise queue top sqlite:///jobs.db
     """

@@ -62,12 +62,12 @@ def poll(
 ) -> None:
     """Poll a source and print each item once, as a line of JSON.
 
-    The cursor is saved when the lines of a poll have been written, so that no item is lost, and one
-    is printed again only after a crash. The URL is that of `pollwise.sources.open_source`: in
-    single quotes, ${NAME} stands for an environment variable. A page of a JSON API is always
-    printed whole, also if that is more than --max.
+    The cursor is saved after the lines of a poll are written: no item is lost, and items are
+    printed twice only after a crash. The URL is that of `pollwise.sources.open_source`; write it
+    in single quotes if it has ${NAME}, which stands for an environment variable. A page of a JSON
+    API is always printed whole, even if that is more than --max.
 
-    Exit code 0 when it was stopped or has done what was asked, 1 if the source failed for good.
+    Exit code 0 if it was stopped, or reached --once or --max; 1 if the source failed for good.
 
     Example: pollwise poll 'folder:///inbox?pattern=*.csv' --cursor sqlite:///cursors.db --once
     """
@@ -175,7 +175,7 @@ def _line(item: Any) -> str:
 
 
 def _facts(item: Any) -> Any:
-    """An item as JSON values, as far as it says how."""
+    """An item as values for JSON, if it has a way to make them."""
     if hasattr(item, "as_json"):
         return item.as_json()
     if dataclasses.is_dataclass(item):
@@ -184,7 +184,7 @@ def _facts(item: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has not: bytes in Base64, times by ISO 8601, anything else as text."""
+    """A value that JSON lacks: bytes in Base64, times by ISO 8601, anything else as text."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, date) else str(value)

@@ -56,7 +56,9 @@ def worker(
     recycle_when_full: RecycleWhenFull = None,
     cpu_processes: Annotated[
         int | None,
-        typer.Option(help="How many processes run handlers with process=True; else one per CPU."),
+        typer.Option(
+            help="How many processes run handlers with process=True; by default one per CPU."
+        ),
     ] = None,
     trace_context: TraceContext = None,
     once: Annotated[
@@ -68,17 +70,18 @@ def worker(
         typer.Option("--reload", help="Start the worker again when its code changes (developing)."),
     ] = False,
     reload_dir: Annotated[
-        list[Path] | None, typer.Option(help="A folder that --reload watches, instead of this one.")
+        list[Path] | None,
+        typer.Option(help="A folder that --reload watches, instead of the current one."),
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
     setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
 ) -> None:
-    """Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.
+    """Run a worker until SIGTERM or Ctrl-C; then finish running jobs and give the rest back.
+
+    With --once, it exits when no job can start and none runs: with code 0, or 1 if a run failed.
 
     Example: pollwise worker shop.jobs:worker --concurrency 16 --metrics-port 9091
-
-    With --once it exits when no job may start and none runs: with code 0, or 1 if a run failed.
     """
     flags = {"polling.strategy": strategy, "concurrency": concurrency, "metrics_port": metrics_port}
     flags |= {"log_format": log_format, "log_level": log_level, "max_jobs": max_jobs}

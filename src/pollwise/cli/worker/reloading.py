@@ -1,7 +1,7 @@
 """`pollwise worker --reload`: run the worker in a process that is replaced when code changes.
 
-The process that watches imports nothing of the program: an error in the code ends only the other
-one, and the next change starts it again.
+The process that watches imports nothing of the program: an error in the code ends only the
+worker's process, and the next change starts it again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pollwise.platforms import loops, signals
 from pollwise.platforms.system import not_on_windows
 from pollwise.runtime.signals import stopping_on_signals
 
-#: How long handlers may go on when code has changed, in seconds; then their jobs are given back.
+#: How long handlers may go on after code has changed, in seconds; then their jobs are given back.
 RELOAD_GRACE = 5.0
 #: The same at a stop.
 STOP_GRACE = 0.5
 #: How long the process may then take to give jobs back, in seconds; then it is killed.
 END_WITHIN = 20.0
-#: Beside Python files, changes of this file count.
+#: Changes of this file count too, not only those of Python files.
 SETTINGS = "pollwise.toml"
-#: How many changed files are named.
+#: The maximum number of changed files that are named.
 FILES_SHOWN = 3
 
 
@@ -90,7 +90,8 @@ class Reloader:
         self._changed: set[Path] = set()
         self._happened = asyncio.Event()  # a file changed, or a signal came
         self._over = asyncio.Event()
-        # Nothing is ever written: the process reads the end of this one, however it ends.
+        # Nothing is ever written to this pipe: it closes when this process ends, however that
+        # happens.
         self._life, self._life_held = os.pipe()
 
     async def run(self) -> int:

@@ -24,7 +24,7 @@ NAME_MAX = 255
 PART_BYTES_MAX = 255
 #: Replaces bytes in a URL that are not UTF-8: two names could become the same.
 UNREADABLE = "\ufffd"
-#: The most files of a job.
+#: The maximum number of files of a job.
 FILES_MAX = 1000
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")

@@ -33,9 +33,9 @@ T = TypeVar("T")
 #: The bytes of a blob, read as they are asked for.
 Pieces = Generator[bytes, None, None]
 
-#: How many bytes are collected before a write, and read at a time: the memory of a transfer.
+#: The size of a write, and of a read, in bytes: the memory that a transfer takes.
 PIECE = 256 * 1024
-#: The most writes and reads at a time.
+#: The maximum number of writes and reads at a time.
 THREADS = 8
 #: The size of a part in an object store, which takes at least 5 MiB.
 PART = 5 * 1024 * 1024
@@ -252,7 +252,7 @@ class FolderBlobs(Blobs):
             return
         with suppress(FileNotFoundError):
             shutil.rmtree(path)
-        with suppress(OSError):  # others are in it
+        with suppress(OSError):  # it is not empty
             path.parent.rmdir()
 
     def _of(self, folder: str) -> Path:
@@ -300,7 +300,7 @@ class _FileWriter(BlobWriter):
         for path in (self._part, self._path):
             with suppress(OSError):
                 path.unlink()
-        with suppress(OSError):  # if it is empty
+        with suppress(OSError):  # it may not be empty
             self._path.parent.rmdir()
 
     def _close(self) -> None:

@@ -28,7 +28,7 @@ BEAT = 2.0
 #: The most bytes of one append.
 APPEND_MAX = LOG_READ_MAX
 
-#: Returns the folder of a job; tells whether a job has ended.
+#: Returns the folder of a job; returns whether a job has ended.
 FolderOf = Callable[[str], str]
 HasEnded = Callable[[str], Awaitable[bool]]
 

@@ -40,7 +40,7 @@ class Access:
         scopes: one of them is needed (an admin has them all); `own` is the token that a worker
             got when it registered. Without scopes, any valid token will do.
         worker: the own token of this worker is accepted as well.
-        token: given where it came in no header.
+        token: the token, if it came in no header.
         """
         await self._controller.start()
         header = connection.headers.get("authorization") if token is None else f"Bearer {token}"
@@ -72,7 +72,7 @@ class Access:
         return who.who
 
     async def readable(self, connection: HTTPConnection, names: list[str]) -> list[str]:
-        """Those of some queues of the store that the sender of a request may use."""
+        """The queues, of these names, that the sender of a request may use."""
         who = await self.caller(connection)
         open_to_all = self._controller.options.queues or ()
         return [name for name in names if who.role == "admin" or name in open_to_all]
@@ -106,7 +106,7 @@ class Access:
         return who.must_see(await self._job(job_id), job_id)
 
     async def steered(self, request: HTTPConnection, job_id: str) -> Caller:
-        """Who wants to cancel or retry a job; `HttpError` if they may not, or there is none."""
+        """The sender of a request to cancel or retry a job; `HttpError` if that is not allowed."""
         who = await self.caller(request, *STEER)
         if not is_job_id(job_id) or who.owns_only:
             who.must_see(await self._job(job_id), job_id)

@@ -103,7 +103,7 @@ def lease_lost(ids: tuple[str, ...]) -> HttpError:
     return HttpError(
         409,
         "lease_lost",
-        f"the job {', '.join(quoted(each)[1:-1] for each in ids[:5])} is not, or no longer, yours",
+        f"{', '.join(quoted(each)[1:-1] for each in ids[:5])} is not, or no longer, a job of yours",
         "Stop working on it: it ended, or went to another worker after a silence.",
     )
 

@@ -159,7 +159,7 @@ def _handle_errors(app: FastAPI, controller: Controller) -> None:
         return error_response(controller.access.explained(_as_ours(error)))
 
     async def _of_no_route(request: Request, error: HTTPException) -> Exception:
-        """The error for a path or method that does not exist; without a token, that alone."""
+        """The error for an unknown path or method; the one for a missing token comes first."""
         if request.scope["path"] not in _open_paths(request):
             try:
                 await controller.access.caller(request)

@@ -17,8 +17,8 @@ CODES: dict[str, str] = {
     "internal": "The controller failed.",
     "invalid": "A value is invalid.",
     "job": "A job for a raw queue is invalid.",
-    "lease_lost": "The job is not, or no longer, this worker's.",
-    "log_gap": "Bytes before these are missing in the log.",
+    "lease_lost": "This worker does not have the job, or has lost it.",
+    "log_gap": "The bytes before these are missing in the log.",
     "log_too_long": "Too many bytes of a log at once.",
     "no_metrics": "The extra for metrics is not installed.",
     "no_room": "There is no room for the file.",
@@ -26,7 +26,7 @@ CODES: dict[str, str] = {
     "no_such_attempt": "The attempt has no log.",
     "no_such_input": "There is no such input.",
     "no_such_job": "There is no such job that the token may see.",
-    "no_such_method": "The path does not have this method; `Allow` names those it has.",
+    "no_such_method": "The path does not have this method; `Allow` names its methods.",
     "no_such_range": "The range is out of bounds.",
     "no_such_route": "There is no such path.",
     "no_such_token": "There is no such token.",
@@ -53,7 +53,7 @@ CODES: dict[str, str] = {
     "unknown_query": "The query has a parameter that the path does not know.",
     "unsupported": "The store cannot do this.",
     "upgrade_required": "The path is a WebSocket; a proxy may have removed the upgrade.",
-    "wrong_checksum": "The bytes do not fit their checksum.",
+    "wrong_checksum": "The bytes do not match their checksum.",
 }
 
 #: What the audit log records.

@@ -40,7 +40,7 @@ PAGE = 100
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 #: The parameters of pages, with their descriptions.
-Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="The most entries of a page.")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="The maximum number of entries.")]
 _NEXT = "The `next` of the previous page."
 After = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description=_NEXT)]
 AfterJob = Annotated[JobId | None, Query(description=_NEXT)]

@@ -60,7 +60,7 @@ class ErrorDetail(_Model):
     message: str = Field(description="What was wrong.")
     what_to_do: str = Field(description="What to do about it.")
     items: list[BadItem] | None = Field(
-        None, description="When a list was sent: what is wrong with which of its entries."
+        None, description="For a list: the invalid entries, and why."
     )
 
 
@@ -86,13 +86,13 @@ class NewJobBody(_Model):
         None, min_length=1, max_length=200, description="Jobs with the same key run one at a time."
     )
     unique: str | None = Field(
-        None, min_length=1, max_length=200, description="Put twice, it is one job."
+        None, min_length=1, max_length=200, description="A second put with it is the same job."
     )
     delay_s: float | None = Field(0, ge=0, le=315360000, description="Seconds before it may run.")
     timeout_s: float | None = Field(
         None, ge=0.001, le=604800, description="How long a run may take."
     )
-    attempts: int | None = Field(None, ge=1, le=100, description="The most attempts.")
+    attempts: int | None = Field(None, ge=1, le=100, description="The maximum number of attempts.")
     headers: dict[str, str] = Field(
         default_factory=dict, description="Text that travels with the job, such as a trace context."
     )
@@ -165,7 +165,7 @@ class JobView(WorkBase):
     worker_name: str | None = Field(description="Its name; null if it is unregistered.")
     created_by: str | None = Field(description="Who put it.")
     created_by_name: str | None = Field(description="The name of that token.")
-    run_at: str | None = Field(description="When it may run, or could have run first.")
+    run_at: str | None = Field(description="From when on it may run.")
     started_at: str | None = Field(description="When the current or last run began.")
     finished_at: str | None
     error: str | None = Field(description="Why it failed, once it has ended.")
@@ -184,7 +184,7 @@ class JobView(WorkBase):
 class WorkView(WorkBase):
     """A job as its worker receives it."""
 
-    lease_s: float = Field(description="Send a request within this many seconds to keep the job.")
+    lease_s: float = Field(description="To keep the job, send a request within this time.")
 
 
 class JobsPut(_Model):
@@ -262,7 +262,7 @@ class Heartbeat(_Model):
     progress: float | None = Field(None, ge=0, le=100, description="Above 1, a percentage.")
     message: Message | None = None
 
-    def news(self) -> Progress | None:
+    def as_progress(self) -> Progress | None:
         """The progress and the message; None if there is neither."""
         if self.progress is None:
             return None if self.message is None else Progress(None, self.message)
@@ -289,7 +289,7 @@ class FinishedReport(Heartbeat):
 
 class PollBase(_Model):
     worker_id: Message = Field(min_length=1, description="From the registration.", examples=[_ID])
-    max: int = Field(1, ge=0, le=100, description="The most jobs to hand out.")
+    max: int = Field(1, ge=0, le=100, description="The maximum number of jobs to hand out.")
     wait: float = Field(
         0,
         ge=0,
@@ -322,13 +322,13 @@ class PollAnswer(_Model):
         description="Seconds until the next poll; 0 if there may be more jobs."
     )
     cancel: list[str] = Field(description="Jobs of this worker to stop.")
-    drain: bool = Field(description="It gets no more jobs for now, and finishes what it runs.")
+    drain: bool = Field(description="True if it gets no more jobs for now.")
     lost: list[str] | None = Field(None, description="Jobs that this worker has lost.")
 
 
 class HeartbeatAnswer(_Model):
     cancel: bool
-    lease_s: float = Field(description="Seconds left of the lease: send the next request before.")
+    lease_s: float = Field(description="Seconds left of the lease: send the next request within.")
 
 
 class LogAnswer(_Model):
@@ -448,8 +448,8 @@ ERRORS: dict[int, str] = {
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """The error responses of a route, with those that any route may give.
 
-    413 means that the route reads a body, so it adds all errors of reading one. The model is named
-    only: FastAPI would make a validator for each, half of the time that an application takes.
+    413 means that the route reads a body, so it adds all errors of reading one. Models are named
+    only: FastAPI would make a validator for each, which takes half of the application's start.
     """
     all_of = sorted({*statuses, *((408, 415) if 413 in statuses else ()), 401, 403, 503})
     return {each: {"description": ERRORS[each], "content": _json_of(Error)} for each in all_of}

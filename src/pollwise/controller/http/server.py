@@ -135,7 +135,7 @@ class ControllerServer(uvicorn.Server):
         """Serve until `should_exit` is set; `ConfigError` if it cannot listen."""
         try:
             await self.serve()
-        except SystemExit:  # as uvicorn ends when it cannot listen; stores are to be closed first
+        except SystemExit:  # uvicorn cannot listen; stores must be closed first
             self.started = False
         if not self.started:
             raise ConfigError(

@@ -1,11 +1,11 @@
 """Who sent a request, and what they may do.
 
 A request carries `Authorization: Bearer <token>`. The owner of a token is remembered for a few
-seconds, so a poll does not read the state; a token that another controller revoked is refused here
-after that time, and one that this controller revoked at once.
+seconds, so a poll does not read the state. A token that another controller revoked is refused here
+after that time; one that this controller revoked is refused at once.
 
-A worker's own token is valid as long as the token that it registered with: to revoke that one
-takes back everything at once. To rotate it only changes who can register.
+A worker's own token is valid as long as the token that it registered with: revoking that one
+revokes them all at once. Rotating it changes only who can register.
 """
 
 from __future__ import annotations

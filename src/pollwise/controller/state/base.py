@@ -54,7 +54,7 @@ class ControllerState(ABC):
     """Workers, tokens, requirements, audit, files and logs; the same for every store.
 
     url: where it is, fit to be printed.
-    clock: the system's, unless a test gives a virtual one, by which the store then goes too.
+    clock: the system's; a test gives a virtual one, and the store then uses that too.
     """
 
     url: str
@@ -66,15 +66,15 @@ class ControllerState(ABC):
     # What a store implements
 
     async def migrate(self) -> list[int]:
-        """Make the tables that are missing; the versions that were applied.
+        """Create the tables that are missing; return the versions that were applied.
 
-        A store that makes them by itself has nothing to do.
+        A store that creates them by itself returns none.
         """
         return []
 
     @abstractmethod
     async def ping(self) -> None:
-        """Is it there, with tables that fit? Raises when not."""
+        """Raise if the store does not answer, or if its tables do not fit."""
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -120,7 +120,7 @@ class ControllerState(ABC):
         return [Requirement(digest, kind, json.loads(asked)) for digest, kind, asked in found]
 
     async def prune_requirements(self, unused_s: float, used: Collection[tuple[str, str]]) -> int:
-        """Delete those that no new job came with for so long, except `used` (kind, hash)."""
+        """Delete those that no new job had for this long, except `used`: pairs of kind and hash."""
         kept = json.dumps([[encoding.plain(kind), digest] for kind, digest in used])
         unused_s = max(unused_s, 2 * REQUIREMENT_REST)
         return len(await self._rows("prune_requirements", unused_s=unused_s, used=kept))
@@ -165,9 +165,9 @@ class ControllerState(ABC):
         return [text for (text,) in await self._rows("live_capabilities", **asked)]
 
     async def seen(self, batch: Sequence[WorkerSeen]) -> list[str]:
-        """Note when workers were last seen, in one statement; the ids that are not known.
+        """Note when workers were last seen, in one statement; return the unknown ids.
 
-        What another controller wrote and is newer stays.
+        A newer time that another controller wrote stays.
         """
         if not batch:
             return []
@@ -188,7 +188,7 @@ class ControllerState(ABC):
         return bool(await self._rows("remove_worker", id=worker_id))
 
     async def prune_workers(self, unseen_s: float, limit: int) -> int:
-        """Forget workers that were not seen for so long."""
+        """Forget workers that were not seen for this long."""
         limit = checked_limit(limit)
         return len(await self._rows("prune_workers", unseen_s=unseen_s, limit=limit))
 
@@ -211,7 +211,7 @@ class ControllerState(ABC):
         return {token.id: token for token in found}
 
     async def token_by_hash(self, token_hash: str) -> Token | None:
-        """Also one that expired or was revoked."""
+        """The token with this hash, even if it has expired or was revoked."""
         return _token(await self._rows("token_by_hash", hash=token_hash))
 
     async def list_tokens(self, *, limit: int = 100, after: str | None = None) -> list[Token]:
@@ -219,21 +219,21 @@ class ControllerState(ABC):
         return list(map(encoding.token_of, found))
 
     async def revoke_token(self, token_id: str) -> Token | None:
-        """Revoked from now on, or as long as it was before; None if there is no such token.
+        """Revoke a token, and the tokens of workers that registered with it; None if there is none.
 
-        The tokens of the workers that registered with it hold no longer either.
+        The time of an earlier revocation stays.
         """
         return _token(await self._rows("revoke_token", id=token_id))
 
     async def rotate_token(
         self, token_id: str, old_hash: str, new_hash: str, expires_at: float | None
     ) -> Token | None:
-        """Another token under the same id and name; None if it is not `old_hash` or was revoked."""
+        """Replace the secret of a token; None if its hash is not `old_hash`, or it was revoked."""
         given = {"old": old_hash, "new": new_hash, "expires_at": expires_at}
         return _token(await self._rows("rotate_token", id=token_id, **given))
 
     async def tokens_used(self, used: Mapping[str, float]) -> None:
-        """Token id -> how many seconds ago it was used."""
+        """Note when tokens were last used: how many seconds ago, by token id."""
         if used:
             batch = [{"id": id_, "ago_s": ago_s} for id_, ago_s in sorted(used.items())]
             await self._rows("tokens_used", batch=json.dumps(batch))
@@ -282,7 +282,7 @@ class ControllerState(ABC):
     # Artefacts: their rows; their bytes are elsewhere (see `artefacts`)
 
     async def put_artefact(self, row: ArtefactRow, most: int) -> ArtefactRow | None:
-        """Keep a row; the one that it replaced, whose blob may be deleted.
+        """Keep a row; return the one that it replaced, whose blob may be deleted.
 
         `JobError` if its folder would have more than `most`.
         """
@@ -315,19 +315,19 @@ class ControllerState(ABC):
         attempt: int = 0,
         worker: str = "",
     ) -> LogPlace | None:
-        """Append what is new of `data`, which the run `part` sent from its byte `offset` on.
+        """Append the new bytes of `data`, which the run `part` sent from its byte `offset` on.
 
-        Bytes that it sent before are ignored. What would pass `limit` is not kept, and `end_mark`
-        is, once. `begin_mark` is kept before the first bytes of a run that is not the first. None,
-        and nothing is changed, where a newer run wrote; a gap (an offset above what was received)
-        changes nothing either: the answer's `received` tells. `attempt` and `worker` are kept with
-        the place where the run begins.
+        Bytes that it sent before are ignored. Bytes beyond `limit` are not kept; the first time,
+        `end_mark` is. `begin_mark` is kept before the first bytes of a run that is not the first.
+        Returns None and changes nothing if a newer run wrote. A gap (an offset above what was
+        received) changes nothing either, as `received` of the answer shows. `attempt` and `worker`
+        are kept with the place where the run begins.
         """
         piece = LogPiece(part, offset, data, limit, end_mark, begin_mark, attempt, worker)
         return await self._append_log(folder, piece)
 
     async def log_place(self, folder: str) -> LogPlace:
-        """How far the log is."""
+        """The length of the log, and what its newest run has sent."""
         found = await self._rows("log_place", folder=folder)
         return encoding.place_of(found[0]) if found else LogPlace()
 
@@ -347,15 +347,15 @@ class ControllerState(ABC):
     # Retention of both
 
     async def attach(self, folder: str, job: str) -> None:
-        """Note whose files a folder of inputs has, once their job was put."""
+        """Note the job of a folder of inputs, once the job was put."""
         await self._rows("attach", folder=folder, job=job)
 
     async def folders_before(
         self, keep_s: float, limit: int, after: str | None = None
     ) -> list[tuple[str, str]]:
-        """(folder, job) of files and logs that were last written so long ago, by folder.
+        """Folders whose files and logs were last written this long ago, each with its job.
 
-        job: as `attach` noted it for inputs, None as "" if it never did; for others the folder.
+        The job of inputs is the one that `attach` noted, or ""; of others, the folder itself.
         """
         asked = {"keep_s": keep_s, "limit": checked_limit(limit), "after": after}
         return [(folder, job) for folder, job in await self._rows("folders_before", **asked)]
@@ -363,7 +363,7 @@ class ControllerState(ABC):
     async def forget(self, folders: Sequence[str]) -> None:
         """Delete the logs and the rows of the files of these folders.
 
-        Delete the files' bytes before.
+        Delete the bytes of the files first.
         """
         if folders:
             await self._rows("forget", folders=_json_texts(folders))

@@ -17,7 +17,7 @@ SCOPES: tuple[Scope, ...] = ("read", "put", "operate", "worker", "admin")
 class WorkerRow:
     """A registered worker.
 
-    token_hash: of its own token. It holds until `token_expires_at`, None for ever.
+    token_hash: the hash of its own token, valid until `token_expires_at`; None means for ever.
     """
 
     id: str
@@ -44,7 +44,7 @@ class WorkerSeen:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as it is kept: without itself. `hash` is the SHA-256 of it in hex.
+    """A token as it is stored. `hash` is its SHA-256 in hex; the token itself is not kept.
 
     all_jobs: of the scope put: it sees and cancels the jobs of others too.
     """
@@ -74,8 +74,8 @@ class Requirement:
 class ArtefactRow:
     """A file of a job: `input` came with it, else a run made it. `blob` names its bytes.
 
-    folder: where it is: of an artefact, its job's own folder; inputs have one before their job
-        has an id.
+    folder: for an artefact, the folder of its job; inputs are put into one of their own before
+        their job has an id.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""News from other controllers on the same store: new kinds of jobs, and jobs that were cancelled.
+"""Changes by other controllers on the same store: new kinds of jobs, and cancelled jobs.
 
 They come as broadcasts. A lost one only costs latency, because polls and chores read the same.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 #: The broadcast after a job with requirements that were unknown before was put.
 REQUIREMENTS = "#requires"
-#: News is read at most once in this many seconds.
+#: Changes are read at most once in this many seconds.
 READ_EVERY = 1.0
 
 
 class OtherControllers:
-    """Reads the news of other controllers while a held poll or a WebSocket waits here."""
+    """Reads the changes by other controllers while a held poll or a WebSocket waits here."""
 
     def __init__(self, registry: WorkerRegistry, runs: Runs, hints: Hints, clock: Clock) -> None:
         self._registry = registry
@@ -36,10 +36,10 @@ class OtherControllers:
         self._reading: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        """Read news until `stop_listening` was called as often as this."""
+        """Read changes until `stop_listening` has been called as often as this."""
         self._listeners += 1
         if self._listening is None:
-            # For good: what comes while nobody waits is read for the next one who does.
+            # Never ended here: what comes while nobody waits is read when somebody waits again.
             self._listening = self._hints.listen(self._heard, (CANCELS, REQUIREMENTS))
         self._begin()
 
@@ -74,11 +74,11 @@ class OtherControllers:
             except asyncio.CancelledError:
                 self._unread = True
                 raise
-            self._tell_cancels()
+            self._send_cancels()
             await self._clock.sleep(READ_EVERY)
         self._reading = None
 
-    def _tell_cancels(self) -> None:
+    def _send_cancels(self) -> None:
         for known in self._registry:
             for run in known.runs.values():
                 if run.cancel and known.waiting is not None:

@@ -42,7 +42,7 @@ class LogText:
 class PollRequest:
     """What a poll asks for and reports.
 
-    running: the jobs that run, with news of their progress; None if it does not say.
+    running: the progress of the jobs that run; None if it does not say which run.
     """
 
     max_jobs: int = 1

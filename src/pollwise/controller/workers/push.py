@@ -4,9 +4,9 @@
 lost message only costs latency, because both are also learnt by polling. So an agent can switch
 between the two at any time.
 
-The WebSocket of an idle worker waits for the queue's hints, as a Worker in Python does: for one job
-one of them gets a hint, at whichever controller it is connected. If it does not poll at once, the
-next one gets it.
+The WebSocket of an idle worker waits for the queue's hints, as a Worker in Python does. For each
+job, one worker gets a hint, whichever controller it is connected to. If it does not poll at once,
+the next one gets the hint.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class WorkerSockets:
         self._events.emit(PushChanged(self._source, socket.known.id, len(self._open)))
 
     def cancel(self, worker_id: str | None, job_id: str) -> None:
-        """Tell the worker of a cancelled job, if it is connected here."""
+        """Send the cancel of a job to its worker, if that is connected here."""
         known = None if worker_id is None else self._registry.remembered(worker_id)
         if known is not None:
             if job_id in known.runs:

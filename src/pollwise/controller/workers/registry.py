@@ -246,7 +246,7 @@ class WorkerRegistry:
         """Note that a worker sent a request; saved within `WRITE_EVERY`."""
         known.seen_at = at = self._clock.now() if now is None else now
         if at - self._contact_at > self._timeout:
-            self.resumed_at = at  # nobody was heard: all may have been there
+            self.resumed_at = at  # no request came for long: all may have been online
         self._contact_at = at
         known.silent = False
         if address:

@@ -6,7 +6,7 @@ one call each. A worker may reach another controller with its next request: that
 from the queue.
 
 While a worker sends requests, its runs are renewed. When it is silent for the heartbeat timeout,
-its jobs become ready for others, as the next attempt; until another worker has taken such a job,
+its jobs become ready for others, as the next attempt. Until another worker has taken such a job,
 the first one may return, go on and report. The leases in the queue are much longer, so that a run
 outlives an outage of the controllers. After an outage all workers get the whole timeout to return.
 """
@@ -44,7 +44,7 @@ RENEW_AFTER = 0.25
 RUNS_FRESH = 30.0
 #: How many claims in a row may be without attempts left before a poll is answered.
 VOID_MAX = 50
-#: How many jobs are looked up one by one that a worker names and this controller does not know.
+#: How many unknown jobs that a worker names are looked up, one by one.
 LOOKUPS_MAX = 100
 #: How long the queue keeps a claim after its last renewal, in seconds.
 HELD_FOR = 86400.0
@@ -56,7 +56,7 @@ LAST_ATTEMPT = 5.0
 #: How many released runs are remembered, for workers that return.
 RELEASED_MAX = 10_000
 _PAGE = 500
-_NO_NEWS: Mapping[str, Progress] = {}
+_NO_PROGRESS: Mapping[str, Progress] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +267,9 @@ class Runs:
         *,
         complete: bool = True,
     ) -> tuple[list[str], list[str]]:
-        """Renew the leases of a worker that sent a request; the jobs that it lost, or must cancel.
+        """Renew the leases of a worker that sent a request; return what it lost, and must cancel.
 
-        running: the jobs that it runs, with news of their progress; None if it does not say.
+        running: the progress of the jobs that it runs; None if it does not say which run.
         complete: `running` lists them all: a run that it reported before and leaves out now is not
             renewed, because the worker has lost it.
         """
@@ -283,15 +283,17 @@ class Runs:
             for run in known.runs.values()
             if running is None or not complete or run.job_id in spoken or not run.heard
         ]
-        news = {job_id: said for job_id, said in spoken.items() if said is not None}
+        progress = {job_id: said for job_id, said in spoken.items() if said is not None}
         now = self._clock.now()
         due = [
             run
             for run in kept
-            if run.job_id in news or now - run.renewed_at >= RENEW_AFTER * self.lease_s
+            if run.job_id in progress or now - run.renewed_at >= RENEW_AFTER * self.lease_s
         ]
         if due:
-            lost += [job_id for job_id in await self._renew(known, due, news) if job_id in spoken]
+            lost += [
+                job_id for job_id in await self._renew(known, due, progress) if job_id in spoken
+            ]
         for job_id in spoken:
             if job_id in known.runs:
                 known.runs[job_id].note_heard()
@@ -305,12 +307,12 @@ class Runs:
         self,
         known: KnownWorker,
         runs: Sequence[HeldRun],
-        news: Mapping[str, Progress] = _NO_NEWS,
+        progress: Mapping[str, Progress] = _NO_PROGRESS,
     ) -> Sequence[str]:
         """Renew leases and store progress, in one call; return the ids of those that are lost."""
         now = self._clock.now()
         ids = {run.job_id for run in runs}
-        said = {job_id: each for job_id, each in news.items() if job_id in ids}
+        said = {job_id: each for job_id, each in progress.items() if job_id in ids}
         renewal = await self._queue.renew([run.claim for run in runs], self._held_s, said)
         for run in runs:
             run.renewed_at = now
@@ -328,7 +330,7 @@ class Runs:
     async def finish(
         self, known: KnownWorker, finished: Sequence[RunReport], max_jobs: int = 0
     ) -> tuple[list[str], list[HeldRun]]:
-        """End runs as their worker reports; the ids of jobs that it has lost, and its next jobs.
+        """End runs as their worker reports; return the jobs that it has lost, and its next jobs.
 
         max_jobs: how many jobs it asks for next, if it has no others then. They are claimed at the
             same time, so that a store may commit both at once.
@@ -407,7 +409,7 @@ class Runs:
                 if self._overdue() or not self.is_fresh(self._clock.now()):
                     await self.read_all()  # others may have heard of them
                 overdue = self._overdue()
-                if self._failed:  # the store was away: nobody could be heard
+                if self._failed:  # the store did not answer: no worker could be heard
                     self._failed, self._registry.resumed_at = False, self._clock.now()
                 elif overdue:
                     await self._end_silent(overdue)

@@ -55,12 +55,12 @@ class Regimes:
         self._jumps = [0.0] * RATES  # out of each rate
         self._spent = [0.0] * RATES  # seconds at each rate
         self._landed = [0.0] * RATES  # jumps into each rate
-        # What follows from these counts.
+        # Derived from these counts.
         self._due = 0
         self._leave = [0.0] * RATES  # jumps out of each rate, per second
-        self._usual = 0.0  # the mean rate: how often each comes, and how long it lasts
-        self._far = [0.0] * RATES  # how far each is from that
-        self._ways = [0.0] * RATES  # and how fast it gets there
+        self._usual = 0.0  # the mean rate, by how often each rate comes and how long it lasts
+        self._far = [0.0] * RATES  # how far each rate is from the usual one
+        self._ways = [0.0] * RATES  # how fast each rate moves to the usual one
 
     def observe(self, found: float, span: float) -> None:
         """Learn that `found` items came in `span` seconds."""
@@ -102,8 +102,8 @@ class Regimes:
 
         The forecast moves from the current rate to the usual one, as fast as rates like the
         current one ended. The constant rate is its mean up to the resulting interval, items
-        weighted by their time, approximated at two thirds of the interval. `interval` is the unit
-        in which rates last before there is evidence.
+        weighted by their time, approximated at two thirds of the interval. Before there is
+        evidence, a rate is assumed to last LASTING times `interval`.
         """
         self._due -= 1
         if self._due <= 0:
@@ -125,8 +125,8 @@ class Regimes:
     def _settle(self, prior: float) -> None:
         """Compute what follows from the counts; they change slowly, so not at every poll.
 
-        Rates that were not seen yet have their share in the usual one. So it is too high at first
-        and pauses are too short, which costs less: without polls nothing is learned.
+        Rates that were not seen yet count in the usual rate. So it is too high at first, and pauses
+        are too short. Pauses that are too long would cost more: without polls nothing is learned.
         """
         self._due = SETTLE_EVERY
         self._leave = [
@@ -150,7 +150,7 @@ class Regimes:
         self._landed = [left * each for each in self._landed]
 
     def _move_to(self, exponent: int) -> None:
-        """Keep the rates around the long-run rate; what falls off an end joins the last one."""
+        """Shift the rates around the long-run rate; counts beyond an end join the last rate."""
         shift = max(-RATES, min(exponent - self._exponent, RATES))
         for values in (self._belief, self._jumps, self._spent, self._landed):
             for _ in range(shift):
@@ -198,7 +198,7 @@ class Rhythm:
     ) -> float:
         """How long until the expected waiting costs `price`; may stop at `max_interval`."""
         seen, forecast = self._seen, self._forecast
-        held = _held(price, rate)
+        held = _prior_items(price, rate)
         n = bisect_right(_EDGES, max(least, since))
         start = expected = 0.0
         while True:
@@ -214,7 +214,7 @@ class Rhythm:
 
     def factor(self, since: float, price: float, rate: float, least: float) -> float:
         """Items seen ÷ items forecast, `since` seconds after the last item."""
-        held = _held(price, rate)
+        held = _prior_items(price, rate)
         n = bisect_right(_EDGES, max(least, since))
         return (self._seen[n] + held) / (self._forecast[n] + held)
 
@@ -224,6 +224,6 @@ class Rhythm:
         self._forecast = [left * each for each in self._forecast]
 
 
-def _held(price: float, rate: float) -> float:
-    """How many items hold the ratio of a bin at 1: at least those of one pause."""
+def _prior_items(price: float, rate: float) -> float:
+    """How many assumed items keep the ratio of a bin near 1: at least those of one pause."""
     return SHRINK * max(1.0, sqrt(2.0 * price * rate))

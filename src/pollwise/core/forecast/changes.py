@@ -34,7 +34,7 @@ class ChangeRate:
     def __init__(self, expected: float, weight: float = FIRST_WEIGHT) -> None:
         """
         expected: the rate to assume at first.
-        weight: as how many changes that assumption counts.
+        weight: how many observed changes this assumption counts as.
         """
         expected = min(max(expected, _RATE_MIN), _RATE_MAX)
         self._changes = weight
@@ -47,7 +47,7 @@ class ChangeRate:
 
     @property
     def weight(self) -> float:
-        """As how many changes the estimate counts; the more, the more certain it is."""
+        """How many observed changes the estimate counts as; a higher number is more certain."""
         return self._changes
 
     def unchanged(self, gap: float) -> None:

@@ -5,8 +5,8 @@ polls all through the silence between them, and is late when it ends. So the mom
 silence ends (onsets) are recorded. Two intervals between them that agree within 5 % make a guess of
 the period. Onsets that come where the guess expects them confirm and correct it, as in a
 phase-locked loop; others count against it. While it is confirmed, the forecast is multiplied by
-items seen ÷ items forecast at each phase. A wrong guess is dropped and costs little: it is used
-only after three onsets in place.
+items seen ÷ items forecast at each phase. A guess is used only after
+three onsets came where it expects them, so a wrong one costs little until it is dropped.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ SILENCE = 4.0
 ITEMS_MIN = 10.0
 #: How far from its expected time an onset may be, in periods.
 TOLERANCE = 0.05
-#: Confidence: of a new guess, from which it is used, and its maximum.
+#: Confidence: that of a new guess, the least with which a guess is used, and the maximum.
 GUESSED, CONFIRMED, SURE = 2.0, 3.0, 6.0
-#: How much an unexpected onset, or a missing one, lowers it.
+#: How much an unexpected onset, or a missing one, lowers the confidence.
 DOUBT = 0.5
 #: How much of an onset's deviation moves the phase, and the period.
 TRIM_PHASE, TRIM_PERIOD = 0.5, 0.2
-#: The number of bins of a period, and how many items hold each ratio at 1.
+#: The number of bins of a period, and how many assumed items keep each ratio near 1.
 PHASES = 48
 SHRINK = 0.3
 
@@ -37,8 +37,8 @@ class Cycle:
         self._period = 0.0
         self._tick = 0.0  # where the last onset was expected
         self._trust = 0.0
-        self._onset = 0.0  # the last one
-        self._between = 0.0  # the last two
+        self._onset = 0.0  # when the last onset was
+        self._between = 0.0  # the time between the last two onsets
         self._seen = [0.0] * PHASES
         self._forecast = [0.0] * PHASES
 
@@ -91,9 +91,9 @@ class Cycle:
     def interval(self, price: float, rate: float, at: float) -> float:
         """How long until the next poll should come; at most about two periods.
 
-        That is when the expected waiting costs `price`, or before it, when a batch has passed: a
-        poll at s instead of S saves the waiting of N(s) items meanwhile, and the N(S) - N(s) items
-        that come later wait for another pause.
+        That is when the expected waiting costs `price`, or earlier, right after a batch. Compared
+        with a poll at S, a poll at s < S saves the waiting of N(s) items from s to S. But the
+        N(S) - N(s) items that come after it wait for the poll after that.
         """
         width = self._period / PHASES
         held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))

@@ -4,13 +4,13 @@ Polling sees ends only roughly: a run that the third poll found finished ended b
 poll and the third. So a run is kept as a weight of 1 over the bins of that time, spread by the
 forecast of that moment. Bins have a constant ratio.
 
-The forecast is a mixture of simple ones, which differ in two ways. Two memories: the last few runs,
-or many. And how far a run speaks for times near its own: four widths of a kernel in log time, where
-each narrower one falls back to the wider one while it has little evidence. The weights of the
-mixture follow how well each part predicted the runs so far. Where nothing is known, all times are
-equally likely on a log scale.
+The forecast is a mixture of simple ones, which differ in two ways. They have one of two memories:
+the last few runs, or many. And they have one of four widths of a kernel in log time, which says how
+far a run counts for times near its own; with little evidence, a narrower one falls back to the next
+wider one. The weights of the mixture follow how well each part predicted the runs so far. Where
+nothing is known, all times are equally likely on a log scale.
 
-`docs/why/until.md` has the derivation; `pollwise.core.forecast.looks` finds the best polls.
+`docs/why/until.md` has the derivation; `pollwise.core.forecast.best_polls` finds the best polls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from itertools import accumulate, pairwise
 from operator import mul
 from typing import Any, TypeGuard
 
-from pollwise.core.forecast.looks import best_polls
+from pollwise.core.forecast.best_polls import best_polls
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 
@@ -37,7 +37,7 @@ MEMORIES = (8.0, 80.0)
 WIDTHS = (1.0, 0.3, 0.1, 0.03)
 #: The weight of the wider forecast in each, in runs.
 FALL_BACK = (0.5, 0.5, 1.0, 1.0)
-#: A part of the time that held a run with a smaller probability gets no weight.
+#: A part of the time in which the run ended with a smaller probability gets no weight.
 NEGLIGIBLE = 0.003
 #: How much of the mixture is spread evenly again at each run, so that no part is lost forever.
 SHARE = 0.02
@@ -49,7 +49,7 @@ HORIZON = 0.95
 LEAK = 0.03
 #: The longest step outside of the plan.
 COARSE = 32
-#: How many plans are kept until runs make them old: each run at first, then every second one.
+#: How many plans are kept until new runs outdate them: every run does at first, later every second.
 PLANS = 8
 FRESH, KEPT = 16, 2
 
@@ -89,11 +89,11 @@ class RunPlan:
     polls: Sequence[int]
 
     def covers(self, price: float, mark: int) -> bool:
-        """True if it has the next poll after one at this mark."""
+        """True if the plan has the next poll after a poll at this mark."""
         return self.price == price and self.grid[0] <= mark < self.grid[-1]
 
     def next_poll(self, mark: int) -> float:
-        """The time of the best next poll after one at this mark."""
+        """The time of the best next poll after a poll at this mark."""
         return _ENDS[self.polls[bisect_right(self.grid, mark) - 1]]
 
 
@@ -143,10 +143,10 @@ class Durations:
         self._learn(min(_mark(seconds(after, "after")), BINS - 1), BINS)
 
     def next_poll(self, price: float, elapsed: float = 0.0) -> float:
-        """When to poll a run next, if a poll has seen that it had not finished after `elapsed`.
+        """Return when to poll a run next that had not finished after `elapsed`.
 
-        price: how many seconds of waiting are worth a poll. The answer counts from the begin of the
-        run, as `elapsed` does, and is later than it. It is inf where all bins are over.
+        price: how many seconds of waiting are worth a poll. The answer counts from the start of the
+        run, as `elapsed` does, and is later than `elapsed`. It is inf after the last bin.
         """
         mark = _mark(elapsed)
         if mark == BINS:
@@ -155,15 +155,15 @@ class Durations:
         return self._plan_for(price, mark).next_poll(mark)
 
     def curve(self, price: float) -> list[tuple[float, float]]:
-        """Seconds and the probability to have finished by then, on the grid of a plan.
+        """Pairs of a time in seconds and the probability that a run has finished by then.
 
-        price: as in `next_poll`; the grid is as fine as that plan needs.
+        price: as in `next_poll`; the times are as close together as a plan for this price needs.
         """
         plan = self._plan_for(min(max(price, FIRST_END), LONGEST), 0)
         return [(_ENDS[mark], share) for mark, share in zip(plan.marks, plan.finished, strict=True)]
 
     def dump(self) -> dict[str, Any]:
-        """What was learned, as plain JSON, for `load`."""
+        """Return everything that was learned, as plain JSON, for `load`."""
         columns = [[round(each, _DIGITS) for each in bins] for bins in self._bins]
         weights = [[k, *row] for k, row in enumerate(zip(*columns, strict=True)) if any(row)]
         return {
@@ -175,7 +175,7 @@ class Durations:
 
     @classmethod
     def load(cls, state: object) -> Durations:
-        """What `dump` returned. Raises `ConfigError` for anything else."""
+        """The durations that `dump` wrote. Raises `ConfigError` for anything else."""
         if not isinstance(state, dict) or state.get("version") != _VERSION:
             raise _bad(f"is not of version {_VERSION}")
         runs, mixture, weights = (state.get(key) for key in ("runs", "mixture", "weights"))
@@ -202,7 +202,7 @@ class Durations:
         return made
 
     def _plan_for(self, price: float, mark: int) -> RunPlan:
-        """The plan with the next poll after one at this mark; made if there is none."""
+        """Return a plan with the next poll after a poll at this mark; make it if there is none."""
         for plan in self._plans:
             if plan.covers(price, mark):
                 return plan
@@ -214,8 +214,8 @@ class Durations:
     def _plan(self, price: float, since: int) -> RunPlan:
         """Forecast the end of a run, and plan its polls from a mark on.
 
-        Polls are planned as far as most runs go. A run that takes longer gets another plan: so the
-        grid is fine where it matters, and small.
+        Polls are planned for the time in which most runs end; a run that takes longer gets another
+        plan. So the grid is fine where it matters, and small.
         """
         low, high = self._low, self._high
         known = []  # by memory, the weight before each bin
@@ -286,7 +286,7 @@ def _smoothed(
     """The probability to have finished by each mark, by runs whose weight spreads to both sides.
 
     before: the weight of runs before each mark. masses: that of each step. slope: what is left of a
-    weight at the end of each step, if it came at the begin, and if it came evenly. wider: what to
+    weight at the end of each step, if it came at the start, and if it came evenly. wider: what to
     fall back to. The kernel falls exponentially on both sides, so two passes are enough.
     """
     behind = 0.0

@@ -1,9 +1,9 @@
 """Resolution: the step to which the stamps of items are rounded, and waits without that rounding.
 
 Many stores and logs keep whole seconds. Then the times between stamps are multiples of a step. A
-forecast that took such stamps for exact would see batches at each second, and learn their rhythm.
-So the step is looked for as the largest common divisor of the times between stamps, and once many
-have agreed, the waits are spread over it.
+forecast that treated such stamps as exact would see batches at each second, and learn their rhythm.
+So the step is estimated as the largest common divisor of the times between stamps. Once many times
+have agreed, the waits are spread over the step.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from math import floor
 
 #: How far from a multiple a time may be, in steps.
 TOLERANCE = 0.02
-#: How many times must agree, how many of them are remembered, and how many one other counts.
+#: How many times must agree, how many are counted at most, and how many a disagreement subtracts.
 AGREED, AGREED_MAX, OTHER = 12, 24, 4
 #: The coarsest step, in seconds, because batches may come at exactly one period; and the finest, as
-#: a share of the time that is looked at, because clocks are not exact.
+#: a share of the time between stamps, because clocks are not exact.
 COARSEST, FINEST = 5.0, 1e-3
 BETWEEN_MAX = 1e12
 #: Waits are spread in steps of the golden ratio, which fills a step evenly.
@@ -54,9 +54,10 @@ class Resolution:
             self._guess, self._agreed = off, 0
 
     def spread(self, waits: Sequence[float], span: float) -> list[float]:
-        """The waits, if items came anywhere in the step of their stamp since the last poll.
+        """Return the waits as if items came anywhere in the steps of their stamps.
 
-        span: how long ago that was. An item whose whole step lies before it keeps its wait.
+        span: seconds since the last poll. No item is moved to before that poll; an item whose whole
+        step lies before it keeps its wait.
         """
         step, place, spread = self._guess, self._place, []
         for wait in waits:

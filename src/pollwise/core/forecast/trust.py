@@ -37,7 +37,7 @@ class Trust:
 
         usual: the best fixed interval.
         now: what the current rate asks for.
-        own: what the rhythm makes of that.
+        own: the same, corrected by the rhythm.
         """
         rate, more = log(now / usual), log(own / now)
         level = CALM if rate > 0.0 else BUSY

@@ -23,7 +23,7 @@ from pollwise.errors import ConfigError
 #: The version of what `dump` returns; states of other versions are not used.
 STATE_VERSION = 1
 
-#: What `Pacer.dump` returned.
+#: The result of `Pacer.dump`.
 State = Mapping[str, Any]
 
 
@@ -32,11 +32,11 @@ class Pacer(ABC):
 
     __slots__ = ()  # a fleet has a pacer for each of its targets
 
-    #: How far its time is ahead of that of the outcomes, in seconds: a restored one keeps its own.
+    #: How far its time is ahead of the outcomes' time, in seconds: a restored pacer keeps its own.
     ahead: float = 0.0
 
     def begin(self, at: float) -> None:  # noqa: B027, few pacers need it
-        """The first pause begins now; `at` is the time of the clock that outcomes have."""
+        """The first pause begins now: at `at`, on the clock of the outcomes."""
 
     @abstractmethod
     def first(self) -> Pause:
@@ -58,16 +58,16 @@ class Pacer(ABC):
         return {**_recipe(self), "learned": dumped(self, Strategy)}
 
     def resume(self, at: float) -> None:  # noqa: B027, most strategies need not know
-        """Polls go on at `at` after an interruption, and nobody saw what happened since the last.
+        """Polling goes on at `at` after an interruption; nothing is known about the time before.
 
-        Without it, that time counts as a pause like any other.
+        Without this call, the time since the last poll counts as a normal pause.
         """
 
 
 class Strategy(ABC):
     """A recipe for the pause between polls."""
 
-    #: What settings call this strategy.
+    #: The name of this strategy in settings.
     name: ClassVar[str]
     #: A full batch is followed by the next poll at once, unless the loop's `drain` says otherwise.
     drains: ClassVar[bool] = True
@@ -79,12 +79,12 @@ class Strategy(ABC):
     @property
     @abstractmethod
     def min_interval(self) -> float:
-        """No pause is shorter, in seconds."""
+        """The shortest pause, in seconds."""
 
     @property
     @abstractmethod
     def max_interval(self) -> float:
-        """No pause is longer, in seconds."""
+        """The longest pause, in seconds."""
 
     @property
     def longest_hold(self) -> float:
@@ -100,8 +100,8 @@ class Strategy(ABC):
         """A fresh pacer, for one source.
 
         All strategies of Pollwise also take a `state`, and return a pacer that goes on from the
-        `dump` of another one. A state that does not fit is not used: see `restored`. A strategy of
-        your own need not, because `restored` works with every strategy.
+        `dump` of another one. A state that does not fit is not used: see `restored`. Your own
+        strategies can leave `state` out, because `restored` works with every strategy.
         """
 
     def _set(self, **values: object) -> None:
@@ -144,7 +144,7 @@ def restored(strategy: Strategy, state: object, ahead: float = 0.0) -> Restored:
 
 
 def _recipe(pacer: Pacer) -> dict[str, Any]:
-    """What a state must have in common with a pacer that takes it over."""
+    """The entries that must be equal in a state and in a pacer that takes it over."""
     names = {*getattr(pacer, "__dict__", ()), *getattr(pacer, "__slots__", ())}
     values = [getattr(pacer, name, None) for name in sorted(names)]
     strategy = next((each for each in values if isinstance(each, Strategy)), None)
@@ -154,7 +154,7 @@ def _recipe(pacer: Pacer) -> dict[str, Any]:
 
 
 class RestoredPacer(Pacer):
-    """A pacer that took over a stored state, which may be damaged in a way that nobody sees.
+    """A pacer that took over a stored state, which may be damaged in a way that no check finds.
 
     If it raises, or leaves the bounds of the strategy, a fresh one takes its place.
     """
@@ -167,7 +167,7 @@ class RestoredPacer(Pacer):
         self.ahead: float = ahead
 
     def allows(self, pause: Pause) -> bool:
-        """True if the strategy can answer this, from numbers that are finite."""
+        """True if the strategy may answer this pause, and its numbers are finite."""
         strategy = self._strategy
         return (
             strategy.min_interval <= pause.delay <= strategy.max_interval

@@ -1,8 +1,8 @@
 """BatchFill: pace by how full each batch was.
 
 The rule of Namastack's outbox: fewer than a quarter of the capacity found doubles the interval, a
-full batch halves it, anything between keeps it. Exactly a quarter keeps it: that is what its page
-promises, though its code doubles there.
+full batch halves it, anything between keeps it. Exactly a quarter keeps it: that is what its
+documentation promises, though its code doubles there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Completion: poll something that will finish, when it is likely to have finished.
 
-**The rule.** A poll costs c; while nobody knows that it has finished, each second costs w. From how
-long earlier runs took follows how likely the next poll finds the end. The polls are those with the
-least expected cost in all: none while no run ever ended that early, close together where most end,
-and ever further apart after that.
+**The rule.** A poll costs c; each second from the end of a run to the poll that finds it costs w.
+The times that earlier runs took say how likely a poll finds the end. Polls are made at the times
+that have the least expected total cost: none while no run ever ended that early, close together
+where most runs end, and further and further apart after that.
 
 **Evidence.** A poll that finds nothing says: not finished yet. One that finds something says that
 the end came after the last poll before it; if `waits` says how long ago, the end is known exactly.
 A failed poll is not evidence. After the end, the next run begins.
 
-Polls are planned by `pollwise.core.forecast.looks`, with the forecast of
+Polls are planned by `pollwise.core.forecast.best_polls`, with the forecast of
 `pollwise.core.forecast.durations`; `docs/why/until.md` derives both.
 """
 
@@ -76,8 +76,8 @@ class Completion(Strategy):
 class CompletionPacer(Pacer):
     """Paces one run after the other.
 
-    The first begins when a loop says so, else one pause before its first poll. A saved pace leaves
-    the history out: save it with `Durations.dump`.
+    The first run begins when the loop calls `begin`, else one pause before its first poll. A saved
+    pace does not contain the history: save that with `Durations.dump`.
     """
 
     _history: Final[Durations]

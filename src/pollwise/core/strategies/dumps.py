@@ -1,11 +1,11 @@
-"""What a pacer has learned, as JSON values, and how a fresh pacer takes it over.
+"""Writes the state of a pacer as JSON values, and reads it into a fresh pacer.
 
 Every attribute of a pacer and of its parts is written, so that none can be forgotten: numbers,
 texts, lists, tuples and plain objects. Three kinds are left out: the strategy, attributes that a
 class declares as `Final` (they follow from the strategy), and fields of a dataclass that do not
 count when it is compared (explanations). A fresh pacer is the template for what is read: it must
-have the same attributes, of the same types and lengths. Whatever was stored is hostile: anything
-else is refused.
+have the same attributes, of the same types and lengths. Stored data is not trusted: anything else
+is refused.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The idea of Arrakis, with its mistakes fixed:
 
-- The average decays by the time since it was last updated, and each decay updates that time, so
-  that decaying for a and then for b is the same as decaying for a + b.
+- The average decays by the time since it was last updated, and each decay updates that time. So
+  decaying for a and then for b is the same as decaying for a + b.
 - "Very high" is reached by full batches, whatever the batch limit: an average of batches of 10 only
   ever approaches 10, so the class begins at 95 % of the capacity where that is less.
 - A single spike is clamped to 3 × the average. The second in a row is a rise and counts in full;
@@ -63,7 +63,7 @@ class Ewma(Strategy):
         more than 10 % above one. Empty polls between them do not count.
     half_life: the time in which the average halves while polls are empty.
     held: use the intervals as holds instead of delays: each poll may block that long at the server.
-        None does so where the source can hold a poll.
+        None: only if the source can hold a poll.
     """
 
     idle_interval: float

@@ -8,10 +8,11 @@ also a limit: savings that are used up lengthen the pause. A mean wait never tak
 the fixed interval with that mean wait.
 
 For a 95th percentile no price is right: an item is late or it is not. So the goal is a budget of
-late items. To put a poll off makes as many more items late as arrive meanwhile, so it pays where
-least arrives. Every item gets a score, the rate that was forecast for the moment it arrived. The
-items with the lowest scores, one in twenty, may be late: the next poll is due as soon as the
-forecast rate, as long ago as the target, reaches the threshold between them and the others.
+late items. A poll that comes later makes those items late that would have been found in time. That
+costs least when few items arrive, so every item gets a score: the rate that was forecast for the
+moment it arrived. The items with the lowest scores, one in twenty, may be late. A threshold
+separates them from the others: when the rate forecast for a moment reaches it, the next poll is due
+one target time after that moment.
 """
 
 from __future__ import annotations

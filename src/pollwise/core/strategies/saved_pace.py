@@ -30,7 +30,7 @@ class SavedPace(NamedTuple):
 
 
 def pace_saved(pacer: Pacer, now: float, epoch: float) -> dict[str, Any]:
-    """What a pacer learned, as JSON values.
+    """Return the state of a pacer, as JSON values.
 
     now, epoch: the same moment on the clock of the outcomes, and in seconds since 1970.
     """

@@ -173,7 +173,7 @@ class Worth(Strategy):
         max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> Worth:
-        """As little waiting as a budget of polls, or of dollars at a price per poll, allows."""
+        """Wait as little as a budget of polls, or of dollars at a price per poll, allows."""
         if polls_per_hour is polls_per_day is dollars_per_month is price is None:
             raise ConfigError(
                 "Worth.budget needs a goal; give polls_per_hour, or polls_per_day, or "
@@ -195,7 +195,7 @@ class Worth(Strategy):
         max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> Worth:
-        """As few polls as keep the waiting at this mean, or at this 95th percentile."""
+        """Make as few polls as keep the waiting at this mean, or at this 95th percentile."""
         if mean is None and p95 is None:
             raise ConfigError("Worth.latency needs a goal; give mean or p95, for example p95='2s'")
         return cls(
@@ -255,7 +255,7 @@ class WorthPacer(Pacer):
         self._stamp = 0.0  # and its stamp
         self._polls = 0
         self._trust = Trust()
-        self._own = strategy.min_interval  # the pause that was decided, within no bounds
+        self._own = strategy.min_interval  # the pause that was decided, before it was limited
         self._decided = (0.0, 0.0, 0.0, 0.0)  # when, and the forecast from there
 
     def first(self) -> Pause:
@@ -265,7 +265,7 @@ class WorthPacer(Pacer):
         if outcome.failed:
             return Pause(self._delay, self._strategy.hold)
         at = _within(float(outcome.at), -AT_MAX, AT_MAX)
-        if self._last_at is None:  # it is unknown in what time these items came
+        if self._last_at is None:  # it is unknown how long these items took to come
             self._last_at = self._from = self._item_at = self._stamp = at
             return Pause(self._delay, self._strategy.hold)
         self._goal.polled(at, at - self._last_at, self._price)
@@ -396,8 +396,8 @@ class WorthPacer(Pacer):
                 each.fade(1.0 - FADE_EVERY / MEMORY)
 
     def resume(self, at: float) -> None:
-        """As at the start, it is unknown in what time the items of the first poll came. The time
-        before does not count as silence. A cycle keeps its phase, because time went on."""
+        """As at the start, it is unknown how long the items of the first poll took to come. The
+        interruption does not count as silence. A cycle keeps its phase, because time went on."""
         self._last_at = None
         self._open = 0
 

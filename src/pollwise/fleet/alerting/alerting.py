@@ -5,8 +5,8 @@ condition has held long enough, a repetition is due, a target became stale) is o
 one timer. A target with a condition that must hold for some time is polled when that time ends, so
 that an alert never opens on an old reading.
 
-What is decided goes to the next save of the target, in one transaction with its state; so after a
-crash an alert is found as it was, or as if nothing had been decided.
+Decisions are saved with the target, in one transaction with its state. So a crash loses a whole
+decision or nothing of it.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pollwise.runtime.events import AlertClosed, AlertOpened, Events
 #: How long after the end of `for` an alert opens although the poll at that time has not ended, in
 #: seconds beyond the target's timeout.
 LATE = 1.0
-#: How often to look again at an alert that waits: for the end of maintenance, which can come early,
-#: for its target's parents, or for who knows of it. In seconds.
+#: How often to look again at an alert that waits, in seconds: for the end of maintenance, which can
+#: come early, for its target's parents, or for an acknowledgement.
 AGAIN = 5.0
 
 #: Keeps an alert and its notices; they are saved with the target.
@@ -87,7 +87,7 @@ class Alerting:
         self._agenda: Agenda[RunningTarget] = Agenda()
         self._timer: asyncio.TimerHandle | None = None
         self._began = self._loop.time()
-        #: Alerts that are due to be repeated, while the store is asked who knows of them.
+        #: Alerts that are due to be repeated, while the store is asked for acknowledgements.
         self._repeating: dict[RunningTarget, None] = {}
         self._asking: asyncio.Task[None] | None = None
         #: Targets whose alerts maintenance holds back.
@@ -404,7 +404,7 @@ class Alerting:
                 if state.alert is not None
             ]
             known: set[str] = set()
-            with suppress(PollwiseError):  # better told twice than not at all
+            with suppress(PollwiseError):  # a repetition too many is better than none
                 known = await self._acknowledged(ids)
             now = self._loop.time()
             for entry in entries:

@@ -27,8 +27,8 @@ def check_rules(target: Target, alerts: Alerts, probe: Probe) -> None:
 
 
 def unheard(targets: Iterable[Target], channels: Iterable[str], to: Collection[str]) -> str | None:
-    """A warning of targets whose alerts no channel hears of, though there are channels; None if
-    there are none.
+    """A warning that names targets whose alerts go to no channel, though there are channels; None
+    without such targets.
 
     to: the channels of rules that name none.
     """

@@ -41,8 +41,8 @@ class FleetWithAlerts:
     def on_change(self, handler: F) -> F:
         """Call `handler`, async or plain, with a notice of each change of any target.
 
-        It is a channel: a call that raises is repeated, also by the next run if the fleet has a
-        store. Its function's name is stored with what waits for it.
+        It is a channel: a call that raises is repeated, even by the next run if the fleet has a
+        store. The name of the function is stored with the notices that wait for it.
         """
         from pollwise.alerts.channels.function import FunctionChannel
 
@@ -75,8 +75,8 @@ class FleetWithAlerts:
         return [found for id in ids if (found := self._memory_alerts.alert(id)) is not None]
 
     async def acknowledge(self, ids: Sequence[str], by: str, note: str = "") -> list[Alert]:
-        """Note who knows of these open alerts, so that they are not repeated; returns those that
-        were open."""
+        """Acknowledge these open alerts, so that they are not repeated; returns those that were
+        open."""
         if self.store is not None and self.store.keeps_alerts:
             return await self.store.acknowledge(ids, by, note)
         return self._memory_alerts.acknowledge(ids, by, note, self.clock.epoch())

@@ -41,8 +41,8 @@ def notices_of(
 
     number: how often it was sent, this time included. at: the time, in seconds since 1970.
 
-    In the quiet hours of a channel or of the rule the opening waits for their end. A repetition is
-    left out then; so is the end of an alert whose opening was not sent.
+    In the quiet hours of a channel or of the rule, an opening waits for their end, and a repetition
+    is left out. The end of an alert is left out if its opening was not sent.
     """
     payload = {
         **_about(target, fleet, event, alert.when, alert.severity, at),

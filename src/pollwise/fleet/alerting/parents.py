@@ -1,9 +1,9 @@
 """Dependencies: while a router is down, the alerts of what is behind it are held back.
 
 A target that fails may do so because of what it is behind. So before its alert opens, its parents
-must have been polled since the trouble began; one that was not is polled now, and the alert waits
-for the result, for a limited time. A parent that is polled by another node is read from the store,
-which is at most a few seconds behind.
+must have been polled since the trouble began. A parent that was not is polled now, and the alert
+waits for the result, for a limited time. A parent that is polled by another node is read from the
+store, which is at most a few seconds behind.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Parents:
 
     def allow(self, entry: RunningTarget, since: float, now: float) -> bool | None:
         """True if alerts of a target may open; False while a parent is down; None while that is
-        being found out. since: when the trouble began."""
+        unknown. since: when the trouble began."""
         answer: bool | None = True
         for name in entry.target.behind:
             parent = self._seen(name, now)
@@ -136,7 +136,7 @@ class Parents:
             self._reading = asyncio.get_running_loop().create_task(self._read_while_waiting())
 
     async def _read_while_waiting(self) -> None:
-        await asyncio.sleep(0)  # the caller enters what waits
+        await asyncio.sleep(0)  # the caller first notes who waits
         ordered: set[str] = set()
         while names := self._remote():
             with suppress(PollwiseError):  # the next round tries again

@@ -10,7 +10,7 @@ from pollwise.alerts.memory import MemoryAlerts
 from pollwise.alerts.settings import Alerts
 from pollwise.alerts.values import Alert, Notice
 from pollwise.fleet.alerting.alerting import Alerting
-from pollwise.fleet.alerting.gone import LOOK_EVERY, GoneTargets
+from pollwise.fleet.alerting.removed import LOOK_EVERY, RemovedTargets
 from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.stores.base import FleetStore
@@ -63,7 +63,7 @@ class RunningAlerts:
         self._saving.notices_saved = self._wake
         run.follow(self.alerting)
         if store is not None and store.keeps_alerts:
-            self._gone = GoneTargets(fleet, node, store, run.scheduler.entries, clock)
+            self._removed = RemovedTargets(fleet, node, store, run.scheduler.entries, clock)
             run.chore("close alerts of removed targets", LOOK_EVERY, self._close_gone)
 
     def _with_listeners(self, settings: Alerts) -> Alerts:
@@ -122,7 +122,7 @@ class RunningAlerts:
         return MemoryOutboxStore(name, clock=self._clock, keep=NOTICES_KEPT, on_dead="continue")
 
     async def _close_gone(self) -> None:
-        if await self._gone.close(self.alerting.settings):
+        if await self._removed.close(self.alerting.settings):
             self._wake()
 
     # Keeping

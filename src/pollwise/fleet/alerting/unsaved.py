@@ -43,7 +43,7 @@ class UnsavedAlerts:
 
 
 def with_alerts(extras: SaveExtras | None, taken: Mapping[str, _Rows]) -> SaveExtras:
-    """What a save takes along, with these alerts and notices."""
+    """The extra rows of a save, with these alerts and notices."""
     return replace(
         extras or SaveExtras(),
         alerts=[each for alerts, _ in taken.values() for each in alerts],

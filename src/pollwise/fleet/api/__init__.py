@@ -12,7 +12,7 @@
     GET   /api/fleet/incidents                   when targets were down, newest first
     GET   /api/fleet/alerts                      open alerts; ?state=closed, ?target=, ?group=
     GET   /api/fleet/alerts/ID                   one alert
-    POST  /api/fleet/alerts/ID/acknowledge       {"note": "…"}: somebody knows of it
+    POST  /api/fleet/alerts/ID/acknowledge       {"note": "…"}: stop its repetitions
     GET   /api/fleet/maintenance                 maintenance windows
     POST  /api/fleet/maintenance                 {"groups": ["shop"], "for": "2h", "note": "…"}
     POST  /api/fleet/maintenance/ID/end          end a window that is under way

@@ -1,4 +1,4 @@
-"""Routes for alerts: which are open, what was, and that somebody knows."""
+"""Routes that list and acknowledge alerts."""
 
 from __future__ import annotations
 

@@ -67,9 +67,9 @@ def application(control: Control, authorise: Authorise) -> Starlette:
 
 
 def _closed(routes: list[Any], authorise: Authorise) -> Starlette:
-    """An application that answers a caller without a token with nothing but that.
+    """An application that answers every request without a valid token in the same way.
 
-    No redirects, which come before the token is checked.
+    It sends no redirects, because those would come before the check of the token.
     """
 
     async def refused(request: Request, error: Exception) -> Response:

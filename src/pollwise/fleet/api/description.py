@@ -26,7 +26,7 @@ _REF = "#/components/schemas/{model}"
 Schema = Mapping[str, Any]
 _TEXT: Schema = {"type": "string"}
 _DURATION: Schema = {"type": ["string", "number"], "examples": ["90s", "5m", "7d"]}
-_NEXT: Schema = {"description": "Pass it on to get the next page; null at the end."}
+_NEXT: Schema = {"description": "Pass it back to get the next page; null at the end."}
 _LIMIT: Schema = {"type": "integer", "minimum": 0, "maximum": PAGE_MAX}
 _MEANINGS = {
     400: "Something in the request is wrong; the message says what.",
@@ -146,7 +146,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "GET", "/alerts/{id}", "One alert", "alerts", result=_model("Alert"), errors=(404,)
     ),
     Operation(
-        "POST", "/alerts/{id}/acknowledge", "Note that somebody knows of an open alert", "alerts",
+        "POST", "/alerts/{id}/acknowledge", "Acknowledge an open alert", "alerts",
         "operate",
         body={
             "type": "object",
@@ -243,7 +243,7 @@ def _described(each: Operation) -> dict[str, Any]:
         {"name": name, "in": "query", "schema": dict(schema)} for name, schema in each.query.items()
     ]
     if 412 in each.errors:
-        what = "The ETag of the last answer: nothing is changed if it is another now."
+        what = "The ETag of the last answer. If it has changed, nothing is done."
         parameters.append(
             {"name": "If-Match", "in": "header", "schema": _TEXT, "description": what}
         )
@@ -283,6 +283,28 @@ def _answered(what: str, schema: Schema) -> dict[str, Any]:
     return {"description": what, "content": {"application/json": {"schema": schema}}}
 
 
+_ERROR: Schema = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string", "description": ", ".join(CODES.values())},
+                "message": _TEXT,
+                "what_to_do": _TEXT,
+                "items": {
+                    "type": "array",
+                    "items": _TEXT,
+                    "description": "Everything that is wrong with a definition.",
+                },
+            },
+            "required": ["code", "message", "what_to_do"],
+        }
+    },
+    "required": ["error"],
+}
+
+
 def _schemas() -> dict[str, Any]:
     """The schemas of bodies and answers; those of states are made from their classes."""
 
@@ -310,20 +332,7 @@ def _schemas() -> dict[str, Any]:
     }
     state["properties"]["target_list"] = {"type": "array", "items": _model("Target")}
     state["properties"]["next"] = _NEXT
-    definition: dict[str, Any] = {
-        "type": "object",
-        "description": "The table of a target, as in fleet.toml: its own keys, and the options of "
-        "its type.",
-        "properties": {
-            "name": {"type": "string", "minLength": 1, "maxLength": 255},
-            "type": {"type": "string", "enum": probe_types()},
-            "group": {"type": "string"},
-            "interval": _DURATION,
-            "timeout": _DURATION,
-            "labels": {"type": "object", "additionalProperties": _TEXT},
-        },
-        "additionalProperties": True,
-    }
+    definition = _definition()
     polling = {name: {"type": ["boolean", "string", "number", "null"]} for name in CHANGEABLE}
     return {
         "Target": target,
@@ -344,24 +353,23 @@ def _schemas() -> dict[str, Any]:
             "properties": {"group": {"type": ["string", "null"]}, **polling},
             "additionalProperties": False,
         },
-        "Error": {
-            "type": "object",
-            "properties": {
-                "error": {
-                    "type": "object",
-                    "properties": {
-                        "code": {"type": "string", "description": ", ".join(CODES.values())},
-                        "message": _TEXT,
-                        "what_to_do": _TEXT,
-                        "items": {
-                            "type": "array",
-                            "items": _TEXT,
-                            "description": "Everything that is wrong with a definition.",
-                        },
-                    },
-                    "required": ["code", "message", "what_to_do"],
-                }
-            },
-            "required": ["error"],
+        "Error": _ERROR,
+    }
+
+
+def _definition() -> Schema:
+    """The schema of a target's definition, without its required keys."""
+    return {
+        "type": "object",
+        "description": "The table of a target, as in fleet.toml: its own keys, and the options of "
+        "its type.",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 255},
+            "type": {"type": "string", "enum": probe_types()},
+            "group": {"type": "string"},
+            "interval": _DURATION,
+            "timeout": _DURATION,
+            "labels": {"type": "object", "additionalProperties": _TEXT},
         },
+        "additionalProperties": True,
     }

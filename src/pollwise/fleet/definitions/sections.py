@@ -35,7 +35,7 @@ _DEFAULTS = ("quiet", "quiet_except")
 _ALERTS_KEYS = ("link", "to", *_DEFAULTS)
 _RULE_KEYS = ("confirmations", "for", "quiet", "repeat", "severity", "to", "when")
 
-#: Takes the number of a table in its section, if there is one, and what is wrong there.
+#: Called with the number of a table in its section, if there is one, and what is wrong with it.
 Wrong = Callable[[int | None, str], None]
 
 

@@ -1,4 +1,4 @@
-"""What may be shown of a definition, and what tells whether it was changed."""
+"""What may be shown of a definition, and a fingerprint that shows whether it was changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _without_secret(value: Any) -> Any:
 
 
 def fingerprint(group: Mapping[str, Any], table: Mapping[str, Any]) -> str:
-    """A short text that tells which keys of a definition were changed, and nothing else about it.
+    """A short text that shows which keys of a definition were changed, and nothing else about it.
 
     Made of what may be shown, so it reveals no secret, and a changed secret does not change it.
     """

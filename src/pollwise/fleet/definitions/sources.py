@@ -121,8 +121,8 @@ class TargetSources:
             await self.reload(BY_FILE)
 
     async def reload(self, by: str) -> ReplacedTargets | None:
-        """Read the file again and apply its targets. If it is wrong, nothing changes: that is an
-        event and a problem of the fleet, and None is returned."""
+        """Read the file again and apply its targets. A wrong file changes nothing: an event and a
+        problem of the fleet say why, and None is returned."""
         async with self._lock:
             before, read = self.file, self._read
             if before is None or read is None:
@@ -260,7 +260,7 @@ class TargetSources:
             raise DefinedElsewhere(f"target {name!r} is defined in code; {what} it there")
 
     def _elsewhere(self) -> set[str]:
-        """The names of targets that the store does not decide about."""
+        """The names of targets that are not defined by the store."""
         named = set() if self.file is None else set(self.file.tables)
         return named | {each.name for each in self.fleet.definitions("code")}
 
@@ -271,7 +271,7 @@ class TargetSources:
         return tables
 
     async def _note(self, rows: Iterable[StoredDefinition]) -> None:
-        """Read changed definitions; one that cannot be used here keeps the target of before."""
+        """Read changed definitions; one that cannot be used here changes nothing."""
         rows = list(rows)
         for each in rows:
             self._version = max(self._version, each.version)
@@ -376,7 +376,7 @@ class TargetSources:
         return found
 
     def _removable(self, names: Sequence[str]) -> list[str]:
-        """Those of these targets that no other is behind; the others are a problem."""
+        """The targets of these that no other is behind; each of the others is a problem."""
         kept = {parent: name for name in self._behind(names) for parent in self._parents(name)}
         for name in names:
             if name in kept:

@@ -50,25 +50,6 @@ class WrongDefinition(ConfigError):
         super().__init__("; ".join(self.problems))
 
 
-def read_target(
-    table: Mapping[str, Any],
-    groups: Mapping[str, Mapping[str, Any]] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Target:
-    """The target of one table; WrongDefinition lists everything that is wrong with it.
-
-    groups: what each group sets, if there are any.
-    """
-    reader = TargetTables(environment)
-    for name, each in (groups or {}).items():
-        reader.add_group(name, each)
-    target = reader.target(table)
-    if target is None or reader.problems:
-        found = dict.fromkeys(what for _, what in reader.problems)
-        raise WrongDefinition(list(found))
-    return target
-
-
 class TargetTables:
     """Reads the tables of targets, with what they have in common. Errors go to `problems`.
 
@@ -86,7 +67,7 @@ class TargetTables:
     ) -> None:
         self._environment = os.environ if environment is None else environment
         self._for_views = for_views
-        #: The keys whose variables are unset, by whose they are: nothing else is wrong with them.
+        #: The keys whose variables are unset, by target or group: nothing else is wrong with them.
         self._unset: dict[str, set[str]] = {}
         self.problems: list[Problem] = []
         #: What each group sets, and the same as written.

@@ -1,10 +1,10 @@
 """The budget of a fleet: polls a second over all its targets.
 
-It works twice. It is shared out: targets with an interval of their own and the rechecks of dead
-targets take their part first, and the rest is for the others, as the goal says: by how often their
-readings change, or evenly.
-And it is a limit: each poll of any kind takes a token before it starts, so that no second sees more
-than the budget and its burst. Targets that are due wait for a token, the longest due first.
+A budget has two effects. It is shared out: targets with an interval of their own and the rechecks
+of dead targets take their part first, and the rest is for the others, as the goal says: by how
+often their readings change, or evenly.
+It is also a limit: each poll of any kind takes a token before it starts, so that no second sees
+more than the budget and its burst. Targets that are due wait for a token, the longest due first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pollwise.core.shares import Form, Shares
 from pollwise.core.token_bucket import TokenBucket
 from pollwise.fleet.engine.running_target import RunningTarget
 
-#: What a budget is shared out for, and the rule that does it: that changes are seen early, all of
-#: them together; or that each target's reading is young, so that rare changes are seen as early as
-#: frequent ones.
+#: The goals of a budget, and the form of sharing for each. "changes": changes are seen early, all
+#: of them together. "age": the reading of each target is young, so that rare changes are seen as
+#: early as frequent ones.
 GOALS: Mapping[str, Form] = {"changes": "delay", "age": "age"}
 #: Minimum part of the budget that is shared out; max_intervals are respected anyway.
 SHARED_MIN = 1e-6

@@ -24,7 +24,7 @@ class PollSlot:
         self.entry: RunningTarget | None = None
         self.started: float = 0.0
         self.deadline: float = math.inf
-        #: Its poll was cancelled; its poll still runs all the same.
+        #: True if its poll was cancelled at the deadline and still runs.
         self.expired: bool = False
         self.stuck: bool = False
 

@@ -42,7 +42,7 @@ class FailureDecision(NamedTuple):
 class Unconfirmed(NamedTuple):
     """A failure that does not count: other locations did not see it, or have not answered yet.
 
-    delay: seconds until the next poll. well: they saw the target well.
+    delay: seconds until the next poll. well: True if they saw it succeed.
     """
 
     delay: float

@@ -19,7 +19,7 @@ from pollwise.fleet.recent import as_text, from_text
 from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.targets import Reading
 
-#: How often a new pacer is given the last success: it smooths, and must not start from scratch.
+#: How often the last success is given to a new pacer, which smooths, so that one is not enough.
 REPEATS = 4
 #: Missed polls are made up within the target's interval, within this many seconds, and within
 #: CATCH_UP_STEP seconds for each target that missed its poll: few targets need no spreading.

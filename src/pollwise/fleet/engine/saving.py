@@ -109,7 +109,7 @@ class Saving:
         self._chores.hasten(SAVE, 0.0)
 
     def touch_soon(self, entry: RunningTarget) -> None:
-        """Save its state within a moment: somebody is to be told about it."""
+        """Save its state within a moment: alerts or notices wait for it."""
         self.touch(entry)
         if self._store is not None:
             self._chores.hasten(SAVE, SAVE_SOON)
@@ -157,7 +157,7 @@ class Saving:
         # Except those that were added again in the meantime.
         gone = [name for name in names if name not in self._scheduler.entries]
         if gone:
-            # First, and again if this fails: the removal closes alerts without telling anybody.
+            # First, and again if this fails: the removal closes alerts without a notice.
             await self._save_batch(store, [], gone)
             await store.remove(gone)
         for name in names:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pollwise.fleet.history.values import NO_POLLS, PollFigures
 from pollwise.runtime.rollups.histogram import BUCKETS, EMPTY, Histogram, added
 
-#: The first byte, to tell a later format apart.
+#: The first byte, to recognise a later format.
 _FORMAT = 1
 _VALUES = struct.Struct("<ddd")
 #: Larger counts are not ours.

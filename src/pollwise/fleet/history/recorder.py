@@ -72,7 +72,7 @@ def recorders(store: FleetStore | None, scheduler: Scheduler) -> list[PollObserv
 
 
 def ask_maintenance(observers: Iterable[PollObserver], maintenance: Maintenance | None) -> None:
-    """Let the history tell outages under maintenance apart."""
+    """Let the history treat outages under maintenance separately."""
     for each in observers:
         if isinstance(each, HistoryRecorder):
             each.maintenance = maintenance

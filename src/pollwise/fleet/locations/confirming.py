@@ -6,8 +6,8 @@ store to poll it once, one node for each location. The failure counts (its break
 is down or dead) when as many locations saw it, that of the holder included. Otherwise the target
 stays as it is and is polled at its interval; each failed poll then asks again.
 
-Locations without a living node are not asked: if too few live, all that live decide. Nor can one
-that does not answer in time stop the others from deciding.
+Locations without a living node are not asked. If too few locations have one, these decide alone. A
+location that does not answer in time does not stop the others from deciding.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _KeptInLoop] = WeakKeyDicti
 
 
 def shared(key: Hashable, make: Callable[[], T]) -> T:
-    """The thing of this event loop with this key; the first call makes it."""
+    """The object of this event loop with this key; the first call makes it."""
     things = _in_loop().things
     found = things.get(key)
     if found is None:

@@ -85,8 +85,8 @@ class SavedTarget:
 
 @dataclass(frozen=True, slots=True)
 class SaveExtras:
-    """What is saved in the same transaction as the state of targets. What belongs to a target that
-    is refused is dropped.
+    """Rows that are saved in the same transaction as the state of targets. Rows of a target whose
+    save is refused are dropped.
 
     periods, rollups: finished periods, hours and days of their history. Each replaces the one of
         the same target and start. What is above HOURS_KEPT, DAYS_KEPT and PERIODS_KEPT is deleted.
@@ -238,7 +238,7 @@ class FleetStore(ABC):
     async def close(self) -> None:
         """Release all resources. A closed store is not used again."""
 
-    # Views. A store of your own may leave these: they then read all targets.
+    # Views. A store of your own can omit these methods: the defaults read all targets.
 
     async def page(self, chosen: TargetFilter) -> TargetPage:
         """A page of targets, without reading the others."""
@@ -276,8 +276,8 @@ class FleetStore(ABC):
         raise self._cannot("keep alerts")
 
     async def acknowledge(self, ids: Sequence[str], by: str, note: str = "") -> list[Alert]:
-        """Note who knows of these open alerts, so that they are not repeated; returns those that
-        were open."""
+        """Acknowledge these open alerts, so that they are not repeated; returns those that were
+        open."""
         raise self._cannot("keep alerts")
 
     async def maintenance(self) -> list[MaintenanceWindow]:
@@ -385,7 +385,7 @@ class FleetStore(ABC):
         """
         raise self._cannot("keep definitions of targets")
 
-    async def audit(self, entry: AuditEntry) -> None:  # noqa: B027 - a log line is left anyway
+    async def audit(self, entry: AuditEntry) -> None:  # noqa: B027 - the log has a line anyway
         """Keep an audit entry for AUDIT_KEPT seconds."""
 
     async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:

@@ -176,7 +176,7 @@ def _entry(series: str, name: str, role: str, look: dict[str, Any]) -> str:
 
 
 def _about_pareto(facts: Facts) -> str:
-    text = "Nearer to the lower left is better. Lines: each strategy with other settings. "
+    text = "Nearer to the lower left is better. Each line is a strategy with different settings. "
     if facts["dollars_a_poll"]:
         text += "On the dotted line, polls and waiting together cost what the star costs."
     return text

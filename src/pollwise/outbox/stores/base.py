@@ -280,8 +280,8 @@ class OutboxStore(KeptHistory, ViewedOutbox):
     async def release(self, keys: Sequence[str] | None = None, relay: str | None = None) -> int:
         """End leases at once: of these keys, of the relays of this name, or all; return how many.
 
-        For relays that are gone. One that still runs loses the keys, and what it is just handling
-        is handled once more.
+        For relays that are gone. If one still runs, it loses the keys, and the records that it is
+        handling are handled once more.
         """
         chosen = distinct(keys, "keys")
         count = 0

@@ -23,7 +23,7 @@ from pollwise.outbox.records import (
     why_waiting,
 )
 from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE, OutboxStore
-from pollwise.outbox.writers.common import check_twins
+from pollwise.outbox.writers.common import check_uniques
 from pollwise.runtime.decoding import decode_job
 from pollwise.runtime.rollups.keeping import HistoryTable
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
@@ -93,7 +93,7 @@ class MemoryOutboxStore(OutboxStore):
             for row in self._rows.values()
             if row.new.unique is not None and row.origin is None
         }
-        uniques = check_twins(records, taken.values())
+        uniques = check_uniques(records, taken.values())
         ids = []
         for new in records:
             if new.unique in uniques:

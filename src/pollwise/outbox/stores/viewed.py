@@ -26,8 +26,8 @@ from pollwise.queues.views import COUNTED_MAX, EXAMINED_MAX, lowered
 from pollwise.runtime.store import WorkStore, check_page
 from pollwise.storage.ids import number_of
 
-#: How many blocked keys, and keys in work, are examined for what is behind them, and for the
-#: oldest record.
+#: The maximum number of blocked keys, and of keys in work, that are examined to count the records
+#: behind them and to find the oldest record.
 KEYS_EXAMINED = 1000
 
 

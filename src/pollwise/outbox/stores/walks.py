@@ -118,7 +118,7 @@ def _parts(rows: Sequence[WalkedRow], size: int) -> Iterator[list[WalkedRow]]:
 
 
 def with_shown(named: Mapping[str, str], *, after: str, among: str) -> dict[str, str]:
-    """Statements in which `list` and `at` are made of the same rows: those of `shown`.
+    """Statements in which `list` and `at` have the rows of `shown`.
 
     after: the condition of the rows of a list, which follow a place. among: of those of `at`.
     """

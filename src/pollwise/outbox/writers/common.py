@@ -222,7 +222,7 @@ def _sqlite_steps(
         return [str(seq) for seq in sorted(row[0] for row in made)]
     uniques = [each.unique for each in records if each.unique is not None]
     taken = yield sql["taken"], {**values, "uniques": json.dumps(uniques)}
-    ids: dict[object, str] = dict(check_twins(records, taken).items())
+    ids: dict[object, str] = dict(check_uniques(records, taken).items())
     new = {each.unique or id(each): each for each in records if each.unique not in ids}
     batch = batch_of(list(new.values()))
     made = yield sql["put_more"], {**values, "records": batch, "now": target.now()}
@@ -267,7 +267,7 @@ def _postgres_steps(
             _postgres_taken(target.schema),
             {"outbox": target.outbox, "uniques": json.dumps(uniques)},
         )
-        check_twins(records, found)
+        check_uniques(records, found)
     made = yield _postgres_put(target.schema, "outbox_put_more", checked), values
     return ids_of(records, made)
 
@@ -303,7 +303,7 @@ def row_of(record: NewRecord) -> tuple[Any, ...]:
     return row if record.plain else (*row, record.delay or None, record.at, record.unique)
 
 
-def check_twins(records: Sequence[NewRecord], taken: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+def check_uniques(records: Sequence[NewRecord], taken: Iterable[tuple[Any, ...]]) -> dict[str, str]:
     """Refuse records whose `unique` another record has; return the ids of equal ones, by `unique`.
 
     taken: the `unique`, id, kind and payload of records in the outbox.

@@ -22,7 +22,7 @@ class HttpChannel(HintChannel):
         return super().proven_at if self._transport.proven else None
 
     def _broadcast_to_others(self, kind: str) -> None:
-        """The controller sends it: what the broadcast is about happens there."""
+        """Do nothing: the change happens at the controller, which sends the broadcast."""
 
 
 class HttpTransport(HintTransport):

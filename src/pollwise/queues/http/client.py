@@ -1,7 +1,7 @@
 """Requests to a controller: one reused connection, clear errors, and tokens that are never shown.
 
-Nothing is sent twice here, because it depends on the call what a request may have done when its
-answer is lost. `NoAnswer.sent` says whether the controller may have received it.
+No request is repeated here: if an answer is lost, it depends on the call whether a repeat is safe.
+`NoAnswer.sent` says whether the controller may have received the request.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SHOWN_MAX = 80
 class RequestRefused(StoreError):
     """The controller refused the request, and would refuse it again."""
 
-    #: What to do about it, if known.
+    #: Advice on what to do, if known.
     advice: str
 
     def __init__(
@@ -62,7 +62,7 @@ class RequestRefused(StoreError):
 
 
 class Busy(StoreUnavailable):
-    """The controller refused for now (429, 5xx). `retry_after`: its wish in seconds, if any."""
+    """The controller refused for now (429, 5xx). `retry_after`: seconds that it asked to wait."""
 
     def __init__(self, message: str, status: int, code: str, retry_after: float | None) -> None:
         super().__init__(message)
@@ -98,8 +98,8 @@ class TokenSource:
                 return _checked_token(token.strip(), TOKEN_VARIABLE)
             if not (named := environ.get(TOKEN_FILE_VARIABLE)):
                 raise ConfigError(
-                    "a controller needs a token, and none is given: name a file that holds it, "
-                    f"by token_file or {TOKEN_FILE_VARIABLE}, or set {TOKEN_VARIABLE}"
+                    "a controller needs a token, and none is given: name a file that holds it in "
+                    f"token_file or {TOKEN_FILE_VARIABLE}, or set {TOKEN_VARIABLE}"
                 )
             file = Path(named)
         try:
@@ -282,7 +282,7 @@ def _no_answer(error: httpx.TransportError, base: str) -> NoAnswer:
     if isinstance(error, httpx.TimeoutException):
         what = "did not answer in time" if sent else "could not be reached in time"
     else:
-        what = "went away before it answered" if sent else "cannot be reached"
+        what = "closed the connection before it answered" if sent else "cannot be reached"
     why = f" ({error})" if str(error) else ""
     if base.startswith("http:") and isinstance(error, (httpx.ProtocolError, httpx.ReadError)):
         advice = f"if it uses TLS, write {_with_tls(base)}; else check that it is running"
@@ -318,7 +318,7 @@ def _guess(status: int, response: httpx.Response, base: str) -> str:
     if status == 400 and base.startswith("http:") and "HTTPS" in response.text[:1000]:
         return f"it uses TLS; write {_with_tls(base)}"
     if status in (502, 503, 504):
-        return "a proxy says that the controller is not there"
+        return "a proxy answered that it cannot reach the controller"
     if 300 <= status < 400:
         where = without_secrets(response.headers.get("location", "elsewhere"))[:SHOWN_MAX]
         return f"it redirects to {_line(where)}; give that address, since tokens are not forwarded"
@@ -326,7 +326,7 @@ def _guess(status: int, response: httpx.Response, base: str) -> str:
         return "not found: check that the address is that of a controller"
     if status == 413:
         return "too large for the controller, or for a proxy in front of it"
-    return _line(response.text[:SHOWN_MAX]) or "without a word"
+    return _line(response.text[:SHOWN_MAX]) or "no message"
 
 
 def _retry_after(response: httpx.Response) -> float | None:

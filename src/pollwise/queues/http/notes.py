@@ -29,7 +29,7 @@ from pollwise.runtime.rollups.rows import HistoryRow
 
 
 class HttpNotes(Queue):
-    """What a controller does for a queue beside its jobs."""
+    """The calls of an `http://` queue that are not about jobs."""
 
     # Pauses and workers
 
@@ -58,7 +58,7 @@ class HttpNotes(Queue):
         said = {"worker": info.to_value(), "ttl": ttl, **wire.rows_to(history)}
         answer = await self._again(lambda: self._post("record-worker", said))
         order: int | None = answer["concurrency"]
-        self.schedules.stamp = answer.get("schedules")  # an older controller does not say
+        self.schedules.stamp = answer.get("schedules")  # an older controller does not send it
         return order
 
     async def _forget_worker(self, info: WorkerInfo, history: tuple[HistoryRow, ...]) -> None:

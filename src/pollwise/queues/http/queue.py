@@ -2,8 +2,8 @@
 
 `pollwise serve` has the store. This end has the same contract, and each call is one request. Hints
 come over a WebSocket where possible, and are checked as everywhere: a proxy that blocks WebSockets
-costs only latency. The controller refuses what its store cannot do, and refuses everybody but
-admins on queues that its setting `controller.queues` does not name.
+costs only latency. The controller refuses what its store cannot do. Only admins may use queues that
+its setting `controller.queues` does not name.
 
 An answer may be lost. Reads are simply repeated; a put, a claim or a cancel is repeated with the
 same nonce, which the controller recognises; a settlement is fenced by its token.
@@ -159,7 +159,7 @@ class HttpQueue(FlowCalls, HttpNotes):
             left = until - self.clock.now()
             if claims or left <= 0:
                 return claims
-            if self.clock.now() - began < held / 2:  # it was not held: too many, or a shutdown
+            if self.clock.now() - began < held / 2:  # not held: too many are, or it stops
                 await self.clock.sleep(min(NOT_HELD, left))
 
     async def _claim_once(self, asked: ClaimRequest) -> list[Claim]:
@@ -380,7 +380,7 @@ class HttpQueue(FlowCalls, HttpNotes):
         raise refused
 
     def advice_on(self, refused: RequestRefused) -> str | None:
-        """What to do when the token was not accepted or lacks a scope; None for other errors."""
+        """Advice for a token that was not accepted or lacks a scope; None for other errors."""
         if refused.status == 401:
             return (
                 f"The token of the queue {self.name!r} is not valid (any more): have an "

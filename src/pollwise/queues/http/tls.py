@@ -1,4 +1,4 @@
-"""Which certificates to trust for https://, and clear errors for those that are not trusted."""
+"""The certificates to trust for https://, and clear errors for others."""
 
 from __future__ import annotations
 

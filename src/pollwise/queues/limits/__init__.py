@@ -1,1 +1,1 @@
-"""Limits: how many jobs of a kind may run at a time, or start in a time. `record` is their note."""
+"""Limits: how many jobs of a kind may run at a time, or start in a period. `record` is a note."""

@@ -1,7 +1,7 @@
 """`queue.limits`: set, list and remove the limits of kinds, and see how they are used.
 
-Limits are kept in the store, and every claim reads them there: a change holds for all workers from
-their next claim on. What runs goes on.
+Limits are kept in the store, and every claim reads them there: a change applies to all workers from
+their next claim. Jobs that run already go on.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Limits:
         fair_by: str | None = None,
         weights: Mapping[str, int] | None = None,
     ) -> KindLimits:
-        """Set the limits of a kind, in place of those that it has; return them.
+        """Set the limits of a kind, which replace its present limits; return them.
 
         limit: a `Concurrency` or a `Rate`, or a list of them: one of each for the kind, and one of
             each with `by`.
-        fair_by: groups take turns, even if no limit is for each group. `by` and `fair_by` name the
+        fair_by: groups take turns, even without a limit for each group. `by` and `fair_by` name the
             argument of the task that is the limit group, for people: see `NewJob.limit_group`.
-        weights: how many jobs a group has in its turn, where that is not 1.
+        weights: how many jobs a group gets in each turn; 1 if it is not named.
 
         Jobs that have no group are in the group "". Jobs of the kind that already run without a
         group may not count. If a worker has other limits for the kind in its code, they replace
@@ -65,8 +65,8 @@ class Limits:
         written = await self._queue._write_note(NewNote("limits", limits.kind, made.to_note()))
         if not written.done:
             raise ConfigError(
-                f"{self._queue.url} has limits for {NOTES_MAX['limits']} kinds, which is the most "
-                "it can have; remove some"
+                f"{self._queue.url} has limits for {NOTES_MAX['limits']} kinds, which is the "
+                "limit; remove some"
             )
         self._queue._give_hints(EVERYBODY, {limits.kind})
         return made
@@ -86,7 +86,7 @@ class Limits:
     async def use(  # before `list`, which hides the type of this name
         self, kind: str | None = None, *, groups: int = GROUPS_SHOWN
     ) -> list[LimitUse]:
-        """How the limits are used, by kind; of one kind, or of all. Empty if there are none.
+        """How the limits of one kind, or of all kinds, are used. Empty if there are none.
 
         groups: how many groups of a kind are returned at most.
         """

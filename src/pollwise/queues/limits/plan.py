@@ -1,12 +1,12 @@
-"""Which jobs of a limited kind a claim may take: for stores that decide it in Python.
+"""Decides which jobs of a limited kind a claim may take, for stores that do so in Python.
 
 A store says how its kind is used (`KindUse`) and shows its `WaitingJobs`; `planned` picks some of
 them. Then all kinds of the claim compete (`shares`), and what is leased is charged.
 
 Groups take turns by name, in a circle that begins where the last claim stopped. In its turn, a
 group gives as many jobs as its weight, within its own limits. Rounds go on until the kind has no
-room, or nothing was given in one. Groups are read a few at a time, and their jobs only as far as
-they are needed, so a claim costs the same however many jobs a group has.
+room, or nothing was given in one. Groups are read a few at a time, and only as many of their jobs
+as are needed. So the cost of a claim does not depend on the number of jobs in a group.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pollwise.queues.limits.record import KindLimits, KindRate
 #: How many groups one claim examines. If there are more, they get one round, and the next claim
 #: goes on behind them.
 GROUPS_MAX = 1000
-#: A claim that waits only for a rate asks to be repeated after this many seconds, or after half of
-#: its burst, or later: not for each single start.
+#: A claim that waits only for a rate is repeated after at least this many seconds, or after half of
+#: its burst: not for each single start.
 RATE_PAUSE = 0.1
 #: A claim that found no room in GROUPS_MAX groups is repeated after this many seconds.
 CIRCLE_PAUSE = 0.1
@@ -104,7 +104,7 @@ class WaitingJobs(Protocol):
 
 
 class Charge(NamedTuple):
-    """What a claim changes: the new `full_at` and turn of the kind, and `full_at` of groups."""
+    """The changes by a claim: the new `full_at` and turn of the kind, and `full_at` of groups."""
 
     full_at: float | None
     turn: str
@@ -133,7 +133,7 @@ class Plan:
         return [pick.place for pick in self.picks]
 
     def charge(self, count: int) -> Charge:
-        """What changes if the first `count` are leased; something may also if none is."""
+        """The changes if the first `count` are leased; there may be some even if that is 0."""
         use, now = self.use, self.now
         leased = self.picks[:count]
         rate, each = use.limits.rate, use.limits.rate_each
@@ -154,7 +154,7 @@ class Plan:
         return Charge(full_at, turn, left, groups)
 
     def again_at(self, count: int) -> float | None:
-        """When another claim may find more, if all picks were leased; None: after other events."""
+        """When another claim may find more, if all picks were leased; None: after another event."""
         use, now = self.use, self.now
         limits = use.limits
         if count < len(self.picks) or not use.waits:
@@ -189,7 +189,7 @@ class Plan:
 
 
 def planned(use: KindUse, source: WaitingJobs, most: int, now: float) -> Plan:
-    """Which jobs of a kind a claim of at most `most` may lease."""
+    """Plan which jobs of a kind a claim of at most `most` may lease."""
     plan = Plan(use, now, use.room(most, now) if use.waits else 0)
     if not plan.room:
         return plan
@@ -304,7 +304,7 @@ def shares(places: Mapping[str, Sequence[Place]], limit: int) -> Counter[str]:
 
 
 def suspect_charge(use: KindUse, line: Line, now: float) -> Charge | None:
-    """What changes if a suspect of this group is leased alone; None if it may not."""
+    """The changes if a suspect of this group is leased alone; None if it may not."""
     if not use.room(1, now) or not use.group_room(line, 1, now):
         return None
     rate, each = use.limits.rate, use.limits.rate_each
@@ -317,8 +317,11 @@ def suspect_charge(use: KindUse, line: Line, now: float) -> Charge | None:
 
 
 def counted(limits: Mapping[str, KindLimits]) -> frozenset[str]:
-    """The kinds whose jobs are claimed for free handlers: of which a settlement lets others run, or
-    whose groups take turns, so that no group waits behind what is claimed already."""
+    """The kinds whose jobs are claimed only for free handlers.
+
+    They limit how many jobs run, or their groups take turns: no group should wait behind jobs that
+    are claimed already.
+    """
     return frozenset(kind for kind, each in limits.items() if each.most is not None or each.grouped)
 
 

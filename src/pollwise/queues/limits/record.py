@@ -7,7 +7,7 @@ A note of the topic "limits", with the kind as its name, has this JSON, without 
     rate            [amount, seconds, burst]: how many start in this many seconds
     rate_each       the same for each limit group
     fair            true if groups take turns; they always do if something is limited for each group
-    weights         how many jobs a group has in its turn, where that is not 1: {"acme": 3}
+    weights         how many jobs a group gets in each turn, if that is not 1: {"acme": 3}
     by              the argument of the task that names the limit group, for people
     origin          "code" if a worker set it at its start, "calls" if somebody set it
     set_at          when, in seconds since 1970
@@ -57,7 +57,7 @@ class Concurrency:
 
     Jobs that are claimed count, until they are settled or their lease runs out.
 
-    by: an argument of the task; the limit is then for each of its values, such as each tenant.
+    by: an argument of the task; each of its values, such as each tenant, then has its own limit.
     """
 
     most: int
@@ -137,7 +137,7 @@ class KindRate:
         return max(known, now) + starts * self.step
 
     def too_high(self, full_at: float, now: float) -> bool:
-        """True if a claim has to store it again, after no start."""
+        """True if a claim must store a lower `full_at` even if it starts nothing."""
         return full_at > now + self.free + SLACK
 
     def next_start(self, full_at: float, now: float) -> float | None:
@@ -149,7 +149,16 @@ class KindRate:
 
 @dataclass(frozen=True, slots=True)
 class KindLimits:
-    """All limits of one kind, as its note has them. The names are those of the note."""
+    """All limits of one kind, as they are stored.
+
+    most, most_each: how many jobs of the kind, or of each limit group, may run at a time.
+    rate, rate_each: how many may start in a period.
+    fair: True if groups take turns; they always do if something is limited for each group.
+    weights: how many jobs a group gets in each turn; 1 if it is not named.
+    by: the argument of the task that is the limit group, for people.
+    origin: "code" if a worker set the limits at its start, "calls" if somebody set them.
+    set_at: when, in seconds since 1970.
+    """
 
     kind: str
     most: int | None = None
@@ -214,8 +223,8 @@ def kind_limits(
 ) -> KindLimits:
     """The limits of a kind from what a user states. Raises ConfigError.
 
-    fair_by: an argument of the task: jobs of its values take turns.
-    weights: how many jobs a group has in its turn, where that is not 1.
+    fair_by: an argument of the task: its values are groups, which take turns.
+    weights: how many jobs a group gets in each turn; 1 if it is not named.
     """
     listed = list(limits) if isinstance(limits, Iterable) else [limits]
     names = {limit.by for limit in listed if isinstance(limit, Concurrency | Rate) and limit.by}
@@ -258,7 +267,7 @@ def kind_limits(
 
 
 def limits_from(kind: str, text: str) -> KindLimits | None:
-    """From the value of a note, which another process wrote; None if it is not one of ours."""
+    """From the value of a note, which another process wrote; None if it is not valid."""
     try:
         if len(text.encode()) > NOTE_VALUE_MAX:
             return None

@@ -15,7 +15,8 @@ WAITING_MAX = 1000
 class GroupUse:
     """One limit group of a kind; the group of jobs that have none is "".
 
-    running: its jobs that are leased. waiting: its jobs that are ready; at most WAITING_MAX.
+    running: the number of its leased jobs.
+    waiting: the number of its ready jobs; at most WAITING_MAX.
     next_at: when its rate lets the next one start, in seconds since 1970; None: now.
     """
 

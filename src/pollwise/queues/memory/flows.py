@@ -64,7 +64,7 @@ class MemoryFlows:
         return released, cancelled
 
     def count(self, record: MemoryJob, state: State, now: float) -> None:
-        """A member of a flow is in this state now. When all have ended, their time begins."""
+        """Note the new state of a member; when all have ended, limit how long they are kept."""
         if record.flow is None:
             return
         still_open = self._open.setdefault(record.flow, set())
@@ -84,7 +84,7 @@ class MemoryFlows:
         return until if own is None else own if own >= until else own + FLOW_KEPT
 
     def _let_go(self, flow: str, now: float) -> None:
-        """Keep what has ended for its own time only, but long enough to be seen."""
+        """Keep the ended jobs no longer than other jobs, but for at least FLOW_SHOWN seconds."""
         for seq in self._members[flow]:
             record = self._records[seq]
             if record.expires_at is not None and record.expires_at >= record.since + FLOW_KEPT:

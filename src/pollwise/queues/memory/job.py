@@ -44,8 +44,8 @@ class MemoryJob:
     after: tuple[int, ...] = ()
     successors: list[int] = field(default_factory=list)
     waits: int = 0  # how many of `after` it still waits for
-    passed: bool = False  # its successors wait for it no more, because it was done
-    held_delay: float | None = None  # its delay, from when it stops to wait
+    passed: bool = False  # it was done, so its successors no longer wait for it
+    held_delay: float | None = None  # its delay, which begins when its predecessors have ended
 
     @property
     def suspect(self) -> bool:

@@ -122,7 +122,7 @@ class LimitedKind(WaitingJobs):
         return Line(group, running, self._full_at.get(group, 0.0))
 
     def plan(self, most: int, now: float) -> Plan:
-        """What a claim may lease; `end` has to follow."""
+        """Plan what a claim may lease; call `end` after it."""
         self.use.running = len(self._leased)
         return planned(self.use, self, most, now)
 

@@ -88,7 +88,7 @@ class MemoryQueue(MemoryViews):
         return ids, len(fresh) + sum(twin.state in WAITING for _, twin in replaced)
 
     def _replace(self, job: NewJob, record: MemoryJob, now: float) -> None:
-        """Replace a job that waits; one that runs or has ended gives its `unique` up."""
+        """Replace a job that waits; a job that runs or has ended loses its `unique`."""
         if record.state not in WAITING:
             self._free_unique(record)
             return
@@ -284,7 +284,7 @@ class MemoryQueue(MemoryViews):
                     record.expires_at = now + more
                 ways: dict[str, State] = {"done": "done", "dead": "dead"}
                 ended.append((record, ways.get(settlement.action, "cancelled")))
-        # As in the other stores: what waits behind their keys comes before what waits in flows.
+        # As in the other stores: jobs blocked by a key come before jobs that wait in flows.
         for record, _ in ended:
             self._unblock_behind(record)
         for record, state in ended:

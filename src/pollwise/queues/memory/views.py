@@ -1,4 +1,4 @@
-"""What a queue in memory shows: counts, lists, records and flows."""
+"""Views of a queue in memory: counts, lists, records and flows."""
 
 from __future__ import annotations
 

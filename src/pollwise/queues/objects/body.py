@@ -132,7 +132,7 @@ def read_body(folder: str, raw: bytes) -> PutBody:
 
 
 def _damaged(raw: bytes, error: ValueError) -> dict[str, Any]:
-    """One job in place of a body that is not JSON: to be seen, and not to stop the others."""
+    """One job in place of a body that is not JSON, so that people see it and others go on."""
     reason = f"its object cannot be decoded: {error}"
     job = {"kind": DAMAGED, "payload": shown(raw), "run_at": 0.0, "unreadable": reason}
     return {"created_at": 0.0, "jobs": [job]}
@@ -188,7 +188,7 @@ def write_record(
 
 
 def _written(job: StoredJob, fields: dict[str, Any]) -> str:
-    """The fields and the payload; one that cannot be decoded here as it was put."""
+    """The fields and the payload; a payload that cannot be decoded is written as it was put."""
     payload = json.dumps(job.payload, ensure_ascii=False)
     if job.kind == DAMAGED:
         fields["unreadable"] = job.unreadable
@@ -198,7 +198,7 @@ def _written(job: StoredJob, fields: dict[str, Any]) -> str:
 
 
 def duties(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """What an entry says about jobs that have yet to be moved, as a flat list."""
+    """The jobs that an entry says have yet to be moved, as a flat list."""
     own = {key: value for key, value in content.items() if key not in ("before", "nonce")}
     return [own, *content.get("before", ())]
 
@@ -218,7 +218,7 @@ def read_record(raw: bytes) -> tuple[StoredJob, dict[str, Any]]:
 
 
 def info_of(queue: str, raw: bytes) -> JobInfo:
-    """What a record says."""
+    """The contents of a record."""
     job, data = read_record(raw)
     return JobInfo(
         job.job(queue, data["attempt"], None),
@@ -241,9 +241,9 @@ def progress_of(said: Sequence[Any] | None) -> Progress | None:
 
 
 def digest(job: NewJob) -> str:
-    """Digests, one of which is equal for jobs that count as one under the same `unique`.
+    """Digests of a job: jobs with the same `unique` count as one if they share a digest.
 
-    One for each fingerprint of an encoded payload, and one for any other.
+    There is one for each fingerprint of an encoded payload, and one for any other payload.
     """
     payload = json.loads(job.encoded)
     fingerprints = [f"{key}={each}" for key, each in sorted(fingerprints_of(payload))]

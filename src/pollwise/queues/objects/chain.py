@@ -354,7 +354,7 @@ async def last_run(path: Sequence[ChainEntry], read: Reader) -> LastRun:
 
 
 async def worker_of(unit: ClaimUnit, read: Reader) -> str | None:
-    """Who holds a unit, or held it until its lease ended."""
+    """The worker that holds a unit, or held it until its lease ended."""
     for entry in unit.path:
         if entry.number == unit.claim:
             worker: str | None = (await read(entry.name) or {}).get("worker")

@@ -83,9 +83,12 @@ class HeldUnit:
 
 @dataclass(slots=True)
 class LiveListing:
-    """The result of a LIST: units that may be claimed, in claim order, those of them that are to be
-    claimed alone, the time when the next one may be, all roots, for cleaning up, and units whose
-    lease ended after a request to cancel."""
+    """The result of a LIST.
+
+    units: those that may be claimed, in claim order. suspects: those to claim alone.
+    due: when the next unit may be claimed. roots: all of them, for cleaning up.
+    lapsed: units whose lease ended after a request to cancel.
+    """
 
     seen_at: float
     units: list[ClaimUnit] = field(default_factory=list)
@@ -152,7 +155,7 @@ class UnitClaimer:
     async def _claim_suspect(self, listing: LiveListing, asked: ClaimRequest) -> list[Claim]:
         """One job whose last leases ran out, alone; an empty list if another worker was faster.
 
-        With rivals any of them, so that those who claim at the same time try different ones.
+        If there are rivals, a random one, so that handles that claim at once try different jobs.
         """
         suspects = sorted(listing.suspects, key=self._rank)
         first = self.contention.rng.choice(suspects) if self.contention.any else suspects[0]

@@ -221,7 +221,7 @@ class Core:
         return content
 
     async def duty(self, entry: ChainEntry | None) -> list[dict[str, Any]]:
-        """What an entry and those before it say about jobs that have yet to be moved."""
+        """The jobs that an entry, or those before it, say have yet to be moved."""
         raw = None if entry is None else await self.get(entry.name)
         return [] if raw is None else duties(json.loads(raw))
 

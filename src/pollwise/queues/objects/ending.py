@@ -192,7 +192,7 @@ class UnitEnder:
     async def _moves(
         self, held: HeldUnit, endings: dict[int, Ending], since: float
     ) -> dict[str, dict[str, Any]]:
-        """What is to be done with ended jobs: write a record, or free their `unique`."""
+        """The work that is left for ended jobs: write a record, or free their `unique`."""
         core = self._core
         moves: dict[str, dict[str, Any]] = {}
         for index, ending in endings.items():
@@ -286,7 +286,7 @@ class UnitEnder:
         return states
 
     async def _cancel(self, put: PutName, wanted: set[int]) -> dict[str, State]:
-        """Cancel jobs of one put. After a lost race, look again."""
+        """Cancel jobs of one put. After a lost race, list it again."""
         core = self._core
         states: dict[str, State] = {}
         for _ in range(CANCEL_TRIES):

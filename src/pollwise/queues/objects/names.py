@@ -157,7 +157,7 @@ def safe_name(name: str) -> str:
 
 
 class EntryKind(Enum):
-    """What an entry of a chain says."""
+    """The meanings of entries in a chain."""
 
     CLAIM = "claim"  # leased: `count` jobs for `duration`; the rest of a fresh slice stays free
     RENEW = "renew"  # the lease lasts for `duration` from here

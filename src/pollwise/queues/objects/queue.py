@@ -23,8 +23,8 @@ shows every job and its state, and an idle poll is that one request.
 Who decides. The state of a job is its chain, and only the creator of entry k + 1 changes it after
 entry k. Claim, renewal, settlement, cancel and the takeover of an expired lease all try to create
 the same name; one of them succeeds, and the others see that they lost. The number of the CLAIM
-entry is the token. A chain starts with a slice of up to 16 equal jobs of a put, and a claim of
-fewer jobs leaves the rest of the slice as a unit with its own chain. So 16 jobs are claimed by one
+entry is the token. A chain starts with a slice of up to 16 equal jobs of a put. A claim of fewer
+jobs leaves the rest of the slice as a unit with its own chain. So 16 jobs are claimed by one
 write, renewed by one, and settled by one if they end together. If part of a unit is to be retried,
 a BURST entry gives each of its jobs a chain of its own.
 
@@ -34,8 +34,8 @@ back, or show as a claim that follows an expired one, and progress is in the new
 the record is written. A long chain is summed up by one entry (SUM), which holds the last errors.
 
 Cancelling. A job that nobody holds is ended by the cancel itself. If it is leased, the cancel
-appends an entry (CANCEL) that names it. The next entry of the holder, a renewal or a settlement,
-finds its name taken, so the holder lists the chain, reads the request, and appends after it. It
+appends an entry (CANCEL) that names it. When the holder next appends an entry, a renewal or a
+settlement, the name is taken. So it lists the chain, reads the request, and appends after it. It
 returns the job in `Renewal.cancel`, or ends it as cancelled instead of giving it back. If the lease
 runs out first, the next claim of any handle ends the job. So a job that nobody cancels pays
 nothing.

@@ -197,12 +197,12 @@ class UnitSettler:
             refused = [held.id_of(index) for index in indexes if index not in held.left]
             # Jobs that were claimed together are renewed together: one write for all of them.
             if renewed := held.left & set(indexes):
-                said = self._said(held, renewed, progress)
+                said = self._progress_left(held, renewed, progress)
                 if not await self._append_renewal(held, lease, said):
                     return [held.id_of(index) for index in indexes], []
             return refused, [held.id_of(i) for i in indexes if i in held.left & held.asked]
 
-    def _said(
+    def _progress_left(
         self, held: HeldUnit, indexes: set[int], progress: Mapping[str, Progress]
     ) -> dict[str, list[Any]]:
         """The progress of the jobs left, with what is reported now about some of them."""
@@ -256,7 +256,7 @@ class UnitSettler:
     async def _sum(
         self, held: HeldUnit, back: dict[int, Settlement], *, counted: bool
     ) -> dict[str, Any]:
-        """What the chain says about these jobs so far, for an entry that replaces it."""
+        """Sum up what the chain says about these jobs, for an entry that replaces it."""
         core, since = self._core, self._ender.since(held)
         errors: dict[str, list[Any]] = {}
         for index, settlement in back.items():

@@ -94,7 +94,7 @@ class BlockingPuts:
             loop.call_soon_threadsafe(self._send_and_wait, loop)
 
     def _send_and_wait(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send what is unsent, and look again after a moment."""
+        """Send the unsent hints, and check again after SEND_EVERY."""
         if self._send():
             loop.call_later(SEND_EVERY, self._send_and_wait, loop)
 

@@ -41,8 +41,8 @@ class PostgresFlows:
 def keeps_of(settlements: Sequence[Settlement], keep: float | None) -> list[float | None]:
     """For how many seconds each ended job is kept, if that is longer than `keep` of the queue.
 
-    The server takes FLOW_KEPT off again when a flow has ended. It does not know `keep`, so what is
-    left then has to contain it.
+    The server subtracts FLOW_KEPT when a flow has ended. It does not know the queue's `keep`, so
+    the rest must include that.
     """
     kept = [each.outlasting(keep) for each in settlements]
     if keep is None:

@@ -25,7 +25,7 @@ class PostgresLimits:
         self.limited: frozenset[str] = frozenset()
 
     def note(self, asked: Sequence[str] | None, found: str | None) -> None:
-        """Note what a claim says of the kinds that it asked for; None: the queue has no limits."""
+        """Note what a claim says about the kinds it asked for; None: the queue has no limits."""
         if found is None:
             self.limited = frozenset()
             return
@@ -59,7 +59,7 @@ class PostgresLimits:
         )
 
     async def prune(self) -> None:
-        """Delete rows that say nothing any more, if claims of this process saw limits."""
+        """Delete rows that are no longer needed, if claims of this process saw limits."""
         if not self._used:
             return
         params = [text(self._name), *map(text, self._pruned_to), self._database.now()]

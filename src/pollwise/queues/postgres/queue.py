@@ -109,9 +109,9 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     conninfo: as libpq takes it: a URL, or `host=… dbname=…`.
     schema: where the tables are; it may hold many queues.
-    listen: a conninfo for hints, if `conninfo` goes through a pooler that swallows LISTEN.
+    listen: a conninfo for hints, if `conninfo` goes through a pooler that drops LISTEN.
     timeout: how long a call may take; a longer one fails and is cancelled at the server.
-    connections: the maximum number; further calls wait for their turn.
+    connections: the maximum number of connections; further calls wait for a free one.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
@@ -221,7 +221,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             if job.replace:
                 if payload is None:
                     check_replaced(job, seq, kind, key[0])
-                continue  # another call has put it just now: replace that
+                continue  # another call has just put it: replace that job
             check_twin(job, seq, kind, payload)
             for at, other in enumerate(jobs):  # the same JSON, written differently: use the stored
                 if other.unique == job.unique and same_payload(payload, other.encoded):

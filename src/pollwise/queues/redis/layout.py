@@ -182,7 +182,7 @@ def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int
 def ending_in(
     code: int, kind: bytes = b"", errors: bytes = b"", result: bytes = b""
 ) -> JobEnding | None:
-    """What ended.lua says about a job; None for a job that does not exist."""
+    """How a job ended, as ended.lua returns it; None for a job that does not exist."""
     if code < 0:
         return None
     failures = tuple(_errors(errors))

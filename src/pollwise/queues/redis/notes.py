@@ -41,7 +41,8 @@ def _written(rows: Iterable[HistoryRow]) -> list[str | int]:
 
 
 def _limits_read(note: NewNote) -> str:
-    """What claims read of a note of limits; empty if it gives none. The scripts do not check it."""
+    """The part of a note of limits that claims read; empty if it has no limits. The scripts do not
+    check it."""
     if note.topic != "limits" or note.value is None:
         return ""
     found = limits_from(note.name, note.value)

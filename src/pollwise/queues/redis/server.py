@@ -1,4 +1,4 @@
-"""Which servers a queue can be in."""
+"""Checks that a server can have a queue."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class RedisStore:
             )
         for _ in range(TWIN_LOOKS_MAX):
             args = [part for n in batch for part in packed[n]]
-            answer = await self._kept(
+            answer = await self._run_counted_once(
                 "put", [time_text(now)], [self.channel, message or "", layout, *args]
             )
             if isinstance(answer, bytes):
@@ -215,7 +215,7 @@ class RedisStore:
     async def claim(
         self, asked: ClaimRequest, now: float | None, message: str | None
     ) -> tuple[list[Claim], float | None, list[bytes]]:
-        """The claims; if no more are ready, in how many seconds the next job is due; and the
+        """Return the claims; in how many seconds the next job is due, if no more are ready; and the
         kinds that limit how many of their jobs run."""
         worker, limit, kinds = asked.worker, asked.limit, asked.kinds
         claims: list[Claim] = []
@@ -235,7 +235,7 @@ class RedisStore:
             counted: list[bytes] = more[0] if more else []
             if len(claims) == limit:
                 return claims, None, counted
-            if alone:  # if it was left alone, because of what was claimed before, claim again soon
+            if alone:  # a suspect was left because of other claims: claim again soon
                 return claims, None if found else 0.0, counted
             # More jobs may be due than one script makes ready: claim again, but not at once if it
             # found nothing.
@@ -261,7 +261,7 @@ class RedisStore:
                     stored = {n: r for n, r in stored.items() if more[n] or wanted[n]}
                 heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
-                answer = await self._kept(
+                answer = await self._run_counted_once(
                     "settle", [time_text(now), self._keep], [b"".join(heads), *results]
                 )
                 refused += [part[n] for n in _places(answer)]
@@ -427,7 +427,7 @@ class RedisStore:
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
         return await self._connections.run(script(SCRIPTS, name), self.tag, *args)
 
-    async def _kept(
+    async def _run_counted_once(
         self, name: str, before: Sequence[bytes | str | int], after: Sequence[bytes | str | int]
     ) -> Any:
         """Run a script that counts once: if its answer is lost, it is repeated once."""

@@ -49,14 +49,14 @@ ENDED_KEPT = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class TickResult:
-    """What a worker did, or found, at a tick.
+    """The result of a tick.
 
     outcome: "put", or "skipped" because the job before has not ended, or "missed": too late.
         "lost": another process changed the schedule first. "early": by the store's clock it is not
         due yet. "removed": no worker has it in its code any more.
     value: the schedule's note now; None if there is none. job: the id of the job that was put.
-    tick: that of the job, or the last one that got none. missed: the first and last missed tick.
-    wait: after how many seconds it is due, if it was early.
+    tick: that of the job, or the last one without a job. missed: the first and last missed tick.
+    wait: if it was early, after how many seconds it is due.
     """
 
     outcome: Outcome
@@ -89,17 +89,17 @@ class Schedules:
         jitter: Duration = 0,
         by: str = "",
     ) -> Schedule:
-        """Set a schedule, in place of the one that has this name; return it.
+        """Set a schedule, which replaces a schedule of the same name; return it.
 
         job: what to put at each tick, without unique, delay and run_at.
         cron, every, at: when; give one. A cron expression is in the time zone `tz`, by default UTC.
         catch_up: for ticks that no worker put in time: "one" job for all of them, "all" (a job for
             each of the last 100; with overlap "skip" only the first is put), or "none".
         overlap: "skip" puts no job while the one before has not ended, "queue" always puts one.
-        jitter: delay the job of each tick by up to this long, always by the same share.
-        by: who sets it, for people who find it.
+        jitter: delay the job of each tick by up to this long; a tick always has the same delay.
+        by: who sets it, to show to people.
 
-        A schedule that was paused stays paused. Its next tick is kept if the ticks are the same.
+        A schedule that was paused stays paused. Its next tick is kept if its times are unchanged.
         """
         self.check()
         when = When.checked(cron, every, at, tz)
@@ -124,7 +124,7 @@ class Schedules:
             fresh = stored.when.after(now)
             due = fresh
             if old is not None and old.when == stored.when:
-                # Kept, so that what is due is not lost; unless a wrong clock had set it too far.
+                # Kept, so that a due tick is not lost; unless a wrong clock had set it too late.
                 known = old.next_at
                 due = known if known is None or fresh is None else min(known, fresh)
             new = replace(stored, set_at=now, next_at=due)
@@ -168,7 +168,7 @@ class Schedules:
     async def remove(self, name: str) -> bool:
         """Delete a schedule; False if there is none. Its jobs stay.
 
-        One that workers have in their code comes back when the next of them starts.
+        A schedule in the code of a worker comes back when such a worker next starts.
         """
         self.check()
         return await self._change(checked_name(name, "name", ConfigError), lambda _: None)
@@ -182,7 +182,8 @@ class Schedules:
         return await self._set_paused(name, False)
 
     async def run(self, name: str) -> str:
-        """Put a job of a schedule now, even if it is paused; return its id. Its ticks stay."""
+        """Put a job of a schedule now, even if it is paused; return its id. Its ticks do not
+        change."""
         self.check()
         checked_name(name, "name", ConfigError)
         for _ in range(TRIES_MAX):
@@ -203,7 +204,7 @@ class Schedules:
         return kept
 
     def opened(self, name: str, text: str) -> Schedule | None:
-        """A schedule from its note, with its payload decoded; None if it is not one of ours."""
+        """A schedule from its note, with its payload decoded; None if it is not valid."""
         found = schedule_from(name, text)
         if found is None or not self._queue._sealing.concerns([found.payload]):
             return found
@@ -220,7 +221,7 @@ class Schedules:
         return await self._queue._put_tick(name, value, undeclared)
 
     async def put_tick_here(self, name: str, value: str, undeclared: bool) -> TickResult:
-        """As `put_tick`, where the store is."""
+        """As `put_tick`, in the process that has the store."""
         queue, now = self._queue, self._queue.clock.epoch()
         schedule = schedule_from(name, value)
         if schedule is None:
@@ -284,7 +285,7 @@ class Schedules:
             self._queue._give_hints(1, {old.kind})
         return done
 
-    # What they use
+    # Helpers
 
     def check(self) -> None:
         """Refuse a store that cannot keep schedules."""
@@ -327,7 +328,7 @@ class Schedules:
         change: Callable[[Schedule | None], Schedule | None],
         room: int = NOTE_ROOM,
     ) -> bool:
-        """Replace a schedule by what `change` makes of it; None deletes it. False if not there."""
+        """Replace a schedule by the result of `change`; None deletes it. False if there is none."""
         for _ in range(TRIES_MAX):
             kept = await self._queue._read_schedules()
             text = kept.notes.get(name)
@@ -343,7 +344,7 @@ class Schedules:
     async def _swap(
         self, name: str, expected: str | None, new: Schedule | None, room: int
     ) -> ScheduleSwapped:
-        """Replace a schedule if its note has the expected value, and tell workers."""
+        """Replace a schedule if its note has the expected value, and send workers a broadcast."""
         value = None if new is None else note_of(new, room).with_job(new.last_job)
         ends = new is not None and new.next_at is None and new.origin == "calls"
         stamp = f"{self._queue.clock.epoch():.3f} {secrets.token_hex(4)}"

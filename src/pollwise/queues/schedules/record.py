@@ -35,19 +35,22 @@ _LONGEST_TICK = 0.5
 class Schedule:
     """A schedule. Times are seconds since 1970.
 
-    name: unique in its queue. when: its ticks.
-    kind, payload, key, priority, headers: of its jobs. These have two more headers, SCHEDULE_HEADER
-        and TICK_HEADER (in UTC, as in 2026-12-24T08:00:00+00:00).
+    name: unique in its queue.
+    when: its ticks.
+    kind, payload, key, priority, headers: as in its jobs, which have two more headers:
+        SCHEDULE_HEADER and TICK_HEADER (in UTC, as in 2026-12-24T08:00:00+00:00).
     catch_up: what happens with ticks that no worker put in time. "one": one job for all of them;
         "all": a job for each of the last CATCH_UP_MAX; "none": no job.
-    overlap: "skip": no job at a tick while the job of the one before has not ended; "queue":
-        always.
+    overlap: "skip": no job at a tick while the job of the tick before has not ended; "queue": a
+        job at each tick.
     jitter: the jobs are delayed by up to this many seconds, each by a share that is fixed by the
         name and the tick.
     paused: it puts nothing until it is resumed.
-    origin: "code" if a worker sets it at its start, "calls" if somebody set it. by: who.
+    origin: "code" if a worker sets it at its start, "calls" if somebody set it.
+    by: who set it.
     next_at: its next tick; None if there is none.
-    last_tick, last_put: its last tick, and when its job was put. last_job: the id of that job.
+    last_tick, last_put: its last tick, and when its job was put.
+    last_job: the id of that job.
     """
 
     name: str
@@ -168,7 +171,7 @@ def note_of(schedule: Schedule, room: int = NOTE_ROOM) -> NoteText:
 
 
 def schedule_from(name: str, text: str) -> Schedule | None:
-    """From the value of a note, which another process wrote; None if it is not one of ours."""
+    """From the value of a note, which another process wrote; None if it is not valid."""
     try:
         value = decode(text)
         when = When.checked(

@@ -1,4 +1,4 @@
-"""What happens at a tick, decided from its schedule and the time, so that all workers agree."""
+"""Decides what happens at a tick, from its schedule and the time, so that all workers agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Outcome = Literal["put", "skipped", "missed", "removed", "lost", "early"]
 
 @dataclass(frozen=True, slots=True)
 class TickPlan:
-    """What to do with the ticks of a schedule that are due.
+    """The plan for the ticks of a schedule that are due.
 
     schedule: as it is afterwards, with its next tick. tick: that of the job; None puts no job.
     skipped: the job of the tick before has not ended, so none is put.

@@ -67,7 +67,7 @@ class When:
         at: datetime | str | float | None = None,
         tz: str | None = None,
     ) -> When:
-        """From what a caller gave. Raises ConfigError."""
+        """Check the arguments of a caller. Raises ConfigError."""
         if (cron is not None) + (every is not None) + (at is not None) != 1:
             raise ConfigError(
                 "a schedule needs one of cron = '*/5 * * * *', every = '10m' and at = "

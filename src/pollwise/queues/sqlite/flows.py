@@ -1,7 +1,7 @@
-"""Flows in a SQLite file: links between jobs, and what the end of one means for the others.
+"""Flows in a SQLite file: links between jobs, and the effects of a job's end on others.
 
-Triggers release what waits; see `0011_flows.sql`. What they mark is cancelled here, in the same
-transaction, and so is the time lowered for which the jobs of a flow that has ended are kept.
+Triggers release jobs that waited, and mark jobs to cancel; see `0011_flows.sql`. Marked jobs are
+cancelled here, in the same transaction. Once a flow has ended, its jobs are kept for less time.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class SqliteFlows:
             self._many("link", links)
 
     def ended(self, now: float, flows: Iterable[str]) -> None:
-        """Jobs of these flows have ended: cancel what is to be cancelled because of that, and keep
-        those of a flow that has ended only for their own time."""
+        """Jobs of these flows have ended: cancel the jobs that must not run because of that. If a
+        flow has ended, keep its jobs no longer than other jobs."""
         names = set(flows)
         if not names:
             return
@@ -77,22 +77,22 @@ class SqliteFlows:
             self._rows("let_go", flows=batch, **values)
 
     def sweep(self, now: float) -> None:
-        """Cancel what workers of older versions left to be cancelled."""
+        """Cancel marked jobs that workers of older versions did not cancel."""
         self.ended(now, self._cancel_doomed(now))
 
     def _cancel_doomed(self, now: float) -> set[str]:
-        """Cancel what triggers marked, and what waits for that; return the names of the flows."""
+        """Cancel marked jobs, and jobs that wait for them; return the names of the flows."""
         names: set[str] = set()
-        while doomed := self._rows("cancel_doomed", now=now, expires_at=self._kept(now)):
+        while doomed := self._rows("cancel_doomed", now=now, expires_at=self._kept_until(now)):
             names |= {flow for (flow,) in doomed}
         return names
 
     def cancelled(self, now: float, batch: str) -> None:
         """These jobs were cancelled; a JSON list of their numbers."""
-        values = {"batch": batch, "expires_at": self._kept(now)}
+        values = {"batch": batch, "expires_at": self._kept_until(now)}
         self.ended(now, {flow for (flow,) in self._rows("keep_cancelled", **values)})
 
-    def _kept(self, now: float) -> float | None:
+    def _kept_until(self, now: float) -> float | None:
         """Until when a job of a flow is kept that is cancelled now; None if its queue does so."""
         return None if self.kept is None else now + self.kept
 

@@ -114,7 +114,7 @@ class SqliteQueue(Queue):
         return await self._put_in_thread(jobs)
 
     def put_here(self, jobs: list[NewJob], loop: asyncio.AbstractEventLoop) -> list[str] | None:
-        # Puts that wait for the disk at the same time should wait together: the thread does that.
+        # Puts that wait for the disk at the same time should share one wait: in the thread they do.
         made = None
         with suppress(FileBusy):
             made = self._put_here(jobs, 0.0 if self.synchronous == "full" else HERE_WITHIN)

@@ -25,7 +25,7 @@ SELECT seq, kind, "key", state FROM pollwise_jobs
 WHERE queue = :queue AND "unique" = :unique;
 
 -- name: replace
--- A job that waits. One that is due, and is to run now, keeps its place. The token makes old claims
+-- Replace a job that waits. A due job that may run now keeps its place. The token makes old claims
 -- invalid. A job that has a limit group stays in one: see `limit_sweep`.
 UPDATE pollwise_jobs SET
     payload = :payload, headers = :headers, priority = :priority, attempt = 0, token = token + 2,
@@ -536,8 +536,8 @@ WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue
 RETURNING seq, flow;
 
 -- name: prune
--- What has a longer time for its result stays, see `free_unique`. Jobs that ended before :from were
--- examined before.
+-- Jobs that are kept longer for their results stay, see `free_unique`. Jobs that ended before :from
+-- were examined before.
 DELETE FROM pollwise_jobs
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
@@ -552,7 +552,7 @@ WHERE seq IN (
 RETURNING seq;
 
 -- name: note
--- Unless there are enough others.
+-- Write a note, unless its topic has the maximum of others.
 INSERT INTO pollwise_notes (queue, topic, name, value, until)
 SELECT :queue, :topic, :name, :value, :until
 WHERE (SELECT count(*) FROM pollwise_notes WHERE queue = :queue AND topic = :topic) < :most
@@ -594,7 +594,7 @@ WHERE seq IN (
 RETURNING seq;
 
 -- name: join_flow
--- A job that was put is in a flow. One that waits was put without its key.
+-- Record that a new job is in a flow. A job that waits was put without its key.
 UPDATE pollwise_jobs SET
     flow = :flow, waits = :waits, held_key = :key, held_delay = :delay,
     state = CASE WHEN :waits > 0 THEN 2 ELSE state END
@@ -605,7 +605,7 @@ INSERT INTO pollwise_links ("before", "after", place, on_failure)
 VALUES (:before, :after, :place, :failure);
 
 -- name: cancel_doomed
--- What triggers marked; this marks what waits for these.
+-- Cancel the jobs that triggers marked; triggers then mark the jobs that wait for these.
 UPDATE pollwise_jobs INDEXED BY pollwise_jobs_doomed SET
     state = 6, since = :now, token = token + 1, waits = 0, "key" = held_key,
     expires_at = :expires_at
@@ -613,7 +613,7 @@ WHERE queue = :queue AND waits < 0
 RETURNING flow;
 
 -- name: keep_cancelled
--- Jobs of flows are kept for the others.
+-- Keep cancelled jobs of flows for the others.
 UPDATE pollwise_jobs SET expires_at = coalesce(expires_at, :expires_at)
 WHERE seq IN (SELECT value FROM json_each(:batch)) AND flow IS NOT NULL
 RETURNING flow;

@@ -218,10 +218,10 @@ class SqliteStore(SqliteNotes):
             cancelled = [seq for seq, state in moved if state == _CANCELLED]
             if not cancelled:
                 return any_moved
-            self._after_cancel(now, cancelled)  # what their keys held up may be due as well
+            self._after_cancel(now, cancelled)  # jobs that their keys blocked may be due as well
 
     def _after_cancel(self, now: float, cancelled: list[int]) -> None:
-        """Cancel what waited for these jobs, and forget them if they are not kept."""
+        """Cancel jobs that waited for these, and delete these if they are not kept."""
         if cancelled:
             batch = json.dumps(cancelled)
             self.flows.cancelled(now, batch)
@@ -229,8 +229,8 @@ class SqliteStore(SqliteNotes):
                 self._rows("forget", batch=batch)
 
     def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None, int, int, int]:
-        """True if a job is ready, when the next is due, true if some may be suspects, true if
-        anything is paused, true if anything is limited.
+        """Return if a job is ready, when the next is due, if there may be suspects, if anything is
+        paused, and if anything is limited.
 
         Does not take the write lock.
         """

@@ -64,7 +64,7 @@ _TROUBLED = {
 
 @dataclass(frozen=True, slots=True)
 class SqsAddress:
-    """Which queue, and where: a name in an account and region, or a URL.
+    """The address of a queue: a name in an account and region, or a URL.
 
     endpoint: the server, if it is not AWS.
     """
@@ -333,7 +333,7 @@ class SqsClient:
 
     def _in_our_words(self, error: Exception, queue: str) -> StoreError | ConfigError:
         if isinstance(error, boto.ClientError):
-            return self._said(error, queue)
+            return self._returned_error(error, queue)
         if isinstance(error, boto.NoRegionError):
             return ConfigError(
                 f"the queue {queue} has no region; give one: sqs://{queue}?region=eu-west-1, or "
@@ -348,7 +348,7 @@ class SqsClient:
             return StoreUnavailable(f"{queue}: {self.where} cannot be reached: {_plain(error)}")
         return StoreError(f"{queue} at {self.where}: {_plain(error)}")
 
-    def _said(self, error: Any, queue: str) -> StoreError:
+    def _returned_error(self, error: Any, queue: str) -> StoreError:
         """An error that SQS returned."""
         said = error.response.get("Error", {})
         code = str(said.get("Code", "unknown")).rpartition(".")[2]

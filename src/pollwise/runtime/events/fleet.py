@@ -80,7 +80,7 @@ class FleetSettingsChanged(Event):
 
 
 class TargetTally(NamedTuple):
-    """What a node counted of the targets that it polls, of one type and one group.
+    """Counts of the targets of one type and one group that a node polls.
 
     states: number of targets in each state. breakers: the same for each state of the breaker.
     never: number that never succeeded, and are neither paused nor quiet.

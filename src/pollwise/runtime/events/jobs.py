@@ -97,7 +97,7 @@ class JobSnoozed(JobEvent):
 
 @event
 class JobDead(JobEvent):
-    """A job went to the dead letters."""
+    """A job is dead: it does not run again unless an operator retries it."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -176,7 +176,7 @@ class JobLost(JobEvent):
 
 
 class KindTally(NamedTuple):
-    """What was counted of the jobs of one kind.
+    """Counts of the jobs of one kind.
 
     counts: the number of jobs in each state.
     oldest_age: for how many seconds the oldest ready job has been due; 0 if none is ready.
@@ -223,7 +223,8 @@ class QueueGone(Event):
 class QueuesLeftOut(Event):
     """A store has more queues than an exporter measures.
 
-    names: those that are not measured, at most as many as are measured. count: how many they are.
+    names: queues that are not measured, at most as many as are measured. count: how many there are
+    in all.
     """
 
     level: ClassVar[int] = logging.WARNING

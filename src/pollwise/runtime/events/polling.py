@@ -79,8 +79,8 @@ class BreakerChanged(Event):
 class ChoreFailed(Event):
     """A recurring chore (lease renewal, retention) raised; it runs again at its next turn.
 
-    failures: how often it failed in a row; 0 if that is not counted. needed: without it, what runs
-    here cannot do its work.
+    failures: how often it failed in a row; 0 if that is not counted. needed: the part that
+    added the chore cannot work without it.
     """
 
     level: ClassVar[int] = logging.WARNING

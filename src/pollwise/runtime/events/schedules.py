@@ -56,8 +56,8 @@ class ScheduleChanged(Event):
 
 @event
 class LimitsChanged(Event):
-    """A worker set the limits of a kind that are in its code, or removed those that are not any
-    more. `limits` has them in words."""
+    """A worker set the limits of a kind that are in its code, or removed limits that are in no code
+    any more. `limits` describes them in words."""
 
     level: ClassVar[int] = logging.INFO
 

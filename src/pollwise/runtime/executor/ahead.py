@@ -12,7 +12,7 @@ TOOK_WEIGHT = 0.1
 #: Weight of the newest claim in the average size of a payload, if it falls; if it grows, it counts
 #: at once.
 SIZE_WEIGHT = 0.25
-#: The most bytes of payloads that wait for a free handler, unless another number is given.
+#: The default maximum of bytes of payloads that wait for a free handler.
 PREFETCH_BYTES = 16 * 1024 * 1024
 
 
@@ -24,7 +24,7 @@ class Ahead:
 
     concurrency: how many handlers run at a time; it may change.
     prefetch: a fixed number of jobs; None: by how long handlers take.
-    most_bytes: of the payloads of those jobs together.
+    most_bytes: the maximum size of the payloads of those jobs together.
     largest: the largest payload that the store allows, which is assumed before the first claim.
     """
 

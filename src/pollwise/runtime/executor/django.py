@@ -1,7 +1,7 @@
 """Django in handlers: its connections are kept per thread, and are closed between requests only.
 
 A handler runs outside of requests, so a connection that the server closed would stay in its thread
-for ever, and every handler that comes to this thread would fail. Nothing here imports Django: it
+forever. Every handler that runs in this thread would fail. Nothing here imports Django: it
 concerns only processes that have.
 """
 

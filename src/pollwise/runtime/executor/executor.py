@@ -40,7 +40,7 @@ from pollwise.runtime.executor.work import Held, Work
 from pollwise.runtime.loop import POLL_RETRY, LoopOptions, PollLoop
 from pollwise.runtime.store import WorkStore
 
-#: Tries to settle while stopping; after that the leases run out by themselves.
+#: Tries to settle while stopping; after that the leases run out.
 SETTLE_TRIES_AT_STOP = 3
 #: How long they may take, in seconds.
 SETTLE_WITHIN_AT_STOP = 10.0
@@ -105,7 +105,8 @@ class Executor(Generic[H, C]):
         self._alone: H | None = None  # the newest that is to run alone
         self._asked = 0.0  # when the last claim was asked for
         self._room = asyncio.Event()
-        #: With a number, a claim is worth it only while fewer than this many wait for a handler.
+        #: If set: how many claims may wait for a handler; the next claim is made once half of this
+        #: is free.
         self.spare: int | None = None
         self._settler: Settler[H] = Settler(
             self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
@@ -480,7 +481,7 @@ class Executor(Generic[H, C]):
         await self._store.close()
 
     def state(self) -> dict[str, Any]:
-        """What this run does now, as plain values."""
+        """The present state of this run, as plain values."""
         return {
             **self.polls.state(),
             "running": len(self._running),

@@ -257,7 +257,7 @@ def text_of(error: BaseException, *, bare: bool = False, secret: bool = False) -
 def traceback_of(error: BaseException, *, secret: bool = False) -> str:
     """Where an error in a handler came from, without the frames of Pollwise.
 
-    Behind it follow its causes and the members of a group, each with its own frames.
+    After it come the members of a group and the causes, each with its own frames.
     """
     shown: list[str] = []
     seen: set[int] = set()

@@ -17,7 +17,7 @@ REASONS_MAX = 100
 
 
 class LockedReports:
-    """Which reasons were reported lately."""
+    """Remembers which reasons were reported recently."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

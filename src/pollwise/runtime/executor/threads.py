@@ -1,7 +1,7 @@
 """Threads for plain handlers, which do not keep the process alive.
 
 `ThreadPoolExecutor` joins its threads at exit, so one handler that hangs would keep a stopped
-worker's process alive for ever. These threads are daemons: the job was given back, and the process
+worker's process alive forever. These threads are daemons: the job was given back, and the process
 may end.
 """
 
@@ -114,13 +114,13 @@ class _Call(Generic[T]):
             return False
 
     def outcome(self) -> T:
-        """What the call returned, after it is over; raises what it raised."""
+        """Return the result of a call that is over, or raise its error."""
         if self._raised is not None:
             raise self._raised
         return cast("T", self._result)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, back: asyncio.Future[None]) -> None:
+def _note_returned(loop: asyncio.AbstractEventLoop, back: asyncio.Future[None]) -> None:
     with suppress(RuntimeError):  # the event loop may be closed by now
         loop.call_soon_threadsafe(back.set_result, None)
 
@@ -130,7 +130,7 @@ class HandlerThreads:
 
     A thread cannot be stopped. When the await is cancelled (a timeout), its thread is abandoned: it
     runs on and keeps its place. `on_change` is called when a thread is abandoned, and when it
-    returns. If somebody asked to cancel the job, the function can see that: it is waited for.
+    returns. If somebody asked to cancel the job, the function can see that, so it is awaited.
     """
 
     def __init__(self, limit: int, name: str, on_change: Callable[[], None]) -> None:
@@ -147,7 +147,7 @@ class HandlerThreads:
             return cast("T", await loop.run_in_executor(self._executor, call))
         except asyncio.CancelledError:
             back: asyncio.Future[None] = loop.create_future()
-            if not call.abandon(lambda: _tell(loop, back)):
+            if not call.abandon(lambda: _note_returned(loop, back)):
                 raise
             asked = was_cancelled(argument)
             if asked and (task := asyncio.current_task()) is not None:

@@ -1,4 +1,4 @@
-"""Held work, and what a worker and a relay tell the executor about theirs."""
+"""Held work, and the calls in which a worker and a relay differ."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ C = TypeVar("C")
 
 
 class Work(Protocol[H_contra, C]):
-    """What differs between a worker and a relay; the executor calls it.
+    """The calls of the executor in which a worker and a relay differ.
 
     what: its name in reasons such as "the worker stops".
     source: its name in events.

@@ -48,7 +48,7 @@ TRACEBACK_FOLLOWS = "\n\x1e"
 
 
 class _Reported:
-    """What `job.progress` returns, for async handlers to await. That gives other tasks a turn."""
+    """The result of `job.progress`, for async handlers to await, which gives other tasks a turn."""
 
     def __await__(self) -> Generator[None]:
         yield
@@ -59,7 +59,7 @@ _REPORTED = _Reported()
 
 @dataclass(frozen=True, slots=True)
 class Job(WithRunControl):
-    """A job as its handler sees it. `attempt` is 1 on the first run. Times are since 1970.
+    """A job as its handler sees it. `attempt` is 1 on the first run. Times: seconds since 1970.
 
     unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
         worker does not run such a job: it settles it as dead.
@@ -186,9 +186,9 @@ class JobInfo:
     errors: why its last attempts failed, the newest last; at most ERRORS_KEPT.
     claimed_at: when its current or last run was claimed.
     progress: of the current or last run.
-    cancel: it runs, and was asked to cancel.
+    cancel: it runs, and somebody asked to cancel it.
     result: what the run returned, for as long as it is kept.
-    claim: the claim that holds it; None unless it is leased, and over HTTP.
+    claim: its present claim; None if it is not leased, and always None over HTTP.
     """
 
     job: Job
@@ -215,7 +215,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What a renewal found: the ids of jobs whose lease is lost, and of those to cancel."""
+    """The result of a renewal: the ids of jobs whose lease is lost, and of jobs to cancel."""
 
     lost: tuple[str, ...] = ()
     cancel: tuple[str, ...] = ()
@@ -225,9 +225,9 @@ class Renewal:
 class Settlement:
     """How a claim ends. `result` is JSON text.
 
-    keep: how many seconds the record of a job that is done or cancelled is kept for those who wait
-        for its result, even if the queue keeps no finished jobs; None for no longer than these. It
-        does not prolong `unique`.
+    keep: how many seconds the record of a job that is done or cancelled is kept for callers that
+        wait for its result, even if the queue keeps no finished jobs; None: as long as finished
+        jobs. It does not prolong `unique`.
     traceback: where the error came from; it is kept if the job is dead.
     """
 
@@ -274,7 +274,7 @@ class Settlement:
 
     @classmethod
     def give_back(cls, claim: Claim, delay: Duration = 0) -> Settlement:
-        """It was not run, or not to its end, for no fault of the job; not an attempt."""
+        """It was not run, or not to its end, without a fault of the job; not an attempt."""
         return cls(claim, "give_back", seconds(delay, "delay"))
 
     @classmethod

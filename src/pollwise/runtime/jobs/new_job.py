@@ -41,7 +41,7 @@ class FlowPlace:
 class NewJob:
     """A job to put.
 
-    kind: picks the handler.
+    kind: the name of what is to be done; it selects the handler.
     payload: any JSON value; also with models of pydantic, dataclasses, Decimal, datetime, UUID and
         Enum in it. It is encoded here, so later changes to it do not reach the queue.
     key: jobs with the same key run one at a time, in the order they were put.
@@ -53,15 +53,15 @@ class NewJob:
         done, or for as long as finished jobs are kept.
     replace: with `unique`: while the job that has it waits, this one takes its place: payload,
         headers, priority and time are replaced, attempts begin again, and the id stays. A job that
-        runs or has ended keeps its own payload and gives its `unique` up to this one, which is put
-        as a new job. Only another kind or key is refused with `UniqueConflict`.
+        runs or has ended keeps its own payload and loses its `unique` to this one, which is put as
+        a new job. Only another kind or key is refused with `UniqueConflict`.
     debounce: with `unique`: replace, and run after this long without another put.
     headers: text that travels with the job, such as a trace context; handlers read `job.headers`.
     limit_group: the group in which the limits of its kind count it, such as a tenant. It is in the
         header LIMIT_GROUP_HEADER as well.
     after: jobs of the same batch, each before this one. This one is `blocked` until all of them are
-        done, and `delay` counts from then. One that is dead holds it until it is retried; one that
-        is cancelled or dropped cancels it.
+        done, and `delay` counts from then. A dead one blocks it until it is retried; one that is
+        cancelled or dropped cancels it.
     on_failure: with `after`: run when the first of these is dead. It is cancelled when all of them
         are done.
     place: its place in a flow; `check_jobs` sets it.

@@ -49,7 +49,7 @@ class SharedBudget:
         self._polls = self._refusals = 0
 
     def ask(self, poller: Hashable, now: float) -> float:
-        """When this poller should ask again; `now` if it may poll, which is then counted."""
+        """Return when this poller should ask again; `now`: it may poll, and the poll is counted."""
         with self._lock:
             at = self._budget.ask(poller, now)
             self._polls += at <= now

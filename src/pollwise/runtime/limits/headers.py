@@ -1,4 +1,4 @@
-"""What the headers of an HTTP answer say about when to come back. Nothing in them is trusted: what
+"""Reads from the headers of an HTTP answer when to come back. They are not trusted: a header that
 cannot be read counts as absent, and every number has a maximum.
 """
 
@@ -65,7 +65,7 @@ def asked_pause(headers: Mapping[str, str], epoch: float) -> float:
 
 
 def allowance_in(headers: Mapping[str, str], epoch: float) -> Allowance | None:
-    """What the server has left, of `RateLimit` (IETF), `RateLimit-*` or `X-RateLimit-*`.
+    """The allowance in `RateLimit` (IETF), `RateLimit-*` or `X-RateLimit-*`; None without one.
 
     If there are several limits, the one that allows the fewest requests a second.
     """

@@ -13,7 +13,7 @@ from pollwise.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class CodecContext:
-    """What is encoded, and where it belongs. It is the same when it is decoded.
+    """Describes what is encoded and where it belongs. It is the same when it is decoded.
 
     what: "payload" or "result".
     place: the queue or the outbox, such as "queue mail".

@@ -15,7 +15,7 @@ class Zlib(Codec):
     """Compresses with zlib. What does not get smaller is kept as it is.
 
     level: from 1, the fastest, to 9, the smallest.
-    max_bytes: more than this is refused when it is put, and never decompressed: a few bytes from a
+    max_bytes: larger data is refused when it is put, and never decompressed: a few bytes from a
         stranger could become gigabytes.
     """
 

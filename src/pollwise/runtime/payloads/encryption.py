@@ -78,7 +78,7 @@ class AesGcm(Codec):
         except (InvalidTag, ValueError):
             raise CodecError(
                 "it was changed since it was encrypted, or moved here from another kind or queue, "
-                f"or its key {key_id!r} is another one"
+                f"or this process has a different key under the id {key_id!r}"
             ) from None
 
     def fingerprints(self, data: bytes, context: CodecContext) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""What a store keeps of an encoded payload or result: a small JSON object.
+"""Envelopes: an encoded payload or result is stored as a small JSON object.
 
     {"~codec": "zlib+aes-gcm", "data": "AQNr…"}
 
@@ -59,7 +59,7 @@ class CodecChain:
     def seal(self, text: str, context: CodecContext, *, unique: bool = False) -> str:
         """JSON text, encoded: the text of an envelope.
 
-        Without a secret codec the shorter of the two texts, because an envelope has a price too.
+        Without a secret codec, the shorter of the two texts, because an envelope takes space too.
         """
         envelope: dict[str, Any] = {CODEC_NAMES: self._names}
         if unique:
@@ -139,7 +139,7 @@ def encoded_bytes(envelope: dict[str, Any]) -> bytes:
 
 
 def describe(envelope: dict[str, Any]) -> str:
-    """What is shown in place of an encoded payload.
+    """The text that is shown in place of an encoded payload.
 
     >>> describe({"~codec": "zlib", "data": "AAAA"})
     '<encoded with zlib, 3 bytes>'

@@ -154,11 +154,11 @@ class Sealing:
             return self.chain.open(envelope, context)
         except CodecError:
             raise
-        except Exception as error:  # a codec's own fault must not stop the neighbours
+        except Exception as error:  # a faulty codec must not stop other jobs
             raise CodecError(f"its codec failed with {type(error).__name__}") from error
 
     def concerns(self, values: Iterable[Any]) -> bool:
-        """Whether any is an envelope, or must be one. Quick: most queues have none."""
+        """True if any value is an envelope, or must be one. Quick, as most queues have none."""
         if self.chain is not None:
             return True
         return any(type(value) is dict and CODEC_NAMES in value for value in values)

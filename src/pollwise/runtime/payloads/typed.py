@@ -35,7 +35,7 @@ def encode_typed(value: Any, **how: Any) -> str:
 
 
 def _plainer(value: Any) -> Any:
-    """A value in plainer ones; `json.dumps` calls it again for those that are not JSON yet."""
+    """A value made of plainer ones; `json.dumps` calls it again until all of them are JSON."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Decimal):
@@ -78,7 +78,7 @@ class TypedValue:
 
 
 def problems_of(error: Exception, *, secret: bool = False) -> str:
-    """What pydantic found wrong, in one line, without the values: they may be secrets.
+    """The problems that pydantic found, in one line, without values, which may be secret.
 
     secret: without the words of validators either, which may quote a value.
     """

@@ -1,1 +1,1 @@
-"""What a poll loop decides, and the loop that blocks; the loop that awaits is in `runtime.loop`."""
+"""The decisions of poll loops, and the loop that blocks; the async loop is in `runtime.loop`."""

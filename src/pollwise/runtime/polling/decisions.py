@@ -1,4 +1,4 @@
-"""What a poll loop decides: how long it pauses, and what a poll means for the next pause.
+"""The decisions of a poll loop: how long it pauses, and how a poll changes the next pause.
 
 There are two drivers, and both only wait and poll: `PollLoop` awaits, and `SyncPollLoop` blocks its
 thread. All decisions are made here, so that the same polls lead to the same pauses in both.
@@ -35,13 +35,13 @@ from pollwise.runtime.limits.budget import SharedBudget
 
 T = TypeVar("T")
 
-#: How a failed poll is retried: after 1 s to 60 s, without end; the pacer has no say in it.
+#: How a failed poll is retried: after 1 s to 60 s, without end, and without the pacer.
 POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """What a source returns: the items found, out of a capacity, and how long each had waited.
+    """The result of a poll: the items found, out of a capacity, and how long each had waited.
 
     not_before: how long the server asked not to be polled again, counted from the end of this poll:
         seconds, or text such as "30s". No hint, full batch or strategy ends it sooner.
@@ -80,7 +80,7 @@ def _checked_allowance(allowance: Allowance) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class Counts:
-    """What a loop did so far."""
+    """Counts of what a loop did so far."""
 
     polls: int = 0
     empty: int = 0
@@ -105,9 +105,10 @@ class LoopOptions:
         decides.
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
-    max_retry_after: maximum of the seconds that the server may ask to wait, with
-        `Batch.not_before` or an error's `retry_after`. By default that of a retry, so that no proxy
-        keeps a worker from its queue for long; `pollwise.poll` allows more.
+    max_retry_after: the longest wait that the server may ask for, in seconds, with
+        `Batch.not_before` or an error's `retry_after`. By default a minute, the longest delay of
+        a retry, so that no proxy keeps a worker from its queue for long; `pollwise.poll` allows
+        more.
     budget: asked before each poll, and shared with other loops.
     drain: poll again at once after a full batch; None leaves it to the strategy: all do except
         `Fixed`.
@@ -115,8 +116,8 @@ class LoopOptions:
     spread: put the first poll at a random point of the first interval, so that processes started
         together do not poll together; else it is made at once. Not for a strategy that plans its
         first poll.
-    ends_at: the loop's last poll begins at this time, in the clock's time, whatever the strategy
-        and the retry say, and the loop ends after the first poll that has not ended before it.
+    ends_at: when the loop's last poll begins, in the clock's time, whatever the strategy and the
+        retry say. A poll that is still running at that time is the last one.
     state: the pace to go on from, as the `dump` of a loop returned it.
     """
 
@@ -215,8 +216,8 @@ class LoopDecisions(Generic[T]):
     def restore(self, state: object) -> bool:
         """Go on from a saved pace, before the first poll; False if it cannot be used.
 
-        The first poll still comes as soon as without it, because items may have waited. The time
-        since the state was saved has passed for the pacer too, but nobody saw it.
+        The first poll still comes as soon as without it, because items may have waited. The
+        pacer's time goes on by the time since the state was saved, of which nothing is known.
         """
         clock = self._options.clock
         saved = pace_restored(self.strategy, state, clock.now(), clock.epoch())
@@ -432,7 +433,7 @@ def name_of(fetch: Callable[..., Any]) -> str:
 
 
 def batch_of(found: Any, capacity: int | None) -> Batch[Any]:
-    """What a fetch returned, as a batch."""
+    """Return the result of a fetch as a batch."""
     batch = found if isinstance(found, Batch) else Batch(() if found is None else found, capacity)
     items = batch.items
     if isinstance(items, (str, bytes, Mapping)) or not hasattr(items, "__len__"):

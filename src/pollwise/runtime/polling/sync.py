@@ -133,7 +133,7 @@ class SyncPollLoop(LoopDecisions[T], Iterator[Sequence[T]]):
             budget.leave(self)
 
     def _poll(self, hinted: bool) -> Sequence[T] | None:
-        """What a poll found; None if it failed."""
+        """Poll; return the items found, or None if the poll failed."""
         began = self._begin_poll()
         try:
             batch = self._source(self._pause.hold)

@@ -52,7 +52,7 @@ _PACES = HistoryRange(PACE, PACE_AT, PACE_AT + 1, FOLD_ROWS)
 
 
 class HistoryChoice(NamedTuple):
-    """What `history` is asked for, checked: for how many seconds, which kinds, of which worker."""
+    """The checked arguments of `history`."""
 
     span: float
     kinds: tuple[str, ...] | None
@@ -69,7 +69,7 @@ class PaceKept(NamedTuple):
 
 
 class KeptHistory(ABC):
-    """What a store does with its history. It implements the methods with a leading underscore."""
+    """The history of a store. A store implements the methods with a leading underscore."""
 
     #: The same as `WorkStore.clock`.
     clock: Clock
@@ -82,7 +82,7 @@ class KeptHistory(ABC):
         *,
         worker: str | None = None,
     ) -> list[HistoryPoint]:
-        """What workers did in the time before now, by minute and kind or by hour and kind.
+        """Return what workers did until now, by minute and kind or by hour and kind.
 
         since: how far back, for example "24h".
         by: None takes minutes for up to a day, else hours. Minutes are kept for 7 days; what is
@@ -200,12 +200,15 @@ class KeptHistory(ABC):
 
     @abstractmethod
     async def _replace_history(self, old: Sequence[HistoryRow], new: Sequence[HistoryRow]) -> bool:
-        """Delete the old rows and write the new ones; do nothing, and return False, if one of the
-        old ones is not there any more, or a new one is there and not among the old."""
+        """Delete the old rows and write the new ones.
+
+        Do nothing, and return False, if an old row does not exist any more, or if a new row exists
+        already and is not among the old ones.
+        """
 
 
 def pace_of(row: HistoryRow) -> PaceKept | None:
-    """The pace in a row; None if it is not one of ours."""
+    """The pace in a row; None if it is not valid."""
     try:
         state = json.loads(row.value)
         return PaceKept(row.writer, float(state["saved_at"]), dict(state))

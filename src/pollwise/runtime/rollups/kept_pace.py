@@ -3,7 +3,7 @@
 It rides on writes that happen anyway: every few minutes on a record or an announcement, and on the
 last one at a stop. One read at the start, before the first poll, finds it. There is one pace for
 each strategy and set of kinds, not for each worker: after a deploy, workers have other names. The
-last that is written counts.
+last one written counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class KeptPace:
     async def read(self) -> None:
         """Before the first poll: go on at the kept pace, if there is one.
 
-        That of other kinds is better than none: a new version of a program may have more of them.
+        The pace of other kinds is better than none: a new version of a program may have more kinds.
         """
         if not self._learns:
             return
@@ -70,7 +70,7 @@ class KeptPace:
             self._polls.restore(newest.state)
 
     def rows(self, *, last: bool = False) -> list[HistoryRow]:
-        """What to write with the rows of history, if it is time.
+        """Return the rows to write with those of history, if it is time.
 
         last: the loop ends.
         """

@@ -26,11 +26,11 @@ class HistoryPoint:
     done, failed: runs that ended well, and runs that ended with an error (retry or dead).
     dead: jobs that died; also those that died without a run.
     found: jobs that were claimed. A job counts in the minute of its claim, again for each retry.
-        Its arrival was its wait before that: in a queue whose waits are below a minute, `found` is
-        the number of arrivals to within one point.
+        It arrived before that, by as long as it waited: if waits are below a minute, `found` is the
+        number of arrivals, shifted by at most one point.
     polls, empty_polls, failed_polls: all polls, those that found nothing, and those that raised.
     hinted: polls that a hint started.
-    worker_seconds: how long workers were there, added up over the workers, up to the last poll or
+    worker_seconds: how long workers ran, added up over the workers, each up to its last poll or
         write; it may exceed the interval when pauses are long.
     interval_total: the sum of the pauses that the pacers set, in seconds, one for each poll that
         did not fail. interval_low, interval_high: the shortest and the longest; None without a
@@ -64,7 +64,7 @@ class HistoryPoint:
         return self.interval_total / polls if polls > 0 else None
 
     def polls_at(self, interval: float) -> float:
-        """How many polls the same workers had made with a fixed interval, in seconds."""
+        """How many polls the same workers would have made at a fixed interval, in seconds."""
         return self.worker_seconds / interval
 
 

@@ -2,8 +2,9 @@
 
 A running worker writes a row for each minute (level `BY_WORKER`), under its own name, so that
 workers never wait for each other. Later they are folded, both into one row for each minute
-(`BY_MINUTE`), which is deleted after a week, and into one for each hour (`BY_HOUR`), so that charts
-of many days read few rows. A reader adds up the rows of workers and of one of the other two levels.
+(`BY_MINUTE`) and into one for each hour (`BY_HOUR`). Rows by minute are deleted after a week; those
+by hour let charts of many days read few rows. A reader adds up the rows of workers and of one of
+the other two levels.
 
 Rows of a fourth level (`PACE`) keep something else: the paces that were learned, for a restart
 (`pollwise.runtime.rollups.kept_pace`). They are written with the others, in the same call.
@@ -34,7 +35,7 @@ KINDS_PER_ROW_MAX = 50
 ROW_BYTES_MAX = 16 * 1024
 #: How many rows one write has at most.
 ROWS_PER_WRITE_MAX = 60
-#: Counts from here on are not believed.
+#: Counts of this size and above are refused.
 _COUNT_MAX = 10**15
 _FORMAT = 1
 _PACE_KEY = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}", re.ASCII)
@@ -57,7 +58,7 @@ class HistoryRow(NamedTuple):
 
 
 class HistoryRange(NamedTuple):
-    """Which rows to read: of a level, that begin from `since` on and before `until`.
+    """The rows to read: those of a level that begin from `since` on and before `until`.
 
     limit: how many at most, the oldest first; None for all.
     """
@@ -112,7 +113,7 @@ def _short(number: float) -> float:
 
 
 def points_of(row: HistoryRow) -> tuple[HistoryPoint, ...]:
-    """The figures of a row; none if its value is not one of ours."""
+    """The figures of a row; none if its value is not valid."""
     length = LENGTHS.get(row.level)
     if length is None:
         return ()
@@ -200,14 +201,12 @@ def checked_rows(rows: Sequence[HistoryRow], writer: str) -> tuple[HistoryRow, .
     if (of_history := len(rows) - paces) > ROWS_PER_WRITE_MAX:
         raise ConfigError(f"{of_history} rows of history; at most {ROWS_PER_WRITE_MAX} at once")
     if paces > 1:
-        raise ConfigError("a worker has one pace, and writes no more at once")
+        raise ConfigError("a worker writes at most one pace at a time")
     for row in rows:
         size = len(row.value.encode("utf-8", "replace"))
         if row.level == PACE:
             if row.at != PACE_AT or not _PACE_KEY.fullmatch(row.writer):
-                raise ConfigError(
-                    f"a pace has the key {row.writer[:40]!r}, which is not one of ours"
-                )
+                raise ConfigError(f"a pace has the key {row.writer[:40]!r}, which is not valid")
         elif row.level != BY_WORKER or row.writer != writer or not 0 <= row.at < 2**40:
             raise ConfigError(
                 f"a row of history at {row.at} by {row.writer[:40]!r} (level {row.level}) is not "

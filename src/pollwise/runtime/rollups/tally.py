@@ -1,4 +1,4 @@
-"""What a running worker or relay counts, minute by minute, until it is written to the store.
+"""The counts of a running worker or relay, minute by minute, until they are in the store.
 
 Counting costs less than a microsecond a job. The minute that is not over yet is written too, and
 written again when it is over: rows are replaced, so a write that is repeated counts once, and a
@@ -41,7 +41,7 @@ MOST, _ = bounds_of(BUCKETS - 1)
 
 
 class KindTally:
-    """What happened to the jobs of one kind in one minute."""
+    """Counts of the jobs of one kind in one minute."""
 
     __slots__ = ("dead", "done", "durations", "failed", "found", "taken", "waited", "waits")
 
@@ -69,7 +69,7 @@ class KindTally:
 
 
 class MinuteTally:
-    """What happened in one minute.
+    """The counts of one minute.
 
     at: when it began, in seconds since 1970; the seconds within the minute tell apart two minutes
         that are the same because the clock was set back.
@@ -104,9 +104,9 @@ class MinuteTally:
 
 
 class Tally:
-    """The counts of one run of a worker or a relay, as a store is to keep them.
+    """The counts of one run of a worker or a relay, until a store keeps them.
 
-    writer: under which name; no two runs have the same.
+    writer: the name under which they are stored; each run has its own.
     """
 
     def __init__(self, writer: str, clock: Clock) -> None:
@@ -224,7 +224,7 @@ class Tally:
     # Writing
 
     def rows(self) -> list[HistoryRow]:
-        """What is to be written: the minutes that are over and not written, and the present one."""
+        """Return the rows to write: minutes that are over and not written, and the present one."""
         now = self._clock.now()
         if now >= self._over:
             self._turn()

@@ -88,7 +88,7 @@ class BlockingConnection(StatementAnswer):
 
 
 class BlockingConnections:
-    """As many connections as `beside` has at most, opened when needed and kept."""
+    """Connections that are opened when needed and kept; at most as many as `beside` has."""
 
     def __init__(self, beside: Connections) -> None:
         self._beside = beside

@@ -101,8 +101,7 @@ class Connections:
         wire = await self._sent(command, params, safe)
         if wire is None:
             return await self._in_task(self._until_done(command, params, safe, limit))
-        # The usual case without a task of its own, whose way through the event loop takes longer
-        # than the rest.
+        # The usual case needs no task: to schedule one takes longer than the rest.
         until = wire.loop.time() + limit
         self._begun.add(wire)
         try:

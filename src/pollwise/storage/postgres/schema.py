@@ -40,7 +40,7 @@ class TableSet:
 
     @property
     def advice(self) -> str:
-        """What to do if they are missing."""
+        """Advice for a user whose tables are missing."""
         return f"Run `{self.command}`, or have it run by a role that may."
 
 

@@ -102,7 +102,7 @@ class WireConnection(StatementAnswer):
                 timer = self.loop.call_at(until, self._go_on)
                 try:
                     while not self._complete():
-                        await self._news()
+                        await self._wait_for_input()
                         if self._hurried or self.loop.time() >= until:
                             return None
                 finally:
@@ -156,10 +156,10 @@ class WireConnection(StatementAnswer):
         while not self._complete():
             if self.lost.done():
                 self.lost.result()  # raises, because nothing would end the wait
-            await self._news()
+            await self._wait_for_input()
         return self._result()
 
-    async def _news(self) -> None:
+    async def _wait_for_input(self) -> None:
         """Wait until something arrived; raise when the connection is lost."""
         self._waiting = self.loop.create_future()
         try:

@@ -1,4 +1,4 @@
-"""What a queue and an outbox on Postgres share: the database, hints by NOTIFY, and closing."""
+"""The base of queues and outboxes on Postgres: the database, hints by NOTIFY, and closing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PostgresWorkStore(WorkStore[C], Generic[C, S]):
     async def _claimed(
         self, params: Sequence[Param]
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
-        """The rows of a claim, and the last one: it ends with when more falls due, for a hint."""
+        """The rows of a claim, and its last row, which ends with the time when more falls due."""
         rows = await self.database.rows("claim", params)
         last = rows.pop()
         if last[-1] is not None:

@@ -144,7 +144,7 @@ class SqliteFile:
     def _removed(self) -> str:
         if not self.path.exists():
             return (
-                f"{self.path} was removed while it was open, and what it held with it. Put the "
+                f"{self.path} was removed while it was open, with everything in it. Put the "
                 "file back; or, to begin with an empty one, start this process again"
             )
         return (

@@ -92,7 +92,7 @@ class FileHints(Hints):
         self._loop = None
 
     def _listen(self) -> bool:
-        """Get changes from the kernel, or else look later; False if this was begun before."""
+        """Have changes reported, or compare time stamps later; False if already begun."""
         if self._begin_watch():
             return self._start_reading()
         if self._next_look is not None or self._loop is None:

@@ -158,7 +158,7 @@ class _CallAnswer(NamedTuple):
 class _WaitingCalls:
     """The waiting calls of the stores on one connection, and the thread that makes them.
 
-    SQLite forbids that a child uses or closes the connections of its parent, and a thread does not
+    SQLite forbids a child to use or close the connections of its parent, and a thread does not
     survive a fork. So connections are closed before a fork, and parent and child open their own.
     """
 

@@ -5,7 +5,7 @@ visible. The file can: a commit writes to its log, `<file>-wal`, or without a lo
 
 After a change, one read of an index shows whether there is anything to claim; only then a relay is
 woken. The write happens a little before its commit is visible, because SQLite may wait for the disk
-in between, so the read is repeated a few times at growing intervals.
+in between. So the read is repeated a few times at growing intervals.
 """
 
 from __future__ import annotations

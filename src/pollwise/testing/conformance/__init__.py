@@ -19,10 +19,10 @@ With pytest, one test per clause:
 
 Without: `report = await exercise(make_bench)`, then `print(report)` and `assert report.ok`.
 
-Every check needs its own bench, on an empty store. A check that needs what `queue.capabilities`
-denies raises `NotCapable`, for which pytest skips the test, and nothing else does. A store with a
-real clock sets `unit` to the shortest time in seconds that it can tell apart; all waiting is in
-units.
+Every check needs its own bench, on an empty store. A check that needs something that
+`queue.capabilities` denies raises `NotCapable`, so pytest skips it; no other test is skipped. A
+store with a real clock sets `unit` to the shortest time in seconds that it can distinguish; all
+waiting is in units.
 """
 
 from __future__ import annotations

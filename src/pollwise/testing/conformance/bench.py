@@ -24,7 +24,7 @@ LONG = 1000.0
 
 
 class NotCapable(SkipTest):
-    """What is tested says that it cannot do what this check is about. pytest skips the test."""
+    """The implementation says that it cannot do what this check is about. pytest skips it."""
 
 
 class Check(Protocol):

@@ -53,7 +53,7 @@ class Masked(Codec):
 
 
 async def check_codec_round_trip(bench: Bench) -> None:
-    """A payload is decoded for those who have the codec; others see an envelope."""
+    """A process that has the codec sees the decoded payload; others see an envelope."""
     queue = await bench.queue()
     queue.use_codec(Masked())
     secret = {"card": "4111", "list": [1, None, "ü"]}
@@ -92,7 +92,7 @@ async def check_codec_missing(bench: Bench) -> None:
 
 
 async def check_codec_damage(bench: Bench) -> None:
-    """A payload that was changed is unreadable, and its neighbours are not."""
+    """A payload that was changed is unreadable; the others of its batch are not."""
     queue = await bench.queue()
     queue.use_codec(Masked())
     ids = await queue.put([NewJob("pay", 1), NewJob("pay", 3)])
@@ -115,15 +115,15 @@ async def check_codec_damage(bench: Bench) -> None:
 
 
 async def check_lookalike(bench: Bench) -> None:
-    """Without a codec, a payload that looks like an encoded one is refused, a result makes the job
-    dead: nobody could read it, and a worker would give the job back for ever."""
+    """Without a codec, a payload that looks like an encoded one is refused, and such a result makes
+    its job dead: nobody could read it, and a worker would give the job back forever."""
     queue = await bench.queue()
     alike = {CODEC_NAMES: "masked", DATA: "AAAA"}
     await refused(PayloadError, queue.put(NewJob("pay", alike)), "a payload like an encoded one")
     await queue.put([NewJob("pay", [alike]), NewJob("pay", {CODEC_NAMES: 7})])
     claims = await bench.take(queue)
     expect(
-        [alike] in payloads(claims) and {CODEC_NAMES: 7} in payloads(claims), "others are not taken"
+        [alike] in payloads(claims) and {CODEC_NAMES: 7} in payloads(claims), "others are refused"
     )
     if queue.capabilities.results and queue.capabilities.views:
         await queue.settle([Settlement.done(claims[0], alike, keep=60)])

@@ -268,7 +268,7 @@ async def check_jobs_claimed_ahead_keep_their_attempts(bench: Bench) -> None:
 
 
 async def check_a_settlement_clears_suspects(bench: Bench) -> None:
-    """After a settlement, leases that ran out before it count no more."""
+    """After a settlement, leases that ran out before it no longer count."""
     queue = await _suspicious(bench, 2, ahead=False)
     for settle in (Settlement.retry, Settlement.give_back):
         [claim] = await bench.take(queue)

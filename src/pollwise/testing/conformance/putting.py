@@ -320,7 +320,7 @@ async def check_replace_while_it_waits(bench: Bench) -> None:
 
 
 async def check_replace_while_it_runs(bench: Bench) -> None:
-    """A job that runs or has ended gives its `unique` up, and a new one is put."""
+    """A job that runs or has ended loses its `unique`, and a new job is put."""
     queue = await bench.queue()
     require(queue.capabilities.replace, "replace")
     [first] = await queue.put(NewJob("mail", 1, unique="u"))
@@ -353,7 +353,7 @@ async def check_replace_conflict(bench: Bench) -> None:
 
 
 async def check_replaced_job_is_nobodys(bench: Bench) -> None:
-    """Who held a job whose lease ran out cannot settle it once it was replaced."""
+    """A worker whose lease ran out cannot settle the job once it was replaced."""
     queue, other = await bench.queue(), await bench.queue()
     require(queue.capabilities.replace, "replace")
     [job_id] = await queue.put(NewJob("mail", 1, unique="u"))

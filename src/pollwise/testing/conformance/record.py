@@ -413,7 +413,7 @@ async def check_views_of_a_run(bench: Bench) -> None:
         shown = info.claim and (info.claim.token, info.claim.worker)
         wanted = (claim.token, "mine") if queue.capabilities.shows_claims else None
         equal(shown, wanted, "the claim in a view")
-        expect(info.claimed_at is not None, "nobody knows when it was claimed")
+        expect(info.claimed_at is not None, "the view has no time of the claim")
         await queue.settle([Settlement.done(info.claim or claim)])
     equal([info.job.id for info in await queue.jobs("leased")], [theirs.job.id], "what is left")
     ended = await queue.jobs("done", worker="mine")

@@ -140,7 +140,7 @@ async def check_wait_for_many(bench: Bench) -> None:
         failed = found[job_id]
         expect(isinstance(failed, JobFailed), f"{job_id} has no JobFailed: {failed!r}")
         equal((failed.job_id, failed.state), (job_id, state), "why there is no result")
-    expect("broken" in str(found[dead]), "the error is not told")
+    expect("broken" in str(found[dead]), "JobFailed does not have the error")
     equal(found[dead].traceback, 'File "a.py", line 1', "the traceback")
     equal(await queue.wait([runs, waits], 0), {}, "jobs that have not ended")
     equal(await queue.wait([runs, done], 0.01), {done: [1]}, "one of two that has ended")
@@ -169,7 +169,7 @@ async def check_a_traceback(bench: Bench) -> None:
 
 
 async def check_cancelled_while_waited_for(bench: Bench) -> None:
-    """Who waits for a job learns that it was cancelled here."""
+    """A wait for a job ends when the job is cancelled here."""
     queue = await _able(bench)
     require(queue.capabilities.cancel, "cancel")
     [job_id] = await queue.put(NewJob("job"))
@@ -191,4 +191,4 @@ async def check_waiters_come_and_go(bench: Bench) -> None:
     await queue.settle([Settlement.done(claim, 7, keep=50 * bench.unit)])
     equal(await asyncio.gather(*waiting[1:]), [7, 7], "what the others get")
     equal(waiting[0].cancelled(), True, "the one that left")
-    equal(await queue.result(job_id), 7, "who comes later")
+    equal(await queue.result(job_id), 7, "a wait that begins later")

@@ -79,7 +79,7 @@ async def check_schedule_is_kept(bench: Bench) -> None:
 
 
 async def check_tick_is_put_once(bench: Bench) -> None:
-    """Of many who see a tick, one puts its job; nobody puts it again, even when the job is done."""
+    """Of many handles that see a tick, one puts its job, even after that job is done."""
     queue, other = await _scheduling(bench), await bench.queue()
     await queue.schedules.set("each", NewJob("mail", 1), every=_step(bench))
     early = await _tick(queue, "each")
@@ -93,7 +93,7 @@ async def check_tick_is_put_once(bench: Bench) -> None:
         equal(Counter(each.outcome for each in results), {"put": 1, "lost": 9}, "outcomes of ten")
         [put] = [each for each in results if each.outcome == "put"]
         [value] = {each.value for each in results}
-        equal(value, (await queue.schedules.read()).notes["each"], "the value that all learn")
+        equal(value, (await queue.schedules.read()).notes["each"], "the value that all get")
         claims = await bench.take(other)
         equal([claim.job.id for claim in claims], [put.job], "the job of the tick")
         equal(payloads(claims), [1], "its payload")
@@ -106,7 +106,7 @@ async def check_tick_is_put_once(bench: Bench) -> None:
 
 
 async def check_tick_of_a_changed_schedule(bench: Bench) -> None:
-    """Who has an old schedule puts nothing: not after a change, a pause, a removal."""
+    """A handle with an old schedule puts nothing after a change, a pause, or a removal."""
     queue, other = await _scheduling(bench), await bench.queue()
     for name in ("changed", "paused", "removed"):
         await queue.schedules.set(name, NewJob("mail", name), every=_step(bench))
@@ -238,7 +238,7 @@ async def check_schedules_from_strangers(bench: Bench) -> None:
 
 
 async def check_schedules_bad_arguments(bench: Bench) -> None:
-    """What can never work is refused, with the field that is wrong, and nothing is kept."""
+    """Schedules that can never work are refused with the wrong field, and nothing is kept."""
     queue = await _scheduling(bench)
     job = NewJob("mail")
     bad: list[tuple[str, NewJob, dict[str, object], str]] = [

@@ -91,7 +91,7 @@ async def check_settle_a_mixed_batch(bench: Bench) -> None:
         views = [await queue.get(job_id) for job_id in put]
         states = [view.state if view else None for view in views]
         equal(states, [None, "ready", "delayed", "ready", "dead"], "the states in the order put")
-    equal([view.job.payload for view in await queue.jobs("dead")], [4], "the dead letters")
+    equal([view.job.payload for view in await queue.jobs("dead")], [4], "the dead jobs")
     attempts = {claim.job.payload: claim.job.attempt for claim in await bench.take(queue)}
     given_back = 1 if queue.capabilities.uncounted else attempts.get(3)
     equal(attempts, {1: 2, 3: given_back}, "attempts of what may be claimed again")

@@ -1,5 +1,4 @@
-"""Pauses, the records of workers, the orders that they get, and the history and the paces that they
-write."""
+"""Pauses, and what workers store and receive: records, orders, history and paces."""
 
 from __future__ import annotations
 
@@ -80,7 +79,7 @@ async def check_paused_kind_is_left_out(bench: Bench) -> None:
 
 
 async def check_paused_queue_hands_out_nothing(bench: Bench) -> None:
-    """While the queue is paused, claims find nothing; puts, renewals and settlements go on."""
+    """While the queue is paused, claims find nothing; puts, renewals and settlements work."""
     queue, other = await _pausable(bench), await bench.queue()
     await queue.put([NewJob("a", 1), NewJob("b", 2)])
     claim = await bench.take_one(queue)
@@ -96,7 +95,7 @@ async def check_paused_queue_hands_out_nothing(bench: Bench) -> None:
 
 
 async def check_pauses_are_told(bench: Bench) -> None:
-    """`paused` tells who paused what, why and when; a second pause replaces the first."""
+    """`paused` shows who paused what, why and when; a second pause replaces the first."""
     queue, other = await _pausable(bench), await bench.queue()
     equal(await queue.paused(), {}, "the pauses of a new queue")
     before = queue.clock.epoch()
@@ -194,7 +193,7 @@ async def check_paused_key_waits(bench: Bench) -> None:
 
 
 async def check_resume_wakes(bench: Bench) -> None:
-    """The end of a pause wakes those who wait for jobs of that kind."""
+    """The end of a pause wakes pollers that wait for jobs of that kind."""
     queue = await _pausable(bench)
     await queue.put(NewJob("mail", 1))
     await queue.pause("mail")
@@ -271,7 +270,7 @@ async def check_worker_leaves(bench: Bench) -> None:
 
 
 async def check_worker_not_heard_of_is_gone(bench: Bench) -> None:
-    """A record counts for as long as its worker said, and not longer."""
+    """A record counts for as long as its worker asked, and no longer."""
     queue, other = await _with_presence(bench), await bench.queue()
     await queue.record_worker(INFO, bench.unit * 4)
     stays = replace(INFO, name="bob", instance="b")

@@ -145,7 +145,7 @@ async def check_leased_since_the_claim(bench: Bench) -> None:
 
 
 async def check_undecodable_payload(bench: Bench) -> None:
-    """A payload that cannot be decoded is the trouble of its own job: others run, views show it."""
+    """A payload that cannot be decoded affects only its own job: others run, views show it."""
     queue = await bench.queue()
     digits = sys.get_int_max_str_digits()
     require(digits, "a limit of digits in this process (PYTHONINTMAXSTRDIGITS)")
@@ -387,6 +387,6 @@ async def check_close(bench: Bench) -> None:
     except PollwiseError as error:
         expect("closed" in str(error), f"the message does not say that it is closed: {error}")
     found = [claim.job.id for claim in await bench.take(other)]
-    expect(job_id in found, "the other handle finds the job no more")
+    expect(job_id in found, "the other handle no longer finds the job")
     async with await bench.queue() as third:
         expect(third.url, "an open queue has a URL")

@@ -1,4 +1,4 @@
-"""What the contracts share: their checks, and how they are run."""
+"""The base of all contracts: finds their checks, and runs them."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class ProbeContract(Contract):
             raise AssertionError(f"a poll that fails returned {reading!r}")
 
     async def check_a_poll_that_hangs_is_ended(self) -> None:
-        """A poll that is cancelled at its timeout ends, and does not swallow that."""
+        """A poll that is cancelled at its timeout ends, and does not suppress the cancellation."""
         given(self.hanging is not None, "options of a target that hangs")
         async with leaving_nothing("a poll that was cancelled"):
             try:

@@ -50,7 +50,7 @@ def a_record(number: int, *, key: str | None = "order-1", attempt: int = 1) -> R
 
 
 class PublisherContract(Contract, ABC):
-    """A publisher, and a look at what arrived on the other side.
+    """A publisher, and a way to read what arrived on the other side.
 
     secrets: texts that no error may show, such as the password in its URL.
     """
@@ -63,7 +63,7 @@ class PublisherContract(Contract, ABC):
 
     @abstractmethod
     async def arrived(self) -> Sequence[Delivered]:
-        """What arrived since `serving` began, in the order in which it arrived."""
+        """Return what arrived since `serving` began, in the order of arrival."""
 
     def unreachable(self) -> Publisher[Any] | None:
         """A publisher to where nobody answers; None skips what needs it."""
@@ -132,7 +132,7 @@ class PublisherContract(Contract, ABC):
         await publisher.aclose()
 
     async def check_an_error_is_raised(self) -> None:
-        """Where nobody answers, the record raises `PublishError`, within the publisher's timeout.
+        """If nobody answers, publishing raises `PublishError`, within the publisher's timeout.
 
         A retry may help, so the error is not permanent, and it shows no secret.
         """
@@ -157,7 +157,7 @@ class PublisherContract(Contract, ABC):
         without_secrets(ValueError(f"{one!r} {one.name} {one.where}"), self.secrets)
 
     async def check_a_relay_settles_what_it_published(self) -> None:
-        """An outbox takes it as a handler, and a record is done when it has arrived."""
+        """An outbox can use it as a handler, and a record is done when it has arrived."""
         outbox = Outbox(MemoryOutboxStore())
         outbox.handle("*")(self.publisher())
         await outbox.store.put(NewRecord("order.placed", number, "order-1") for number in (1, 2))

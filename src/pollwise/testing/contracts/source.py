@@ -146,7 +146,7 @@ class SourceContract(Contract):
         equal(sorted(await self.drained(source)), keys(3), "the items after a crash")
 
     async def check_what_was_committed_does_not(self) -> None:
-        """After a commit, or the next poll, another process goes on behind it."""
+        """After a commit, or the next poll, another process goes on after the committed items."""
         source = await self.source()
         await self.add(keys(2))
         first = await self.drained(source)
@@ -264,7 +264,7 @@ class SourceContract(Contract):
         await refused(SourceClosed, source(), "a poll of a closed source")
 
     async def check_two_processes_notice_each_other(self) -> None:
-        """Two that share a cursor cannot both commit: the second is refused, for good."""
+        """Two processes that share a cursor cannot both commit: the second is always refused."""
         first, second = await self.source(), await self.source()
         await self.add(keys(1))
         await self.taken(first)

@@ -112,7 +112,7 @@ def states_are_plain(strategy: Strategy, polls: Sequence[Outcome]) -> None:
     equal(pacer.state(), before, f"the state of {strategy!r} after its caller changed a copy")
 
 
-#: What every strategy promises; `failed_polls_change_nothing` or `failed_polls_hurry` comes to it.
+#: What every strategy promises, besides `failed_polls_change_nothing` or `failed_polls_hurry`.
 LAWS: Sequence[Law] = (
     pauses_keep_within_the_bounds, pacers_are_deterministic, pacers_share_nothing, states_are_plain,
 )  # fmt: skip

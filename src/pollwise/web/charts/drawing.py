@@ -13,7 +13,7 @@ from pollwise.web.texts import compact
 
 #: The size of the drawing area, in units of its own; the page stretches it.
 WIDTH, HEIGHT = 1000.0, 100.0
-#: How wide a value is drawn whose neighbours are not known.
+#: The width of a value without known neighbours.
 POINT = 10.0
 
 
@@ -85,7 +85,7 @@ def lines(
     for one in series:
         for run in _runs(one.values):
             points = [(_x(i, count), _y(v, top)) for i, v in run]
-            if len(points) == 1:  # a short dash, to be seen
+            if len(points) == 1:  # a short dash, so that it is visible
                 x, y = points[0]
                 points = [(x - POINT / 2, y), (x + POINT / 2, y)]
             shapes.append(f'<path class="tone-{escape(one.tone)} line" d="{_path(points)}"/>')

@@ -20,8 +20,8 @@ SHORTEST = 0.001
 def pace(points: Sequence[HistoryPoint], title: str = "Pace") -> Markup:
     """The interval between polls on a logarithmic axis, and a tick for each poll.
 
-    points: one for each minute, without gaps. When a poll came within its minute is not known:
-    ticks are spread evenly.
+    points: one for each minute, without gaps. The time of a poll within its minute is not known, so
+        ticks are spread evenly.
     """
     low, high = _bounds(points)
     per_tick = _per_tick(sum(each.polls for each in points))

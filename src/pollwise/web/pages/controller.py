@@ -44,7 +44,7 @@ class ControllerView(View):
             return str(error)
 
     async def drained(self, agent_id: str, drain: bool) -> str:
-        """Drain an agent or end that; the sentence that says what follows."""
+        """Drain an agent, or end that; returns the sentence for the viewer."""
         row = await self.source.drain(agent_id, drain)
         if row is None:
             raise Refused(f"There is no agent {agent_id[:40]!r}; it may have been removed.")

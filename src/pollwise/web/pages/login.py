@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GIVEN_MAX = 1000
 #: How long a login form can be used, in seconds.
 FORM_LIFE = 3600.0
-#: The same for every failure: it tells nothing about what exists.
+#: One message for all failures, so that it does not reveal what exists.
 WRONG = "This is not a valid token or password."
 
 

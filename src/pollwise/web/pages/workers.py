@@ -108,7 +108,7 @@ class WorkersView(View):
         if action == "pause":
             why = form.get("why", "").strip()[:WHY_MAX]
             await source.queue.pause(by=visit.viewer.who, why=why)
-            return f"The queue {source.title} is paused. What runs goes on to its end."
+            return f"The queue {source.title} is paused. Running jobs go on to their end."
         if action == "resume":
             if not await source.queue.resume():
                 raise Refused(f"The queue {source.title} was not paused as a whole.")
@@ -124,8 +124,8 @@ class WorkersView(View):
         count = await source.queue.set_concurrency(worker, int(wanted))
         whom = worker if count == 1 else f"{count} workers with the name {worker}"
         return (
-            f"{whom} will run up to {int(wanted)} handlers at a time until the next restart. This "
-            "takes seconds, or about a minute where hints do not arrive."
+            f"{whom} will run up to {int(wanted)} handlers at a time until the next restart. It "
+            "takes effect within seconds, or within about a minute where hints do not arrive."
         )
 
 

@@ -1,7 +1,7 @@
 """How often somebody may try to log in: by address, and all together. Its memory is bounded.
 
-Each attempt counts when it begins, so that parallel attempts gain nothing; a good one is taken
-back. An address that logged in before is not held up by the attempts of others.
+Each attempt counts when it begins, so that parallel attempts gain nothing; a successful one is
+taken back. Attempts of others do not hold up an address that logged in before.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class LoginLimits:
         return wait
 
     def succeeded(self, address: str) -> None:
-        """The attempt was a good one."""
+        """Do not count a successful attempt, and remember its address."""
         who = network(address)
         self._all.add(-1)
         if who in self._by:
@@ -80,7 +80,7 @@ class LoginLimits:
 
 
 def network(address: str) -> str:
-    """What counts as one address: of IPv6, the 64 bits that one customer has.
+    """What counts as one address: for IPv6, the 64-bit network that one customer has.
 
     >>> network("192.0.2.7"), network("2001:db8:1:2:3::4"), network("::ffff:192.0.2.7")
     ('192.0.2.7', '2001:db8:1:2::', '192.0.2.7')

@@ -26,7 +26,7 @@ class Password:
         self.hash: str = _hash(password)
 
     def is_it(self, given: str) -> bool:
-        """Compare in a time that tells nothing about the password."""
+        """Compare in a time that reveals nothing about the password."""
         return compare_digest(self.hash, _hash(given[: LONGEST + 1]))
 
     def __repr__(self) -> str:

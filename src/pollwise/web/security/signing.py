@@ -81,7 +81,7 @@ class Cookie:
 
 
 def same(one: str, other: str) -> bool:
-    """Compare two texts in a time that tells nothing about them."""
+    """Compare two texts in a time that reveals nothing about them."""
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
 
 

@@ -1,1 +1,1 @@
-"""What the code of a worker states for its whole queue, and a worker writes: schedules, limits."""
+"""Schedules and limits that the code of a worker declares for its whole queue."""

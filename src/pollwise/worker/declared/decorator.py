@@ -16,7 +16,7 @@ Async = Coroutine[Any, Any, R]
 
 
 class TaskDecorator(Protocol):
-    """What `worker.task` returns: turns a function, async or plain, into a `Task`.
+    """The decorator `worker.task`: turns a function, async or plain, into a `Task`.
 
     A first parameter of the type `Job` is filled in by the worker, so callers do not give it.
     """

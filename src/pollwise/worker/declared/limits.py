@@ -1,7 +1,7 @@
-"""What a worker does for the limits of its kinds: it sets those in its code before it claims.
+"""Sets the limits that are declared in a worker's code, before the worker claims.
 
-Claims keep to the limits that the store has. So a worker that cannot set its limits because the
-store is away does not claim either.
+The store applies the limits to claims. So a worker that cannot set its limits, because the store is
+unavailable, does not claim either.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class WorkerLimits:
             await self._set_declared()
         except StoreUnavailable:
             raise
-        except (StoreError, Unsupported) as error:  # old tables, or a controller that cannot
+        except (StoreError, Unsupported) as error:  # old tables, or an older controller
             if self._declared:
                 self._events.emit(ChoreFailed(self._queue.name, LIMITS, text_of(error)))
         self._to_set = False
 
     async def waiting(self) -> dict[str, int]:
-        """How many jobs that could be run wait for a limit, by kind."""
+        """How many jobs wait for nothing but a limit, by kind."""
         queue = self._queue
         if not queue.capabilities.limits:
             return {}
@@ -72,7 +72,7 @@ class WorkerLimits:
                 use = await queue._limit_use(limited[kind], 0)
                 if use.waiting:
                     waiting[kind] = use.waiting
-        except (StoreError, Unsupported) as error:  # a token that may not see it, for example
+        except (StoreError, Unsupported) as error:  # for example, the token lacks the scope
             self._events.emit(ChoreFailed(queue.name, LIMITS, text_of(error)))
         return waiting
 
@@ -105,7 +105,7 @@ def declared_limits(
 ) -> KindLimits | None:
     """The limits that a decorator states; None if it states none.
 
-    arguments: those of a task; the limits name one of them.
+    arguments: the arguments of a task; the limits name one of them.
     """
     if limit is None and fair_by is None and not weights:
         return None

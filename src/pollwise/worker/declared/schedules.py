@@ -1,7 +1,7 @@
-"""What a worker does for the schedules of its queue: it puts what is due, before it claims.
+"""Puts the jobs that the schedules of a queue make due, before a worker claims.
 
-It has no timer of its own: a pause ends when a tick is due, and a chore puts the ticks while all
-handlers are busy. It learns of changes by a broadcast, and with its record once a minute.
+There is no separate timer: a pause ends when a tick is due, and a chore puts the ticks while all
+handlers are busy. A worker learns of changes by a broadcast, and with its record once a minute.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class WorkerSchedules:
         self._plan_chore()
 
     def _plan_chore(self) -> None:
-        """Have ticks put in time although no handler is free, so that there is no poll."""
+        """Plan a chore that puts ticks on time while there are no polls, as no handler is free."""
         if self._executor.is_idle() or (self._next is None and not self._stale):
             return
         chores = self._executor.chores
@@ -151,7 +151,7 @@ class WorkerSchedules:
         self._plan_chore()
 
     async def _put_due(self) -> None:
-        if self._putting:  # the chore, or the poll, is at it
+        if self._putting:  # the chore or a poll is doing it
             return
         self._putting = True
         try:
@@ -165,7 +165,7 @@ class WorkerSchedules:
         except StoreUnavailable:
             raise
         except (StoreError, Unsupported) as error:
-            # Old tables, or a controller that cannot: jobs run all the same.
+            # Old tables, or an older controller: jobs run all the same.
             self._able = False
             if self._declared or self._known:
                 self._events.emit(ChoreFailed(self._queue.name, SCHEDULES, text_of(error)))
@@ -193,7 +193,7 @@ class WorkerSchedules:
         except (StoreError, Unsupported):
             raise
         except (PollwiseError, ValueError, ArithmeticError) as error:
-            # Its job cannot be made. Others must run, so it rests until the schedules change.
+            # Its job cannot be made. The others go on; this one waits until the schedules change.
             known.due = None
             self._find_next()
             text = f"schedule {name!r}: {text_of(error)}"
@@ -206,11 +206,11 @@ class WorkerSchedules:
         else:
             self._learn(name, result.value)
         self._find_next()
-        self._tell(name, known.kind, result)
+        self._emit_result(name, known.kind, result)
 
     def _learn(self, name: str, value: str) -> None:
         schedule = schedule_from(name, value)
-        if schedule is None:  # not one of ours, or of a newer version
+        if schedule is None:  # not a schedule, or from a newer version
             self._known.pop(name, None)
             return
         due = None if schedule.paused else schedule.next_at
@@ -220,7 +220,7 @@ class WorkerSchedules:
     def _find_next(self) -> None:
         self._next = min((k.due for k in self._known.values() if k.due is not None), default=None)
 
-    def _tell(self, name: str, kind: str, result: TickResult) -> None:
+    def _emit_result(self, name: str, kind: str, result: TickResult) -> None:
         events, about = self._events, (self._queue.name, self._name, name, kind)
         if result.outcome == "removed":
             events.emit(ScheduleChanged(*about, "removed"))
@@ -304,7 +304,7 @@ def declared_above(
 
 
 def _free_name(kind: str, taken: Collection[str]) -> str:
-    """A name for a schedule of a task: that of the task, or, if that is taken, with a number."""
+    """A free name for a schedule: that of its task, with a number if that name is taken."""
     name, number = kind, 1
     while name in taken:
         number += 1

@@ -41,7 +41,7 @@ class PutTarget(Protocol):
 
 
 class TakesResult(Protocol[A_contra, R_co]):
-    """A task by itself, which takes the result of the job before it as its first argument."""
+    """A task without a call: it takes the result of the job before it as its first argument."""
 
     def s(self, result: A_contra, /) -> Flow[R_co]: ...
 
@@ -49,9 +49,9 @@ class TakesResult(Protocol[A_contra, R_co]):
 class FlowStep:
     """A job of a flow, before it is put.
 
-    job: it, without its links. takes: the value of TAKES_HEADER, or "".
+    job: the job, without its links. takes: the value of TAKES_HEADER, or "".
     bare: its call has no arguments, so it needs a job before it.
-    after, on_failure: as of NewJob.
+    after, on_failure: as for `NewJob`.
     """
 
     __slots__ = ("after", "bare", "job", "on_failure", "read", "takes", "target")
@@ -68,7 +68,7 @@ class FlowStep:
         self.on_failure: bool = False
 
     def linked(self, after: Sequence[NewJob]) -> NewJob:
-        """The job to put, after these."""
+        """Return the job to put; it comes after these jobs."""
         made = copy(self.job)
         if self.takes:
             made = made.with_headers({TAKES_HEADER: self.takes})
@@ -96,11 +96,13 @@ class FlowPart(ABC, Generic[R_co]):
     def then(self, next: Any = None, on_failure: FlowPart[Any] | None = None) -> Flow[Any]:
         """This flow, and what comes after it, as one flow.
 
-        next: a flow, such as `resize.s(width=80)` or a group: it begins when the last job of this
-            flow is done, or all of them after a group. A task by itself gets the result as its
-            first argument; after a group the list of the results, in the order of the group.
+        next: a flow, such as `resize.s(width=80)` or a group. It begins when the last job of this
+            flow is done; after a group, when all members of the group are done. A task by itself
+            gets the result as its first argument; after a group, it gets the list of the results,
+            in the order of the group.
         on_failure: a flow or a task that begins if a job of this flow is dead. A task by itself
-            gets the text of its error as its first argument. If nothing fails, it is cancelled.
+            gets the text of that job's error as its first argument. If no job fails, the jobs of
+            on_failure are cancelled.
         """
         if next is None and on_failure is None:
             raise JobError(
@@ -124,11 +126,11 @@ class FlowPart(ABC, Generic[R_co]):
 
 @dataclass(frozen=True, slots=True)
 class FlowLinks:
-    """The jobs of a flow, before it is put, and how they hang together.
+    """The jobs of a flow and their links, before the flow is put.
 
-    steps: all of them, each behind those that it waits for.
-    main: those that must be done, without those of `on_failure`.
-    heads, tails: where it begins and ends. shape: how the results of its end lie in lists.
+    steps: all jobs; each comes after the jobs that it waits for.
+    main: the jobs that must be done, without those of `on_failure`.
+    heads, tails: the first and the last jobs. shape: how the results of the last jobs are nested.
     """
 
     steps: list[FlowStep]
@@ -140,7 +142,7 @@ class FlowLinks:
     def begin_after(
         self, before: Sequence[FlowStep], takes: str, *, on_failure: bool = False
     ) -> None:
-        """Let the flow begin after these; its tasks by themselves take this."""
+        """Let the flow begin after these steps; its first jobs without arguments take `takes`."""
         shared = tuple(before)
         for head in self.heads:
             head.after, head.on_failure = shared, on_failure
@@ -188,7 +190,7 @@ class Flow(FlowPart[R_co]):
                     "flow begins with it; give its arguments, as in task.s(…)"
                 )
         made: dict[int, NewJob] = {}
-        after: dict[int, list[NewJob]] = {}  # many steps have the same ones before them
+        after: dict[int, list[NewJob]] = {}  # many steps have the same predecessors
         for step in self._links.steps:
             before = after.get(id(step.after))
             if before is None:
@@ -220,10 +222,10 @@ class Flow(FlowPart[R_co]):
         for step in self._links.steps:
             if step.target is not first.target and step.target.queue != first.target.queue:
                 raise JobError(
-                    f"the task {step.job.kind!r} is of another queue "
+                    f"the task {step.job.kind!r} belongs to another queue "
                     f"({step.target.queue_for_puts().url}) than the task {first.job.kind!r} "
-                    f"({first.target.queue_for_puts().url}); the jobs of a flow are put into one "
-                    "queue. Let the last task here put the flow there"
+                    f"({first.target.queue_for_puts().url}); all jobs of a flow are put into one "
+                    "queue. Let the last task of this flow put another flow there"
                 )
         return first.target
 
@@ -252,8 +254,8 @@ def group(parts: Iterable[FlowPart[T]]) -> Flow[list[T]]:
         pages = pollwise.group([fetch.s(url) for url in urls])
         handle = await pages.then(merge).put()
 
-    parts: flows, such as `fetch.s(url)`. After another flow also tasks by themselves, each of which
-        gets the result of that.
+    parts: flows, such as `fetch.s(url)`. In a group that comes after another flow, also tasks by
+        themselves: each of them gets the result of that flow.
     """
     if isinstance(parts, FlowPart):
         raise JobError(f"group({parts!r}): give a list, as in group([{parts!r}])")
@@ -290,7 +292,7 @@ def _part(given: object, where: str) -> FlowPart[Any]:
 
 
 def _steps_of(parts: Sequence[Flow[Any]]) -> list[FlowStep]:
-    """The steps of flows that become one. None of them can be used again by itself."""
+    """The steps of flows that are joined into one; none of these flows can be used again."""
     for each in parts:
         each._check_unused()
     if len({id(each) for each in parts}) < len(parts):

@@ -1,8 +1,8 @@
-"""How the results of the last jobs of a flow lie in lists, as a short text that fits in a header.
+"""How the results of the last jobs of a flow are nested in lists, as a text that fits in a header.
 
 .           the result of one job
-(3.)        those of a group of three jobs, as a list
-(2(2.).)    a group of two groups of two jobs, and of one job
+(3.)        a list: the results of a group of three jobs
+(2(2.).)    a group with two members: a group of two jobs, and one job
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pollwise.errors import JobError
 
 #: The shape of one result.
 ONE = "."
-#: The longest shape, in characters, and how deep groups may lie in groups.
+#: The longest shape, in characters, and how deep groups may be nested.
 SHAPE_LENGTH_MAX, GROUPS_DEEP_MAX = 1_000, 50
 
 _TOKEN = re.compile(r"(\d*)([.(])|(\))")
@@ -34,7 +34,7 @@ def shape_of_group(members: Sequence[str]) -> str:
         )
     deep = max(itertools.accumulate({"(": 1, ")": -1}.get(each, 0) for each in shape))
     if deep > GROUPS_DEEP_MAX:
-        raise JobError(f"groups lie {deep} deep in groups; at most {GROUPS_DEEP_MAX}")
+        raise JobError(f"groups are nested {deep} deep; the limit is {GROUPS_DEEP_MAX}")
     return shape
 
 
@@ -60,7 +60,7 @@ def fits(shape: str, count: int) -> bool:
 
 
 def in_shape(shape: str, results: Sequence[Any]) -> Any:
-    """Results, in order, as the shape says; those that are missing are None."""
+    """Nest results, given in order, as the shape says; missing results become None."""
     tokens = [match.groups() for match in _TOKEN.finditer(shape)]
     found, _ = _items(tokens, 0, iter(results))
     return found[0] if found else None

@@ -1,7 +1,7 @@
-"""What a job gets from the jobs before it in its flow: their results, or the error of one.
+"""Gives a job what it takes from the jobs before it in its flow: results, or an error.
 
-The payload of a job has none of this, because it is put before they run. A header says what the job
-takes. When it runs, its worker reads how the jobs before it ended, in one call.
+The payload does not contain them, because the job is put before they exist. A header says what the
+job takes. When it runs, its worker reads how the jobs before it ended, in one call.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 #: The header of a job that takes something as its first argument: TAKES_ERROR, or the shape of the
 #: results.
 TAKES_HEADER, TAKES_ERROR = "pollwise-takes", "error"
-#: How long a job waits whose worker could not read the results before it, in seconds.
+#: The delay of a job whose worker could not read the results before it, in seconds.
 READ_AGAIN = 5.0
-#: What a task takes as the error if the job that failed runs again, or is gone.
+#: What a task gets as the error if the job that failed runs again, or is gone.
 NO_ERROR = "a job before it was dead; it was retried or dropped since"
 
 
@@ -94,7 +94,7 @@ class BeforeReader:
         return takes(job) or (FLOW_HEADER in job.headers and job.kind in self._asking)
 
     async def read(self, job: Job, control: RunControl) -> None:
-        """Read it, for the run that has this control. Raises ResultsUnread, or Reject."""
+        """Read what a job takes into the control of its run. Raises ResultsUnread, or Reject."""
         try:
             before = await self._queue.predecessors(job.id)
         except KeyMissing as error:

@@ -39,7 +39,7 @@ MESSAGE_MAX = 256 * 1024 * 1024
 LOG_TEXT_MAX = 1_000_000
 #: The length of a message is written in this many bytes.
 HEAD = 8
-# What the worker learns of a log record.
+# The fields of a log record that the worker gets.
 _RECORD_FIELDS = (
     "name", "levelno", "levelname", "pathname", "filename", "module", "lineno", "funcName",
     "created", "msecs", "process", "processName", "threadName",
@@ -56,7 +56,7 @@ class ParentSocket:
 
     def send(self, message: dict[str, Any]) -> None:
         data = framed(message)
-        with self._lock, contextlib.suppress(OSError):  # the worker is gone; so are we soon
+        with self._lock, contextlib.suppress(OSError):  # the worker is gone; this process will end
             self._socket.sendall(data)
 
     def after_fork(self) -> None:
@@ -144,7 +144,7 @@ class LoadedHandlers:
         self._calls[kind] = closing_old(call)
 
     def run(self, message: dict[str, Any]) -> Any:
-        """Run a job; what its handler returned."""
+        """Run a job; return what its handler returned."""
         from pollwise.runtime.executor.control.run_control import RunControl, begin_run, now_runs
         from pollwise.runtime.jobs import Job
         from pollwise.runtime.tracing.w3c import attached
@@ -292,7 +292,7 @@ def _kill_all() -> None:
 
 
 def _leave_socket_to_the_parent(channel: ParentSocket, forwarder: LogForwarder) -> None:
-    """In a fork of this process: its log records go to standard error, if it sets nothing up."""
+    """In a fork of this process, write log records to standard error, unless it sets up logging."""
     channel.after_fork()
     logging.getLogger().removeHandler(forwarder)
 

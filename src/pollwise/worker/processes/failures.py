@@ -1,6 +1,6 @@
 """Errors that a handler raised in a process, as JSON, and raised again in the worker.
 
-Nothing is unpickled. The worker raises an error of the same class if it knows that class, so that
+Nothing is unpickled. The worker raises an error of the same class if it knows that class. So
 `Retry(include=..., exclude=...)` and middleware treat it as if it had been raised here.
 """
 

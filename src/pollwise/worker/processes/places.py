@@ -16,7 +16,7 @@ from pollwise.worker.context import context_names
 
 #: The name under which a process runs the program's file; `multiprocessing` uses the same.
 MAIN = "__mp_main__"
-#: How many decorators around a function are looked through.
+#: How many decorators are unwrapped to find a function.
 DECORATORS_MAX = 50
 
 

@@ -37,13 +37,13 @@ from pollwise.worker.processes.places import ProcessCall, main_source, place_of
 START_WITHIN = 300.0
 #: How often a process is asked for its progress at most, in seconds.
 REPORT_EVERY = 0.5
-#: How long what a process sent before it ended is read, in seconds.
+#: How long to read what a process sent before it ended, in seconds.
 DRAIN_FOR = 1.0
 #: How long a killed process may take to disappear, in seconds.
 KILL_WITHIN = 10.0
 GARBLED = "was killed: something in it wrote to the socket to the worker, or closed it"
 _CHILD = Path(__file__).with_name("child.py")
-#: What a process learns of a job.
+#: The fields of a job that its process gets.
 _JOB_FIELDS = (
     "id", "queue", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at",
     "unique", "headers", "sealed",
@@ -203,7 +203,7 @@ class HandlerProcess:
                 self._answer.set_exception(self._died())
 
     def _exited(self, _: object) -> None:
-        """It has ended, but what it forked may hold the socket open: read only what is there."""
+        """It has ended, but its forks may keep the socket open: read only what is there."""
         self._signal_all()
         asyncio.get_running_loop().call_later(DRAIN_FOR, self._abort)
 

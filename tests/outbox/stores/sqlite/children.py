@@ -1,6 +1,6 @@
-"""What the tests run in other processes: `python sqlite_children.py write|relay PATH SEED`.
+"""The code of tests in other processes: `python children.py write|relay PATH SEED`.
 
-A child prints a line for each of its steps, and goes on until it is killed.
+A child prints a line for each of its steps, and runs until it is killed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.writers.put import put
 
 KEYS = 5
-#: Seconds for which what a killed relay held is left to it.
+#: The lease of a killed relay, in seconds.
 LEASE = 0.5
 
 
 def handled(path: Path, key: str | None, number: int) -> None:
-    """What a handler does: whatever comes after it, this happened."""
+    """The effect of a handler, which stays whatever happens next."""
     log = os.open(path.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(log, f"{key} {number}\n".encode())
     os.close(log)
@@ -66,7 +66,7 @@ async def relay(path: Path, seed: int) -> None:
         await store.settle(ends)
         print("step", flush=True)
         if not claims:
-            await asyncio.sleep(0.005)  # real time: writers shall have their turn
+            await asyncio.sleep(0.005)  # real time: let writers run
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ class Answer:
 
 
 class DjangoThread:
-    """In the place of the queue's thread: makes each call here and now."""
+    """Stands in for the queue's thread: makes each call at once, in the calling thread."""
 
     closed = False
 

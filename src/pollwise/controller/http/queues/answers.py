@@ -42,7 +42,7 @@ class Answers:
         self._bytes = 0
 
     async def once(self, place: Place, work: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer of some work, which is done unless it was, or is being, done."""
+        """Do some work once: a call that repeats it gets the same answer."""
 
         async def done() -> tuple[bytes, Sequence[Claim]]:
             return await work(), ()

@@ -62,7 +62,7 @@ Nonce = Annotated[
     Field(
         min_length=8,
         max_length=100,
-        description="Repeated with the same one within a minute, the answer is the same.",
+        description="Within a minute, a call with the same nonce gets the same answer.",
     ),
 ]
 Keep = Annotated[str | None, Query(description="How long finished jobs are kept: 7d.")]
@@ -79,13 +79,13 @@ class RawNewJob(BaseModel):
     delay: Seconds = 0.0
     run_at: float | None = Field(None, description="Seconds since 1970; instead of a delay.")
     unique: Name | None = None
-    replace: bool = Field(False, description="Replace the job that has this `unique` and waits.")
+    replace: bool = Field(False, description="Replace the waiting job with this `unique`.")
     headers: dict[str, str] | None = None
-    limit_group: Name | None = Field(None, description="In which limits of its kind count it.")
+    limit_group: Name | None = Field(None, description="Its group, if limits are by group.")
     after: list[int] | None = Field(
-        None, description="The places in the batch, from 0, of the jobs that come before."
+        None, description="The places in the batch, from 0, of its predecessors."
     )
-    on_failure: bool = Field(False, description="Run when one of these is dead.")
+    on_failure: bool = Field(False, description="Run it when a predecessor is dead.")
 
 
 class RawPut(BaseModel):
@@ -124,7 +124,7 @@ class RawAbandon(BaseModel):
 
 
 class RawHeld(BaseModel):
-    """A claim that is sent back: as it was."""
+    """A claim that is sent back unchanged."""
 
     id: str
     token: int
@@ -173,11 +173,11 @@ class RawFilter(BaseModel):
     kind: list[str] | None = None
     worker: str | None = None
     limit: str | None = Field(None, description="The maximum number of jobs, up to 1,000.")
-    after: str | None = Field(None, description="The `next` of the answer before.")
+    after: str | None = Field(None, description="The `next` of the previous answer.")
     key: Name | None = None
     error: str | None = Field(None, description="Text in the newest error.")
-    older_than: str | None = Field(None, description="Put longer ago: seconds, or 7d.")
-    newer_than: str | None = Field(None, description="Put less long ago: seconds, or 7d.")
+    older_than: str | None = Field(None, description="Put longer ago than this: seconds, or 7d.")
+    newer_than: str | None = Field(None, description="Put within this time: seconds, or 7d.")
     live: Literal["true", "false"] | None = None
 
 
@@ -201,7 +201,7 @@ class RawCount(BaseModel):
 
 
 class RawBulkDone(RawCount):
-    next: str | None = Field(None, description="Where to go on, for a filter; or null.")
+    next: str | None = Field(None, description="For a filter: where to continue; else null.")
 
 
 class RawHint(BaseModel):
@@ -229,7 +229,7 @@ description = APIRouter(prefix="/api/queue/{name}", tags=["raw queues"])
 
 
 def _answers(model: Any, scopes: str) -> dict[str, Any]:
-    moved = {412: {"description": "Another controller than the first try.", "model": Error}}
+    moved = {412: {"description": "The first try reached another controller.", "model": Error}}
     found: dict[Any, Any] = {200: {"model": model}, **errors(400, 413, 422, 429), **moved}
     about = f"Scope {scopes}, in the queues that `controller.queues` names; or `admin`."
     return {"responses": found, "description": about}
@@ -268,7 +268,7 @@ def raw_endings(name: str, body: RawIds, keep: Keep = None) -> None: ...
 
 
 @description.post(
-    "/predecessors", summary="How those ended that a job of a flow comes after",
+    "/predecessors", summary="How the predecessors of a job of a flow ended",
     **_answers(RawPredecessors, _ALL),
 )  # fmt: skip
 def raw_predecessors(name: str, body: RawId, keep: Keep = None) -> None: ...
@@ -396,7 +396,7 @@ def raw_stats(
     name: str,
     by: Literal["kind"] | None = None,
     most: Annotated[
-        int | None, Query(description="Up to how many jobs of a state are counted.", ge=1)
+        int | None, Query(description="The maximum number of jobs to count in a state.", ge=1)
     ] = None,
     keep: Keep = None,
 ) -> None: ...

@@ -1,8 +1,8 @@
 """Hints of the store's queues over WebSockets.
 
-The processes at the other end agree among themselves which of them polls (`pollwise.storage
-.channel`): here, a message of one is forwarded to all that listen to the same queue. A relay sends
-them the hints of jobs that are put here or at the store: it waits in the hints of the queue itself.
+The listening processes agree among themselves which of them polls (`pollwise.storage.channel`).
+Here, a message of one is only forwarded to all that listen to the same queue. A relay also waits
+in the hints of the queue itself. It forwards hints of jobs that are put here or at the store.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pollwise.runtime.hints import Hint, Hints
 from pollwise.storage.channel import HintChannel
 from pollwise.storage.messages import message_of
 
-#: The most jobs in the hints of one moment; polls find the others.
+#: The maximum number of jobs in the hints of one moment; polls find the others.
 RELAYS = 32
-#: The most messages that wait for one listener; a slower one loses some.
+#: The maximum number of messages that wait for one listener; a slower one loses some.
 WAITING_MAX = 200
 #: The longest message between processes, in characters.
 MESSAGE_MAX = 8000
@@ -35,13 +35,13 @@ MESSAGE_MAX = 8000
 PING_EVERY = 20.0
 
 #: The task whose client sends the hints of its call itself. Tasks and timers that it starts inherit
-#: the variable, and do not count.
+#: the variable, but are other tasks, so their hints are sent.
 _hinting: ContextVar[object] = ContextVar("hinting", default=None)
 
 
 @contextmanager
 def client_sends_hints(body: Mapping[str, Any]) -> Iterator[None]:
-    """Send no hints of what this task does within, if the client says that it sends them."""
+    """Send no hints of this task in the block, if the client says that it sends them itself."""
     before = _hinting.set(asyncio.current_task() if body.get("sends_hints") is True else None)
     try:
         yield
@@ -163,8 +163,8 @@ class HintRelays:
         self._count = 0
         self._soon: asyncio.Handle | None = None
         self._closed = False
-        # A channel gives a hint to one sleeper only. Listeners of other controllers want it too, so
-        # here the relays are awake, as if about to poll.
+        # A channel gives a hint to one sleeper only. Listeners of other controllers need it too, so
+        # the relays here stay awake, as if about to poll.
         self._sleep = not isinstance(self._hints, HintChannel)
         self._listening = self._hints.listen(self._heard)
         self._relays = [_HintRelay(self) for _ in range(RELAYS)]

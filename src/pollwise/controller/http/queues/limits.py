@@ -41,7 +41,7 @@ async def set_limits(queue: Queue, _: Request, body: dict[str, Any], who: str) -
         )
     kind = checked_name(body.get("kind"), "kind", ConfigError)
     if "value" not in body:
-        raise ConfigError("set-limits needs a `value`: that of a limit, or null to remove it")
+        raise ConfigError("set-limits needs a `value`: the value of limits, or null to remove them")
     value = body["value"]
     if value is None:
         return {"done": await queue.limits.remove(kind)}
@@ -57,5 +57,5 @@ def _use_to(use: LimitUse) -> dict[str, Any]:
 def _limits_from(kind: str, value: object) -> KindLimits:
     found = limits_from(kind, value) if isinstance(value, str) else None
     if found is None:
-        raise ConfigError(f"value = {shown(value)} of the kind {kind!r} is not that of a limit")
+        raise ConfigError(f"value = {shown(value)} of the kind {kind!r} is not the value of limits")
     return found

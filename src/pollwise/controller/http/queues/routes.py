@@ -8,7 +8,7 @@ Under /api/queue/{name}:
     POST …/settle       {"settlements": [claim + {"action", "result"}]}        → {"lost"}
     POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
     POST …/endings      {"ids"}                                                → {"endings"}
-    POST …/predecessors  {"id"}: how those ended that it comes after     → {"predecessors"}
+    POST …/predecessors  {"id"}: how its predecessors ended              → {"predecessors"}
     POST …/flow         {"id"} of any job of a flow                            → {"jobs"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
@@ -35,9 +35,9 @@ Under /api/queue/{name}:
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
-The scope `put` may put; `worker` may claim, settle, renew, put the ticks of schedules and store a
-worker's record; `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
-of workers; all may read (a worker only counts, and reads schedules and predecessors). They may do
+The scope `put` may put. `worker` may claim, settle, renew, put the ticks of schedules and store a
+worker's record. `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
+of workers. All may read (a worker only counts, and reads schedules and predecessors). They may do
 so only in the queues that the setting `controller.queues` names. An admin may use every queue
 except that of the controller's own jobs, which nobody may.
 
@@ -98,11 +98,11 @@ HELD_MAX = 10_000
 LISTENERS_MAX = 10_000
 QUEUES_MAX = 100
 
-#: Opens a named queue of the store, which keeps finished jobs for this many seconds.
+#: Opens a named queue of the store that keeps finished jobs for this many seconds.
 OpenQueue = Callable[[str, float | None], Queue]
 #: Returns who sent a request; raises `HttpError` without one of the scopes.
 Authorise = Callable[[HTTPConnection, Sequence[str]], Awaitable[str]]
-#: Returns those of some queues that the sender of a request may use.
+#: Returns the queues, of these names, that the sender of a request may use.
 Readable = Callable[[HTTPConnection, list[str]], Awaitable[list[str]]]
 
 Work = Callable[[Queue, Request, dict[str, Any], str], Awaitable[Any]]
@@ -121,7 +121,7 @@ class QueueApi:
     open: opens a named queue of the store; each is opened once and closed by `close`.
     authorise: returns who sent a request.
     check_files: raises if what is put now would be lost.
-    readable: returns those of some queues that the sender of a request may use; by default all.
+    readable: returns the queues, of these names, that the sender may use; by default all.
     read_key: returns the key that seals claims (`ClaimSeals`); by default it is this process's own.
     """
 
@@ -399,7 +399,7 @@ class QueueApi:
         claims, lost = self._seals.open_all([each.claim for each in read], who)
         pairs = zip(read, claims, strict=True)
         settlements = [replace(each, claim=claim) for each, claim in pairs if claim is not None]
-        if not queue.capabilities.results:  # the worker cannot know; the work is done all the same
+        if not queue.capabilities.results:  # the work is done, and the worker cannot know
             settlements = [replace(each, result=None, keep=None) for each in settlements]
         try:
             await queue.settle(settlements)

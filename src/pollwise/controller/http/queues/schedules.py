@@ -1,4 +1,4 @@
-"""The routes of a queue's schedules. A worker may only put ticks: what they put is in the store."""
+"""The routes of a queue's schedules. A worker may only put ticks, whose jobs the store defines."""
 
 from __future__ import annotations
 

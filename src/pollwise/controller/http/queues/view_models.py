@@ -65,7 +65,7 @@ class RawEnding(BaseModel):
 
 class RawEndings(BaseModel):
     endings: dict[str, RawEnding | None] = Field(
-        description="How jobs ended; null for one that does not exist. Others are left out."
+        description="By id; null for a job that does not exist. Jobs that go on are left out."
     )
 
 
@@ -104,7 +104,7 @@ class RawId(BaseModel):
 
 class RawFlowAsked(RawId):
     most: int = Field(
-        FLOW_SHOWN_MAX + 1, ge=1, le=MAX_BATCH, description="How many jobs at most, from the first."
+        FLOW_SHOWN_MAX + 1, ge=1, le=MAX_BATCH, description="The maximum number of jobs."
     )
 
 
@@ -118,11 +118,11 @@ class RawPredecessors(BaseModel):
 
 
 class RawFlowJob(BaseModel):
-    """A job of a flow, with the ids of those that it comes after."""
+    """A job of a flow, with the ids of its predecessors."""
 
     info: RawJobInfo
     after: list[str]
-    failure: bool = Field(description="It runs when one of these is dead.")
+    failure: bool = Field(description="It runs when a predecessor is dead.")
 
 
 class RawFlow(BaseModel):

@@ -28,11 +28,11 @@ class RawWorker(BaseModel):
     """A running worker, as it describes itself. Times are seconds since 1970."""
 
     name: Name
-    instance: str = Field(description="Tells workers apart that have the same name.")
+    instance: str = Field(description="Distinguishes workers with the same name.")
     host: str = ""
     pid: int = 0
     version: str = ""
-    kinds: list[str] | None = Field(None, description="Those it handles; null: any.")
+    kinds: list[str] | None = Field(None, description="The kinds it handles; null: any.")
     concurrency: int = 0
     busy: int = 0
     waiting: int = 0
@@ -44,7 +44,7 @@ class RawWorker(BaseModel):
     hints: bool = False
     breakers: list[str] = Field(default_factory=list)
     schedules: list[str] | None = Field(
-        default_factory=list, description="Those in its code; null: too many to name."
+        default_factory=list, description="The schedules in its code; null: too many to name."
     )
 
 
@@ -78,13 +78,13 @@ class RawPaces(BaseModel):
 
 class RawWorkerRecord(BaseModel):
     worker: RawWorker
-    ttl: Seconds = Field(description="After how long the record expires; at most a day.")
+    ttl: Seconds = Field(description="How long the record is valid; at most a day.")
     history: Rows
     paces: Paces
 
 
 class RawOrder(BaseModel):
-    concurrency: int | None = Field(description="What the worker is asked to have; or null.")
+    concurrency: int | None = Field(description="The concurrency that an operator set; or null.")
     schedules: str | None = Field(description="Changes with each change of a schedule.")
 
 
@@ -106,7 +106,7 @@ class RawSchedules(BaseModel):
 
 class RawScheduleSwap(BaseModel):
     name: Name
-    expected: str | None = Field(None, description="Its value as it was read; null: none.")
+    expected: str | None = Field(None, description="The value as it was read; null: none.")
     value: str | None = Field(None, description="The new one; null removes the schedule.")
 
 
@@ -116,7 +116,7 @@ class RawScheduleRun(BaseModel):
 
 
 class RawScheduleSwapped(BaseModel):
-    done: bool = Field(description="False: it was changed meanwhile.")
+    done: bool = Field(description="False if it was changed meanwhile.")
     value: str | None = Field(description="Its value now.")
     job: str | None = Field(None, description="The id of the job that was put.")
 

@@ -129,7 +129,7 @@ def routes(controller: Controller) -> APIRouter:
         await controller.check_files()
         info, fresh = await controller.jobs.put(new, None if files is None else files.store)
         job = info.job
-        if not who.may_see(info):  # the view would tell how the job of another token fared
+        if not who.may_see(info):  # the view would show the job of another token
             raise HttpError(
                 409, "unique_conflict", f"unique = {job.unique!r} is taken by a job that is not "
                 "yours; nothing was put", "Choose another `unique`.",
@@ -226,7 +226,7 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/jobs/{job_id}/retry",
-        **described("Run a job again that is done, dead or cancelled", schema.JobView, 404, 409),
+        **described("Run a done, dead or cancelled job again", schema.JobView, 404, 409),
     )
     async def retry(request: Request, job_id: str) -> Response:
         who = await controller.access.steered(request, job_id)
@@ -247,7 +247,7 @@ def routes(controller: Controller) -> APIRouter:
     @router.post(
         "/api/jobs/{job_id}/heartbeat",
         **described(
-            "Keep a job that one runs, and report progress",
+            "Keep a running job, and report progress",
             schema.HeartbeatAnswer,
             404,
             409,
@@ -257,7 +257,8 @@ def routes(controller: Controller) -> APIRouter:
     async def heartbeat(request: Request, job_id: str) -> Response:
         known, run = await controller.access.run_for(request, job_id)
         given = await read_model(request, options.body_limit, schema.Heartbeat)
-        lost, cancel = await controller.runs.keep(known, {job_id: given.news()}, complete=False)
+        running = {job_id: given.as_progress()}
+        lost, cancel = await controller.runs.keep(known, running, complete=False)
         if job_id in lost:
             raise lease_lost((job_id,))
         left = round(controller.runs.left(run), 3)

@@ -134,9 +134,7 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/jobs/{job_id}/logs",
-        **described(
-            "Append to the log of a job that one runs", schema.LogAnswer, 404, 409, 413, 422
-        ),
+        **described("Append to the log of a running job", schema.LogAnswer, 404, 409, 413, 422),
         description="`offset` counts the bytes of this run, from 0; repeated bytes are ignored. "
         "A gap is refused (409); `X-Log-Offset` says from where to send.",
         openapi_extra={"requestBody": {"required": True, "content": _TEXT}},

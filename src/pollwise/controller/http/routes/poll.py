@@ -214,7 +214,9 @@ def _from_body(body: object) -> tuple[str, PollRequest]:
     ask = PollRequest(
         asked.max,
         asked.wait,
-        None if asked.running is None else {each.job_id: each.news() for each in asked.running},
+        None
+        if asked.running is None
+        else {each.job_id: each.as_progress() for each in asked.running},
         [_finished(each) for each in asked.finished or ()],
         [
             LogText(each.job_id, each.log.offset, each.log.text)
@@ -230,7 +232,7 @@ def _finished(given: schema.FinishedReport) -> RunReport:
     error = given.error
     if error is None and given.state == "failed" and given.exit_code is not None:
         error = f"it ended with exit code {given.exit_code}"
-    return RunReport(given.job_id, given.state, result, error, given.news())
+    return RunReport(given.job_id, given.state, result, error, given.as_progress())
 
 
 #: Describes the route for the schema; it is never called.

@@ -98,7 +98,7 @@ def _polled(
 
 
 def _condition(condition: str, table: dict[str, Any]) -> str | None:
-    """Carry a condition over; returns what is to be said of it, if anything."""
+    """Carry a condition over; returns a note about it, or None."""
     read = _CONDITION.fullmatch(condition)
     if read is None:
         return "is not understood"

@@ -7,8 +7,8 @@
     interval = "1h"
     alerts = [{ when = "days_left < 14d" }]
 
-Other probes over TLS have `days_left` too. This one asks for nothing but the certificate, also of
-servers that begin without TLS, and a renewed certificate is a change.
+Other probes over TLS have `days_left` too. This one asks only for the certificate, and also asks
+servers that begin without TLS. A renewed certificate is a change.
 """
 
 from __future__ import annotations

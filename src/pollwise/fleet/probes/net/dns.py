@@ -7,7 +7,7 @@
     record = "MX"
 
 dnspython is used instead of the system's resolver, which knows only addresses, mixes in /etc/hosts
-and caches, does not tell the TTL, does not tell "no such name" from "no answer", and blocks in
+and caches, hides the TTL, confuses "no such name" with "no answer", and blocks in
 a thread that cannot be cancelled.
 """
 

@@ -116,7 +116,7 @@ class GrpcProbe:
         ]
 
     def _state(self, call: _HealthCall, where: str) -> str:
-        """The state that a complete answer tells; ProbeError if it tells none."""
+        """The state in a complete answer; ProbeError if there is none."""
         status, code = call.headers.get(":status", ""), call.headers.get("grpc-status")
         if status != "200":
             raise failed(f"{where}: answered with HTTP {status[:3]}, which is not gRPC")

@@ -63,7 +63,7 @@ class QueueProbe:
         self._most = options.whole("most", COUNTED_MAX, 1, MEASURED_MAX)
         self._window = window_of(options)
         self.host: str | None = host_in(self._url)
-        #: The facts that this store cannot tell.
+        #: The facts that this store does not know.
         self.lacks: frozenset[str] = frozenset()
         if self._url.startswith("memory:"):
             options.wrong(

@@ -1,7 +1,7 @@
 """Which database an outbox is in, so that a put on a connection to another one is refused.
 
 A database is identified by the number of its cluster and its own within it. Names of hosts and
-databases would not do, because the user's connection may go through a pooler. A copy of a whole
+databases are not enough, because the user's connection may go through a pooler. A copy of a whole
 cluster has the same numbers and is not recognised as another one.
 """
 

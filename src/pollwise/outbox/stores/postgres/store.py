@@ -38,7 +38,7 @@ from pollwise.outbox.records import (
 from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
 from pollwise.outbox.stores.viewed import KEYS_EXAMINED, capped_stats
 from pollwise.outbox.stores.walks import RecordWalk, WalkedOutbox, WalkedRow, with_shown
-from pollwise.outbox.writers.common import OutboxTarget, batch_of, check_twins, ids_of
+from pollwise.outbox.writers.common import OutboxTarget, batch_of, check_uniques, ids_of
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.queues.views import COUNTED_MAX
 from pollwise.runtime.clock import Clock
@@ -139,7 +139,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
             return [str(seq) for (seq,) in await self.database.rows("put", params)]
         uniques = [each.unique for each in records if each.unique is not None]
         taken = await self.database.rows("taken", [text(self.name), texts(uniques)], safe=True)
-        check_twins(records, taken)
+        check_uniques(records, taken)
         return ids_of(records, await self.database.rows("put_more", params))
 
     async def _claim(

@@ -78,7 +78,7 @@ class ObjectNotes:
         self._listed_at = self._core.clock.now()
 
     def choice(self, kinds: Sequence[str] | None) -> KindChoice:
-        """What a claim of these kinds may take, by the newest LIST."""
+        """The kinds that a claim may take, by the newest LIST."""
         if not self._listed:
             return KindChoice(kinds)
         paused = {note.name for note in self._read(self._listed, "pauses")}

@@ -2,8 +2,8 @@
 
 The marker is created before the job is put, and deleted when the ended job is cleaned up. If the
 job of a marker does not exist, its put is in progress or has crashed. After a while, the next put
-that wants the `unique` creates the root of the missing put as an empty object, so that it can never
-appear, and only then deletes the marker.
+that wants the `unique` creates the root of the missing put as an empty object, so that this put can
+never appear. Only then it deletes the marker.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ SELECT count(*) FROM gone
 
 -- name: prune
 -- Jobs done or cancelled this many seconds ago, and jobs that were kept for a result whose time is
--- over, a bounded number. What has a longer time for its result stays, but frees its `unique`. Jobs
+-- over, a bounded number. Jobs that are kept longer for their results stay, but free their `unique`. Jobs
 -- that ended before $4 were examined before. Returns how many were deleted, the time, and those whose
 -- links are to be deleted.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now),
@@ -117,9 +117,9 @@ SELECT count(*) FROM gone
 SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $4, $5)
 
 -- name: prune_limits
--- Rows that say nothing any more: of kinds that have no limits, and of groups, the next 1000 after a
--- kind and a group. Returns the last of these. Those that say too much, because the clock was put back,
--- are lowered.
+-- Delete rows that are no longer needed: of kinds that have no limits, and of groups, the next 1000
+-- after a kind and a group. Returns the last of these. Times that are too late, because the clock was
+-- put back, are lowered.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now),
 turns AS (
     DELETE FROM {schema}.limit_turns WHERE (queue, kind) IN (
@@ -210,7 +210,7 @@ ORDER BY j.seq
 -- name: list
 -- The time is read once: with a volatile function in each row, no index would give the order.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($8::double precision) AS now)
--- A held job has its key elsewhere; tables before version 11 have no such column.
+-- A job that waits in a flow has its key in another column, which tables before version 11 lack.
 SELECT seq, kind, payload,
        CASE WHEN state = 2 AND key IS NULL THEN nullif(to_jsonb(jobs) ->> 'held_key', '')
             ELSE key END AS key,

@@ -27,7 +27,7 @@ from pollwise.queues.limits.plan import (
 from pollwise.queues.limits.record import KindLimits, limits_from
 from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 
-#: How many jobs that were put since the claim before are examined: whether they need a group. They
+#: How many jobs that were put since the last claim are examined, to see if they need a group. They
 #: are few, so that a million new jobs slow no claim down; more if the claim is not full.
 SWEPT_AT_ONCE = 500
 SWEPT_MORE = 10_000
@@ -42,7 +42,7 @@ Rows = Callable[..., list[tuple[Any, ...]]]
 
 
 class Chosen(NamedTuple):
-    """What a claim takes: numbers of jobs; a suspect is alone. again: when there may be more."""
+    """The jobs that a claim takes, by number; a suspect is alone. again: when there may be more."""
 
     seqs: list[int]
     suspect: bool = False
@@ -78,8 +78,8 @@ class SqliteLimits:
     ) -> Chosen:
         """The jobs for a claim of at most `most`, which are charged.
 
-        limits: those of all wanted kinds that have some. others: the best jobs of the other kinds.
-        kinds: all that are wanted. suspects: there may be some.
+        limits: of all wanted kinds that have limits. others: the best jobs of the other kinds.
+        kinds: all wanted kinds. suspects: there may be suspects.
         """
         uses, swept = self._uses(limits, SWEPT_AT_ONCE)
         if suspects and (seq := self._suspect(uses, kinds, now)) is not None:
@@ -102,7 +102,7 @@ class SqliteLimits:
     def _compete(
         self, uses: Mapping[str, KindUse], free: Sequence[Place], most: int, now: float
     ) -> tuple[dict[str, Plan], Counter[str]]:
-        """What each limited kind may give, and how much of that it gets in the claim."""
+        """The plan for each limited kind, and how many of its jobs the claim takes."""
         plans = {
             kind: planned(use, KindJobs(self._rows, use.limits), most, now)
             for kind, use in uses.items()

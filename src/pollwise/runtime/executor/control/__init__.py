@@ -1,1 +1,1 @@
-"""What reaches work while it is held: renewals of its lease, progress and requests to cancel."""
+"""Control of held work: renewals of its lease, progress, and requests to cancel."""

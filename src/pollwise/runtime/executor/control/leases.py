@@ -123,5 +123,5 @@ class Leases(Generic[H]):
 
     def is_over(self, held: H) -> bool:
         """True if the lease may have ended: after a stall, or a suspend, which only the wall clock
-        shows. If that was set forward instead, a renewal too many does no harm."""
+        shows. If that clock was set forward instead, an extra renewal does no harm."""
         return held.until <= self._clock.now() or held.until_epoch <= self._clock.epoch()

@@ -17,8 +17,8 @@ from pollwise.runtime.store import WorkStore
 PRUNE_EVERY = 60.0
 #: The same while some are left to delete: a store deletes a bounded number at a time.
 PRUNE_AGAIN = 1.0
-#: The same if only results are kept, and none of this process is about to end. Others may have
-#: left some.
+#: The same if only results are kept, and none that this process stored is due. Others may have left
+#: some.
 PRUNE_RESULTS_EVERY = 3600.0
 #: Results that end within this share of their time are deleted together.
 TOGETHER = 1 / 60

@@ -95,7 +95,7 @@ def running() -> Any:
 
 
 def run_fields() -> dict[str, Any]:
-    """What log records of a handler carry: its job or record, and the ids of the current span.
+    """Fields for the log records of a handler: its job or record, and the ids of the span.
 
     Empty outside handlers and spans. OpenTelemetry is asked only if the program has imported it.
     """

@@ -1,4 +1,4 @@
-"""What the end of a job means for those that wait for it: dead, cancelled, dropped, done again."""
+"""How jobs react when a job they wait for is dead, cancelled, dropped, or done again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pollwise.testing.conformance.flows.jobs import (
 
 
 async def check_a_dead_job_holds_its_successors(bench: Bench) -> None:
-    """A dead job holds those that come after it until it is retried and done."""
+    """A dead job blocks its successors until it is retried and done."""
     queue = await able(bench)
     put = await queue.put(chain(1, 2, 3))
     await queue.settle([Settlement.dead(await bench.take_one(queue), "broken")])
@@ -150,7 +150,7 @@ async def check_a_drop_cascades(bench: Bench) -> None:
 
 
 async def check_later_ends_change_nothing(bench: Bench) -> None:
-    """A job that was done and is retried frees, holds and cancels nothing a second time."""
+    """A job that was done and is retried frees, blocks and cancels nothing a second time."""
     queue = await able(bench)
     require(queue.capabilities.cancel, "cancel")
     a, b = job("a"), job("b")

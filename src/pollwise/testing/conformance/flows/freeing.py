@@ -198,7 +198,7 @@ async def check_priority_of_a_freed_job(bench: Bench) -> None:
 
 
 async def check_a_waiting_job_is_not_in_its_line(bench: Bench) -> None:
-    """A job that waits for others of its flow does not hold its key; its key is shown."""
+    """A job that waits for others of its flow does not block its key; its key is shown."""
     queue = await able(bench)
     require(queue.capabilities.keys, "keys")
     put = await queue.put(chain("first", "second", key="k"))

@@ -1,4 +1,4 @@
-"""What the checks of flows share: linked jobs, and what becomes of them."""
+"""Helpers for the checks of flows: linked jobs, and how they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of flows, how long their jobs are kept, and what is refused."""
+"""Views of flows, how long their jobs are kept, and which flows are refused."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def check_results_stay_for_clients_that_send_no_headers(bench: Bench) -> N
 
 
 async def check_a_flow_that_has_ended_is_let_go(bench: Bench) -> None:
-    """When all jobs of a flow have ended, they are kept for an hour, or for their own time."""
+    """When all jobs of a flow have ended, they are kept for an hour, or longer if they ask."""
     queue = await able(bench)
     require(bench.unit >= 1, "hours in a test")
     put = await queue.put([*chain(1, 2, 3), NewJob("job", "other")])

@@ -29,7 +29,7 @@ PAUSE = 50.0
 
 
 async def check_limits_change_while_jobs_run(bench: Bench) -> None:
-    """A stricter limit lets what runs go on; any change holds from the next claim on."""
+    """A stricter limit lets running jobs go on; any change applies from the next claim on."""
     queue, other = await limited(bench, Concurrency(4))
     await queue.put(numbered(*range(9)))
     claims = await bench.take(queue)
@@ -47,7 +47,7 @@ async def check_limits_change_while_jobs_run(bench: Bench) -> None:
 
 
 async def check_limits_of_jobs_that_wait_already(bench: Bench) -> None:
-    """Limits hold for jobs that were put before them, with and without a group."""
+    """Limits apply to jobs that were put before them, with and without a group."""
     queue, other = await bench.queue(), await bench.queue()
     require(queue.capabilities.limits, "limits")
     await queue.put([*of_groups("a" * 30 + "-" * 30 + "b"), NewJob("other", "other")])

@@ -1,4 +1,4 @@
-"""What the checks of limits have in common."""
+"""Helpers for the checks of limits."""
 
 from __future__ import annotations
 

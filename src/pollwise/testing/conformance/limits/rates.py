@@ -1,4 +1,4 @@
-"""How many jobs of a limited kind start in a time."""
+"""How many jobs of a limited kind start in a period."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def check_rate_for_each_group(bench: Bench) -> None:
 
 
 async def check_rates_of_kind_and_group_together(bench: Bench) -> None:
-    """A rate for the kind and one for each group hold at the same time."""
+    """A rate for the kind and one for each group apply at the same time."""
     queue, _ = await limited(
         bench, rate_of(bench, 3, 30, burst=3), rate_of(bench, 2, 40, by="tenant", burst=2)
     )

@@ -46,7 +46,7 @@ async def check_limit_at_a_time_for_each_group(bench: Bench) -> None:
 
 
 async def check_limits_of_kind_and_group_together(bench: Bench) -> None:
-    """A limit for the kind and one for each group hold at the same time."""
+    """A limit for the kind and one for each group apply at the same time."""
     queue, _ = await limited(bench, Concurrency(3), Concurrency(2, by="tenant"))
     await queue.put(of_groups("aaaabbbb"))
     claims = await bench.take(queue)
@@ -78,7 +78,7 @@ async def check_everything_that_ends_a_run_makes_room(bench: Bench) -> None:
 
 
 async def check_a_lease_that_runs_out_makes_room(bench: Bench) -> None:
-    """A job whose lease ran out counts no longer; it is claimed again within the limit."""
+    """A job whose lease ran out no longer counts; it is claimed again within the limit."""
     queue, other = await limited(bench, Concurrency(2))
     await queue.put(numbered(1, 2, 3))
     equal(payloads(await bench.take(queue, lease=2)), [1, 2], "the first claim")

@@ -60,7 +60,7 @@ async def check_order_within_a_group(bench: Bench) -> None:
 
 
 async def check_many_groups(bench: Bench) -> None:
-    """Of very many groups, each gets its turn; and one with many jobs does not hold them up."""
+    """Of very many groups, each gets its turn; a group with many jobs does not delay them."""
     queue, other = await limited(bench, Concurrency(40), fair_by="tenant")
     names = [f"tenant {n}" for n in range(1200)]
     await queue.put([NewJob("job", "hot", limit_group="hot") for _ in range(500)])

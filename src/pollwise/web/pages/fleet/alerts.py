@@ -1,4 +1,4 @@
-"""The page of a fleet's alerts: the open ones, those that closed, and who knows of them."""
+"""The page of a fleet's alerts: the open ones, the closed ones, and who acknowledged them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class FleetAlertsPage(View):
         return values
 
     async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
-        """Note who knows of the chosen alerts."""
+        """Acknowledge the chosen alerts."""
         ids = await visit.picked("id", CHOSEN_MAX)
         note = form.get("note", "").strip()
         if not ids:

@@ -50,7 +50,7 @@ class ShownPast:
 
     @property
     def percentiles(self) -> list[tuple[str, float | None]]:
-        """Of how long polls took that succeeded."""
+        """The percentiles of the latency of successful polls."""
         seen = self.history.figures.latency
         return [
             (name, seen.quantile(q)) for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))

@@ -53,7 +53,7 @@ class TargetRow:
 
     @property
     def id(self) -> str:
-        """For the page's elements: names may contain anything."""
+        """An id for elements of the page; a name may contain characters that ids cannot."""
         return blake2b(self.name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
     @cached_property

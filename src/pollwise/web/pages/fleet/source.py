@@ -24,8 +24,8 @@ from pollwise.fleet.stores.paging import TargetCounts, TargetFilter
 from pollwise.runtime.clock import Clock
 from pollwise.web.sources import REST_REMEMBERED, Remembered
 
-#: How long counts are reused, in seconds; and at least this many times as long as they took: they
-#: walk over all targets of the fleet.
+#: Counting walks over all targets of the fleet, so counts are reused for this many seconds, and
+#: for this many times as long as they took.
 COUNTS_REMEMBERED = 2.0
 COUNTING_SHARE = 20.0
 #: How many open alerts are read for the pages that count them.
@@ -79,7 +79,7 @@ class FleetSource:
         self._clock = clock
         self._fleet = fleet if isinstance(fleet, Fleet) else None
         self.store: FleetStore | None = fleet.store if isinstance(fleet, Fleet) else fleet
-        #: Of a fleet of this process, with those of its file.
+        #: For a fleet of this process, this includes the windows of its file.
         self.maintenance: MaintenanceWindows = (
             MaintenanceWindows() if self._fleet is None else self._fleet.maintenance
         )
@@ -181,7 +181,7 @@ class FleetSource:
     async def acknowledge(
         self, ids: Sequence[str], who: str, text: str, address: str = ""
     ) -> list[Alert]:
-        """Note who knows of these alerts; returns those that are open."""
+        """Acknowledge these alerts; returns those that are open."""
         if self.store is None:
             raise ConfigError("this fleet has no store, so it keeps no notes")
         found = await self.store.acknowledge(ids, who, text)

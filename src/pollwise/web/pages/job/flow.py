@@ -54,7 +54,7 @@ class FlowPage(View):
             "left_out": len(rows) - len(listed),
             "rows": [(row, _said(row.job.info)) for row in listed],
             "states": [(each, states[each], TONES[each]) for each in STATES if states[each]],
-            # Of jobs that are not shown, the states are not known: an action looks at them.
+            # The states of jobs that are not shown are unknown here; an action reads them.
             "dead": view.more or states["dead"] > 0,
             "going_on": view.more or any(each.info.state not in ENDED for each in view.jobs),
         }
@@ -83,7 +83,7 @@ class FlowPage(View):
 
 
 def _listed(rows: list[FlowRow], job_id: str) -> list[FlowRow]:
-    """The rows of the table, in their order: of many, the asked job, then those that hold it up."""
+    """The rows of the table. Of too many: the job itself, then jobs that have not ended."""
     if len(rows) <= ROWS_SHOWN:
         return rows
 

@@ -34,9 +34,9 @@ JOBS_REMEMBERED = 200
 DRAWN_REMEMBERED = 32
 #: For how long a job is remembered, in seconds.
 JOB_REMEMBERED = 1.0
-#: For how many seconds a job cannot be put again once more: a double click puts it once.
+#: Seconds in which a job is not put again once more, so that a double click puts one job.
 AGAIN_AFTER = 3.0
-#: How many dead jobs are searched for one, in a store that shows no others.
+#: In a store that shows only dead jobs, how many of them are searched for a job.
 DEAD_SEARCHED = 100
 #: Headers that belong to one put, not to the job.
 OF_ONE_PUT = frozenset({TRACEPARENT, TRACESTATE, "baggage", FLOW_HEADER})
@@ -317,7 +317,7 @@ def redacted_part(web: Web, value: Any, what: str) -> Any:
 
 
 def payload_of(info: JobInfo) -> tuple[Any, str]:
-    """The payload to show, and what is to be said about it."""
+    """The payload to show, and a remark about it."""
     job = info.job
     if job.sealed is not None:
         about = f"{job.sealed.strip('<>').capitalize()}. It is not decoded here."
@@ -326,7 +326,7 @@ def payload_of(info: JobInfo) -> tuple[Any, str]:
 
 
 def result_of(source: QueueSource, info: JobInfo) -> tuple[Any, str]:
-    """The result to show, and what is to be said about it."""
+    """The result to show, and a remark about it."""
     codec = source.queue.codec
     if info.result is None:
         return None, ""

@@ -149,7 +149,7 @@ async def queue_request(
 
 
 def measured(total: HistoryPoint, span: float, terms: CostTerms) -> dict[str, Any]:
-    """What workers did in a time of `span` seconds, as the policies of a report have it."""
+    """What workers did in `span` seconds, with the same keys as a policy of the report."""
     waits, month = total.waits, MONTH / span
     longest = max((low if math.isinf(high) else high for low, high, _ in waits.bounds()), default=0)
     polls, waiting = total.polls * terms.poll * month, waits.total * terms.wait * month

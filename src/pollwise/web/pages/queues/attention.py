@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 NAMED_MAX = 3
 #: A worker that is younger than this may still be proving its hints, in seconds.
 PROVING = 90.0
-#: A run may hang if it lasts this many times as long as 99 % of the others of its kind, and this
-#: many seconds; and how many others there must be to compare it with.
+#: A run may hang if it lasts this many times as long as 99 % of the others of its kind, and at
+#: least this many seconds. The comparison needs at least this many others.
 SLOW_TIMES, SLOW_MIN, SLOW_SAMPLE = 10.0, 60.0, 20
 #: A schedule needs attention if its tick is overdue for longer than this, in seconds.
 LATE_AFTER = 120.0
@@ -124,7 +124,7 @@ async def controller_concerns(controller: ControllerSource | None) -> list[Conce
 
 
 def outbox_concerns(source: OutboxSource, shown: ShownOutbox) -> Iterator[Concern]:
-    """What needs attention in an outbox: blocked keys, dead records, and nobody who relays."""
+    """What needs attention in an outbox: blocked keys, dead records, and no relay."""
     where, parts, stats = f"Outbox {source.title}", {"slug": source.slug}, shown.stats
     if stats is None:
         text, more = "The store does not answer.", shown.error or ""
@@ -144,7 +144,7 @@ def outbox_concerns(source: OutboxSource, shown: ShownOutbox) -> Iterator[Concer
 
 def fleet_concerns(source: FleetSource, shown: ShownFleet) -> Iterator[Concern]:
     """What needs attention in a fleet: alerts that nobody acknowledged, targets that are down or
-    dead, and nobody who polls."""
+    dead, and no polling node."""
     where, parts, counts = f"Fleet {source.title}", {"slug": source.slug}, shown.counts
     if counts is None:
         text, more = "The store does not answer.", shown.error or ""
@@ -182,7 +182,7 @@ def _slow_runs(
         if durations.count >= SLOW_SAMPLE and lasted > limit:
             slow.setdefault(info.job.kind, []).append(lasted)
     for kind, lasting in slow.items():
-        text = f"{counted(len(lasting), 'run')} of {kind}: {age(max(lasting))}, and not at an end."
+        text = f"{counted(len(lasting), 'run')} of {kind}: not ended after {age(max(lasting))}."
         usually = age(usual[kind].durations.quantile(0.99))
         yield Concern(
             "amber", source.title, text, "queue", {"slug": source.slug},
@@ -209,7 +209,7 @@ def _handler_concerns(source: QueueSource, shown: ShownQueue) -> Iterator[Concer
 
 
 def _hint_concerns(source: QueueSource, shown: ShownQueue, now: float) -> Iterator[Concern]:
-    """Workers that should get hints of other processes, and for whom these are not proven.
+    """Workers to which hints of other processes are not proven to arrive.
 
     Hints within a machine (SQLite) are never checked.
     """

@@ -10,8 +10,8 @@ from pollwise.web.pages.queues.search import JobSearch
 from pollwise.web.texts import counted
 from pollwise.web.view import Refused
 
-#: How many jobs one request changes at most, how many with one call to the store, and after how
-#: many seconds it begins no further call.
+#: The limits of one request: the jobs that it changes, the jobs of one call to the store, and the
+#: seconds after which it begins no further call.
 BULK_MAX = 10_000
 BULK_CALL = 1_000
 BULK_WITHIN = 5.0
@@ -26,7 +26,7 @@ EXCEPT = {
 
 
 async def change_selected(queue: Queue, action: str, ids: list[str]) -> str:
-    """Retry, drop or cancel these jobs; say to how many it happened."""
+    """Retry, drop or cancel these jobs; return a sentence that says how many."""
     if not ids:
         raise Refused("No job was selected. Select some in the table first.")
     running = 0
@@ -48,7 +48,7 @@ async def change_selected(queue: Queue, action: str, ids: list[str]) -> str:
 
 
 async def change_all(queue: Queue, action: str, search: JobSearch) -> str:
-    """Retry, drop or cancel the jobs that match; say to how many it happened."""
+    """Retry, drop or cancel the jobs that match; return a sentence that says how many."""
     if not search.state:
         raise Refused("Choose a state first: this changes all jobs that match the filter.")
     if search.job:

@@ -29,7 +29,7 @@ class QueueFigures:
     """What the workers of one queue, or of several, did in the last hour.
 
     span: how many seconds of the hour are known: less if the workers began later.
-    saved: the share of polls that fixed polling would have needed more; None if it cannot be said.
+    saved: the share of the polls of fixed polling that were saved; None if it is not known.
     saved_why: what it is compared with. dollars: what the polls cost a month; None without a price.
     spark: jobs done a minute over the last hours.
     """

@@ -133,7 +133,7 @@ class QueuePage(View):
         if len(why) > WHY_MAX:
             raise Refused(f"The reason has {len(why)} characters; at most {WHY_MAX}.")
         await source.queue.pause(kind, by=visit.viewer.who, why=why)
-        return f"Paused {what}. What runs goes on to its end."
+        return f"Paused {what}. Running jobs go on to their end."
 
     def _source(self, visit: Visit) -> QueueSource:
         slug = visit.path["slug"]
@@ -146,8 +146,10 @@ class QueuePage(View):
 async def _found(
     visit: Visit, source: QueueSource, search: JobSearch, shown: ShownQueue
 ) -> JobPage:
-    """The page of jobs. A page that stays open reads it again when the counts changed, and while
-    it shows jobs that run."""
+    """The page of jobs.
+
+    A page that stays open reads it again when the counts changed, and while it shows running jobs.
+    """
     if not source.queue.capabilities.views:
         return await source.dead()
     if search.job:
@@ -176,7 +178,7 @@ def tabs(stats: Stats | None, search: JobSearch) -> list[dict[str, Any]]:
 
 
 def matching(shown: ShownQueue, search: JobSearch) -> int | None:
-    """How many jobs match a search by state and kind; None if nobody knows."""
+    """How many jobs match a search by state and kind; None if that is not known."""
     if not search.state or search.narrow or shown.stats is None:
         return None
     counts = shown.kinds.get(search.kind) if search.kind else shown.stats

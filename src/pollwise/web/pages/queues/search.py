@@ -76,7 +76,7 @@ class JobSearch(PageSearch):
         )
 
     def bounds(self) -> tuple[float | None, float | None]:
-        """More, and less, than how many seconds ago a job was put; None for any."""
+        """The least and the greatest age of a job, in seconds; None for no limit."""
         if not self.age:
             return None, None
         way, _, text = self.age.partition(":")
@@ -87,7 +87,7 @@ class JobSearch(PageSearch):
 
     @property
     def narrow(self) -> bool:
-        """True if it asks for more than a state and a kind, so that nobody knows how many match."""
+        """True if it filters by more than state and kind: then nothing counts the matches."""
         return bool(self.job or self.key or self.worker or self.error or self.age)
 
     @property

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 #: Colours with enough contrast to white text, by tone.
 COLOURS = {"green": "#176f36", "amber": "#945600", "red": "#b3261e", "grey": "#55606f"}
-#: About how wide a character is at the size of the text, and the space beside a text.
+#: The approximate width of a character, and the space beside a text.
 CHARACTER, MARGIN = 6.6, 7.0
 #: Longer names are cut.
 LABEL_MAX = 60

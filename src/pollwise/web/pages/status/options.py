@@ -19,7 +19,7 @@ class StatusOptions:
 
     groups: the groups of targets; "*" for all targets.
     title: the title of the page.
-    reasons: also show why a target is down. The text may tell about the inside, such as names of
+    reasons: also show why a target is down. The text may reveal internal details, such as names of
         hosts.
     notes: also show what operators note when they acknowledge an alert.
     """

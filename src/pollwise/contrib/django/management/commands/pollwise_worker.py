@@ -17,7 +17,7 @@ from pollwise.worker import Worker
 
 
 class WorkerCommand(BaseCommand):
-    """Run workers until SIGTERM or Ctrl-C; then finish what runs and give the rest back."""
+    """Run workers until SIGTERM or Ctrl-C; then finish running tasks and give the rest back."""
 
     help = __doc__
 
@@ -32,7 +32,7 @@ class WorkerCommand(BaseCommand):
             action="append",
             dest="queues",
             metavar="NAME",
-            help="Only this queue; may be given several times. Else all QUEUES of the backend.",
+            help="Only this queue; may be repeated. By default, all QUEUES of the backend.",
         )
         parser.add_argument("--backend", help="The backend in settings.TASKS, if it has several.")
         add_options(parser, pollwise_worker)

@@ -1,4 +1,4 @@
-"""When to look at something that will finish, if it is known how likely it finishes when.
+"""When to poll something that will finish, given the probability that it has finished by each time.
 
 One poll costs as much as `price` seconds of waiting. With F the probability to have finished, polls
 at t₁ < t₂ < … cost price · Σ (1 - F(tₖ₋₁)) + Σ ∫ (F(t) - F(tₖ₋₁)) dt, each integral from tₖ₋₁ to

@@ -20,7 +20,7 @@ _HELD_FOR = 30.0
 _WHY = "its target was removed"
 
 
-class GoneTargets:
+class RemovedTargets:
     """The alerts of one fleet whose targets are gone.
 
     known: the names of its targets. Those that another node polls are left alone.
@@ -36,7 +36,7 @@ class GoneTargets:
         self._clock = clock
 
     async def close(self, settings: Alerts) -> bool:
-        """Close them, and say so to those who heard of them; True if there were notices."""
+        """Close them, and notify the channels that heard of them; True if there were notices."""
         told, after = False, None
         while True:
             page = await self._store.alerts(AlertFilter("open", limit=PAGE_MAX, after=after))
@@ -81,7 +81,7 @@ class GoneTargets:
                 alert, "closed", alert.sent, now, target, None, _heard(alert, kept), settings,
                 self._fleet, _WHY,
             )  # fmt: skip
-        # Should they come back, their alerts begin again.
+        # If they come back, their alerts begin again.
         calm = [
             replace(each, more={key: more for key, more in each.more.items() if key != "alerts"})
             for each in saved.values()

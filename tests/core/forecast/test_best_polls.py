@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollwise.core.forecast.looks import best_polls
+from pollwise.core.forecast.best_polls import best_polls
 
 
 def cost(
