@@ -551,6 +551,11 @@ LARGE = "x" * (1024 * 1024)
         ("put", {"jobs": [{"kind": "a", "x": 1}]}, "unknown field 'x'"),
         ("put", {"jobs": [{"kind": "a", "delay": "soon"}]}, "delay"),
         ("put", {"jobs": [{"kind": "a", "headers": ["x"]}]}, "must be a mapping"),
+        (
+            "put",
+            {"jobs": [{"kind": "a", "limit_group": "g", "headers": ["x"]}]},
+            "must be a mapping",
+        ),
         ("put", {"jobs": [{"kind": "a", "headers": {"x": 1}}]}, "the header 'x'"),
         ("put", {"jobs": [{"kind": "a", "headers": {"x": "y" * 9000}}]}, "at most 8192"),
         ("put", {"jobs": [{"kind": "a"}], "nonce": "x"}, "nonce"),

@@ -100,7 +100,7 @@ class NewJob:
         self.run_at: float | None = None if run_at is None else checked_moment(run_at, "run_at")
         if limit_group is not None:
             limit_group = checked_name(limit_group, "limit_group")
-            headers = {**(headers or {}), LIMIT_GROUP_HEADER: limit_group}
+            headers = {**checked_headers(headers or {}), LIMIT_GROUP_HEADER: limit_group}
         elif isinstance(headers, Mapping) and LIMIT_GROUP_HEADER in headers:  # it is put again
             limit_group = checked_name(headers[LIMIT_GROUP_HEADER], "limit_group")
         self.limit_group: str | None = limit_group
