@@ -45,6 +45,8 @@ from pollwise.runtime.executor.handlers import text_of
 SCHEDULES = "schedules"
 #: While all handlers are busy, ticks are put by a chore, at least this often, in seconds.
 CHORE_EVERY = 60.0
+#: A tick that the store cannot take now is put again after this many seconds.
+TICK_AGAIN = 5.0
 #: A pause ends this many seconds after a tick, so that the tick is due however times are rounded.
 AFTER_TICK = 1e-3
 
@@ -190,6 +192,11 @@ class WorkerSchedules:
         undeclared = known.in_code and name not in self._declared and known.kind in self._kinds
         try:
             result = await self._queue.schedules.put_tick(name, known.value, undeclared=undeclared)
+        except StoreUnavailable as error:
+            # A full store refuses puts, and can be worked off only if claims go on.
+            self._next = self._clock.epoch() + TICK_AGAIN
+            self._events.emit(ChoreFailed(self._queue.name, SCHEDULES, text_of(error)))
+            return
         except (StoreError, Unsupported):
             raise
         except (PollwiseError, ValueError, ArithmeticError) as error:
