@@ -13,10 +13,11 @@ from typing import Any, cast
 import pytest
 
 from pollwise.core.strategies.fixed import Fixed
-from pollwise.errors import ConfigError, HandlerError, JobError, Unsupported
+from pollwise.errors import ConfigError, HandlerError, JobError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.notes import NOTES_MAX
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.schedules.record import TICK_HEADER
@@ -36,6 +37,7 @@ from pollwise.runtime.events import (
 )
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker, WorkerRunOptions
+from pollwise.worker.declared.schedules import TICK_AGAIN
 from tests.queues.benches import migrated
 from tests.support.forked import Forked
 from tests.support.kit import Seen, virtually
@@ -434,6 +436,8 @@ def test_what_a_decorator_refuses() -> None:
         worker.schedule("* * * * *", args={"nomber": 1})(task)
     with pytest.raises(ConfigError, match="contradict each other"):
         worker.schedule(every="1h", catch_up="all", overlap="skip", args={"number": 1})(task)
+    with pytest.raises(ConfigError, match="'kind' has 40174 bytes of JSON; at most"):
+        worker.schedule("* * * * *", args={"number": "9" * 40_000})(task)
     worker.schedule("* * * * *", name="a", args={"number": 1})(task)
     with pytest.raises(ConfigError, match="'a' already exists"):
         worker.schedule("* * * * *", name="a", args={"number": 1})(task)
@@ -469,6 +473,55 @@ def test_tables_without_schedules_stop_no_worker(tmp_path: Path) -> None:
         assert ran == [1]
         [failed] = seen.of(ChoreFailed)
         assert "pollwise queue migrate" in failed.error
+
+    virtually(main)
+
+
+def test_a_schedule_that_cannot_be_set_stops_no_worker() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, seen, ran = MemoryQueue(clock=clock), Seen(), []
+        for number in range(NOTES_MAX["schedules"] - 1):
+            await queue.schedules.set(f"other {number}", NewJob("other"), every="1h")
+        worker = worker_of(queue, "a", seen)
+        task = worker.task("mail")(lambda number: ran.append(number))
+        for number in (1, 2):
+            worker.schedule(every="100s", name=f"mail {number}", args={"number": number})(task)
+        async with worker.running():
+            await clock.advance(250)
+        assert ran == [1, 1]
+        [failed] = seen.of(ChoreFailed)
+        assert failed.error.startswith("schedule 'mail 2': ConfigError: memory://")
+
+    virtually(main)
+
+
+def test_a_store_that_takes_no_ticks_for_a_while_stops_no_worker() -> None:
+    """It may be full: then it is worked off, and ticks that are due are put later."""
+
+    class Full(MemoryQueue):
+        full = True
+
+        async def _swap_schedule(self, swap: Any) -> Any:
+            if self.full and swap.job is not None:
+                raise StoreUnavailable("the memory is full")
+            return await super()._swap_schedule(swap)
+
+    async def main(clock: VirtualClock) -> None:
+        queue, seen, ran = Full(clock=clock), Seen(), []
+        worker = worker_of(queue, "a", seen)
+        worker.handle("mail")(lambda job: ran.append(job.payload))
+        for number in range(3):
+            await queue.schedules.set(f"tick {number}", NewJob("mail", number), every="1m")
+        async with worker.running():
+            await clock.advance(61)
+            await queue.put(NewJob("mail", "put before"))
+            await clock.advance(30)
+            assert ran == ["put before"]
+            assert not seen.of(PollFailed)
+            assert 1 <= len(seen.of(ChoreFailed)) <= 31 / TICK_AGAIN + 2
+            queue.full = False
+            await clock.advance(TICK_AGAIN + 1)
+            assert ran == ["put before", 0, 1, 2]
 
     virtually(main)
 

@@ -15,6 +15,7 @@ from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
 from pollwise.queues.schedules.when import When
 from pollwise.runtime.decoding import decode, same_payload
 from pollwise.runtime.jobs import DELAY_MAX, NewJob, checked_name, storable
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 
 CatchUp = Literal["one", "all", "none"]
 Overlap = Literal["skip", "queue"]
@@ -109,8 +110,8 @@ class NoteText(NamedTuple):
     tail: str
 
     def with_job(self, job_id: str | None) -> str:
-        """The whole value."""
-        return f"{self.head}{job_id or ''}{self.tail}"
+        """The whole value. A client can send any text as the id."""
+        return f"{self.head}{json.dumps(job_id or '', ensure_ascii=False)[1:-1]}{self.tail}"
 
 
 def chosen_overlap(overlap: str | None, catch_up: str) -> str:
@@ -148,8 +149,10 @@ def checked_schedule(
     delay = seconds(jitter, "jitter")
     if delay > DELAY_MAX:
         raise ConfigError(f"jitter = {jitter!r} is above the limit of ten years")
+    # Headers that were copied from a job of a flow would keep its jobs as if they were in one.
+    headers = {each: text for each, text in job.headers.items() if each != FLOW_HEADER}
     made = Schedule(
-        name, when, job.kind, decode(job.encoded), job.key, job.priority, job.headers,
+        name, when, job.kind, decode(job.encoded), job.key, job.priority, headers,
         catch_up, overlap, delay,  # type: ignore[arg-type]
     )  # fmt: skip
     made.job(_LONGEST_TICK)  # refuses headers that are too large together with ours

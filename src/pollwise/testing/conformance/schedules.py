@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 
 from pollwise.errors import ConfigError
@@ -10,6 +11,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.notes import NOTE_VALUE_MAX
 from pollwise.queues.schedules.calls import TickResult
 from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.testing.conformance.bench import (
     Bench,
     done,
@@ -214,6 +216,24 @@ async def check_changes_of_schedules_are_told(bench: Bench) -> None:
     await other.record_worker(INFO, 100)
     equal(other.schedules.stamp, stamps[-1], "the stamp without a change")
     equal((await other.schedules.read()).stamp, stamps[-1], "the stamp that is read")
+
+
+async def check_schedules_from_strangers(bench: Bench) -> None:
+    """A client can write any note: its texts stay texts, and its jobs are in no flow."""
+    queue = await _scheduling(bench)
+    hostile = 'x","kind":"other","y":"\n\\'
+    await queue.schedules.set("each", NewJob("mail", headers={FLOW_HEADER: "x"}), every="1h")
+    value = (await queue.schedules.read()).notes["each"]
+    written = json.dumps({**json.loads(value), "last_job": hostile})
+    equal((await queue.schedules.swap_given("each", value, written)).done, True, "it was written")
+    found = await queue.schedules.get("each")
+    equal(found and (found.kind, found.last_job), ("mail", hostile), "the kind and the last job")
+    await queue.schedules.pause("each")
+    found = await queue.schedules.get("each")
+    equal(found and (found.paused, found.last_job), (True, hostile), "what is kept by a pause")
+    await queue.schedules.run("each")
+    [claim] = await bench.take(queue)
+    expect(FLOW_HEADER not in claim.job.headers, f"the job is in a flow: {claim.job.headers}")
 
 
 async def check_schedules_bad_arguments(bench: Bench) -> None:

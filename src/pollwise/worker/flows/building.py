@@ -70,7 +70,11 @@ class FlowStep:
 
     def linked(self, after: Sequence[NewJob]) -> NewJob:
         """Return the job to put; it comes after these jobs."""
-        made = self.job.with_headers({TAKES_HEADER: self.takes}) if self.takes else copy(self.job)
+        made = copy(self.job)
+        if self.takes:
+            made = made.with_headers({TAKES_HEADER: self.takes})
+        elif TAKES_HEADER in made.headers:  # they were copied from another job
+            made = made.without_header(TAKES_HEADER)
         made.after, made.on_failure = tuple(after), self.on_failure
         return made
 
