@@ -110,7 +110,7 @@ class KeyMissing(CodecError):
 
 
 class LeaseLost(PollwiseError):
-    """The lease expired and the job moved on; nothing was changed for the claims in `lost`.
+    """The lease ran out and others may have the job; nothing was changed for the claims in `lost`.
 
     Raise the `lease`, or find what blocks the event loop: leases are renewed from it.
     """

@@ -162,7 +162,7 @@ def root(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Pollwise decides when to look again: adaptive polling for Python.
+    """Pollwise decides when to poll again: adaptive polling for Python.
 
     Example: pollwise demo --seconds 30
     """

@@ -17,8 +17,9 @@ from pollwise.core.token_bucket import WAIT_MIN, WHOLE, TokenBucket
 
 K = TypeVar("K", bound=Hashable)
 
-#: A refusal multiplies the rate by this; it never falls below this part of the limit.
+#: A refusal multiplies the rate by this.
 LOWERED = 0.5
+#: The rate never falls below this part of the limit.
 LOWEST = 1 / 64
 #: Each answer adds this part of the limit to a lowered rate.
 RAISED = 1 / 32
@@ -41,7 +42,7 @@ class Allowance:
 
 
 class FairBudget(Generic[K]):
-    """Who may poll when: at most `rate` polls a second and `burst` more, over all pollers.
+    """Decides which poller may poll when: at most `rate` polls a second and `burst` more in all.
 
     longest: the longest time, in seconds, that a server may silence the pollers.
 

@@ -21,7 +21,9 @@ class BusyHost(Generic[K]):
 
 
 class HostLimits(Generic[K]):
-    """At most `limit` at a time for each host. ties: as for `Agenda`, among those that wait.
+    """Lets at most `limit` things begin at a time for each host; others wait.
+
+    ties: as for `Agenda`, among keys that wait.
 
     >>> limits = HostLimits[str](1)
     >>> limits.enter("h", "a", due=1.0), limits.enter("h", "b", due=2.0)

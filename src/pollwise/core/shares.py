@@ -26,8 +26,9 @@ Form = Literal["age", "delay", "freshness"]
 
 #: Buckets for each doubling of the rate of change.
 FINENESS = 8
-#: κ is computed again after this share of the estimates, and at least this many, have changed.
+#: κ is computed again after this share of the estimates has changed ...
 STALE_SHARE = 1 / 8
+#: ... and at least this many of them.
 STALE_MIN = 16
 _KAPPA_MIN, _KAPPA_MAX = 1e-30, 1e30
 

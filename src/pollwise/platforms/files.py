@@ -25,7 +25,7 @@ NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
 #: Refuse what is not a folder.
 FOLDER: int = getattr(os, "O_DIRECTORY", 0)
-#: A terminal that is opened does not become that of this process.
+#: Opening a terminal does not make it the terminal of this process.
 NO_TERMINAL: int = getattr(os, "O_NOCTTY", 0)
 #: Programs that this one starts do not inherit it. Python sets it anyway, but not at once.
 NOT_INHERITED: int = getattr(os, "O_CLOEXEC", 0)

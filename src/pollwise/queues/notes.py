@@ -27,6 +27,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pollwise.errors import ConfigError, Unsupported
+from pollwise.queues.capabilities import WHY_NOT
 from pollwise.queues.presence import PRESENCE_EVERY, WorkerInfo
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY, check_whole
 from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, NewJob, checked_name, storable
@@ -55,7 +56,7 @@ WHOLE = ""
 SCHEDULES_CHANGED = "#schedules"
 #: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
 ORDER_KEPT = 600.0
-#: A number of pollers above that of any queue's workers: all of them get the hint.
+#: More pollers than any queue has workers: a hint for this number reaches all of them.
 EVERYBODY = 100_000
 
 
@@ -326,7 +327,11 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
         return checked_rows(rows, info.note_name)
 
     def _cannot(self, what: str) -> Unsupported:
-        return Unsupported(f"{self.url} cannot {what}; choose a store that can")
+        why = f": {WHY_NOT[what]}" if what in WHY_NOT else ""
+        return Unsupported(
+            f"{self.url} cannot {what}{why}; choose a store that can, such as SQLite, Postgres or "
+            "Redis"
+        )
 
 
 class MemoryNotes(NotedStore):
@@ -406,7 +411,7 @@ class MemoryNotes(NotedStore):
 
 
 def without_paused(kinds: Iterable[str], paused: Collection[str]) -> list[str]:
-    """Those of some kinds that are not paused, given the names of the pauses."""
+    """The kinds that are not paused, given the names of the pauses."""
     return [] if WHOLE in paused else [kind for kind in kinds if kind not in paused]
 
 
@@ -450,7 +455,7 @@ def _encoded(value: Mapping[str, Any]) -> str:
 
 
 def _decoded(text: str) -> dict[str, Any]:
-    """The value of a note; empty if it is not one of ours."""
+    """The value of a note; empty if it is not valid."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -16,8 +16,9 @@ PRESENCE_EVERY = 60.0
 #: After how many seconds a record expires. If a worker writes it less often, or pauses for longer
 #: than a minute between polls, its record lasts for three times that.
 PRESENCE_KEPT = 180.0
-#: How many running jobs a record names, and how many kinds.
+#: How many running jobs a record names.
 RUNNING_MAX = 20
+#: How many kinds a record names.
 KINDS_MAX = 100
 #: The longest text in a record, in characters.
 TEXT_MAX = 200
@@ -77,7 +78,7 @@ class WorkerInfo:
 
     @classmethod
     def from_value(cls, value: object) -> WorkerInfo | None:
-        """From a record, which another process wrote; None if it is not valid."""
+        """Read a record, which another process wrote; None if it is not valid."""
         if not isinstance(value, Mapping):
             return None
         # Callers check the two names, so they are taken as they are.

@@ -23,7 +23,8 @@ PRUNE_LOOK_BACK = 600.0
 
 #: The sources of a page in their order, each with the types of a place in it. A place ends with
 #: the number of the job. Leased and delayed jobs are ordered by the end of the lease or delay,
-#: ready ones by kind and as claims take them, blocked ones by key, ended ones the newest first.
+#: ready ones by kind and in the order of claims. Blocked ones are ordered by key, ended ones with
+#: the newest first.
 #: `overdue`: their delay or lease is over, so they count as ready. `waiting`: blocked jobs that
 #: wait for others of their flow, in put order. `key`: live jobs of one key.
 SOURCES: dict[str, tuple[type, ...]] = {
@@ -81,7 +82,7 @@ def shares(sizes: Sequence[int], most: int) -> list[int]:
 
 
 def job_from(row: Sequence[Any], queue: str) -> Job:
-    """From the first ten columns of a claim or a page."""
+    """Make a job from the first ten columns of a claim or a page."""
     seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row[:10]
     decoded = decode_job(payload, headers)
     # SQLite's RETURNING returns whole REALs as int.
@@ -92,7 +93,7 @@ def job_from(row: Sequence[Any], queue: str) -> Job:
 
 
 def info_from(row: Sequence[Any], queue: str) -> JobInfo:
-    """From a row of a page: a job, its token, and the rest of its record."""
+    """Make a record from a row of a page: a job, its token, and the rest of the record."""
     job, token = job_from(row, queue), row[10]
     code, since, worker, errors, claimed_at, progress, cancel, result = row[11:]
     state = STATES[code]
@@ -111,7 +112,7 @@ def info_from(row: Sequence[Any], queue: str) -> JobInfo:
 
 
 def endings_from(rows: Iterable[Sequence[Any]], ids: Iterable[str]) -> dict[str, JobEnding | None]:
-    """From rows of a number, kind, state, errors and result. A job that is gone has no state."""
+    """Read rows of a number, kind, state, errors and result. A job that is gone has no state."""
     found: dict[int, JobEnding | None] = {}
     for number, kind, code, errors, result in rows:
         found[number] = None
@@ -125,7 +126,7 @@ def endings_from(rows: Iterable[Sequence[Any]], ids: Iterable[str]) -> dict[str,
 
 
 def stats_from(rows: Iterable[Sequence[Any]], oldest_age: float | None, most: int) -> Stats:
-    """From rows of a state, a number of jobs (up to one above `most`), and whether there may be
+    """Read rows of a state, a number of jobs (up to one above `most`), and whether there may be
     more of them."""
     counts = dict.fromkeys(STATES, 0)
     capped = set()
@@ -150,5 +151,5 @@ def progress_from(text: str | None) -> Progress | None:
 
 
 def errors_from(text: str | None) -> tuple[JobFailure, ...]:
-    """From `[[at, attempt, error], …]`, the newest last."""
+    """Read `[[at, attempt, error], …]`, the newest last."""
     return () if text is None else tuple(JobFailure.stored(*each) for each in json.loads(text))

@@ -295,7 +295,7 @@ def sync_queue_for(
     user: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None,
     codec: CodecChain | None = None,
 ) -> SyncQueue:
-    """The sync queue for a queue or its URL; those of one URL and codec share one in a process.
+    """The sync queue for a queue or its URL; callers with the same URL and codec share it.
 
     opened: returns the queue that async code uses. It is used if it is in memory, or was given as
     an object: a second one would not have the same jobs.

@@ -86,7 +86,7 @@ def url_of_queue(url: str, name: str) -> str:
 
 
 def names_no_queue(url: str) -> bool:
-    """True if a URL is that of a store with many queues, and names none of them."""
+    """True if the store of a URL may have many queues, and the URL names none of them."""
     parts = urlsplit(url)
     return parts.scheme in LISTED and "queue" not in dict(parse_qsl(parts.query))
 

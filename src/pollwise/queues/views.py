@@ -27,11 +27,13 @@ COUNTED_MAX = 10_000
 MEASURED_MAX = 1_000_000
 #: The maximum number of queue names that `names` returns.
 NAMES_MAX = 1_000
-#: The maximum length of a cursor, and of the text that a filter looks for in errors, in characters.
+#: The maximum length of a cursor, in characters.
 CURSOR_LENGTH_MAX = 2_000
+#: The maximum length of the text that a filter looks for in errors, in characters.
 ERROR_TEXT_MAX = 1_000
 #: The maximum number of kinds in a filter.
 FILTER_KINDS_MAX = 1_000
+#: The error about a cursor that is not valid.
 CURSOR_REFUSED = (
     "after = {!r} is not the place of a page with this filter; pass the `next` of the page before"
 )
@@ -63,7 +65,7 @@ class Stats:
     def of(
         cls, counts: Mapping[State, int], oldest_age: float | None, capped: Iterable[State] = ()
     ) -> Stats:
-        """From the count of each state."""
+        """Make stats from the count of each state."""
         numbers: dict[str, Any] = {state: counts.get(state, 0) for state in STATES}
         return cls(**numbers, oldest_age=oldest_age, capped=frozenset(capped))
 
@@ -185,7 +187,7 @@ class BulkDone:
 def stats_of_kinds(
     rows: Iterable[tuple[str, int, int, float | None]], capped: Iterable[State]
 ) -> dict[str, Stats]:
-    """From rows of a kind, a state, a number of jobs, and the age of the oldest ready one."""
+    """Read rows of a kind, a state, a number of jobs, and the age of the oldest ready job."""
     counts: dict[str, dict[State, int]] = {}
     ages: dict[str, float] = {}
     lower = frozenset(capped)

@@ -117,7 +117,7 @@ class EndingWaiters:
         return await waiters.wait(ids, within, until)
 
     def cancelled(self, ids: Iterable[str]) -> None:
-        """These jobs were cancelled here; their records may be gone already."""
+        """End the waits for jobs that were cancelled here; their records may be gone already."""
         # Without an event loop, the cancel is part of a caller's transaction, which may not be
         # committed: waits find out from the store.
         here = asyncio._get_running_loop()
@@ -283,7 +283,7 @@ def _failed(ending: JobEnding | None) -> bool:
 
 
 class _Broadcasts(Hints):
-    """For the poll loop: only tells it whether broadcasts are known to arrive."""
+    """Hints that only show the poll loop whether broadcasts are known to arrive."""
 
     def __init__(self, hints: Hints) -> None:
         super().__init__()

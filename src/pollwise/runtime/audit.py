@@ -21,7 +21,7 @@ PART_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """Who did what to what, from where. `id` and `at` are filled by the store."""
+    """An entry: who did what to what, and from where. The store fills in `id` and `at`."""
 
     who: str
     action: str

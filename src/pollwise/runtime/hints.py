@@ -148,7 +148,7 @@ class Listening:
                 self._loop.call_soon_threadsafe(self._heard, kind)
 
     def hear_missed(self) -> None:
-        """Some may have been missed: hear one of each kind, if the kinds are known."""
+        """Broadcasts may have been missed: hear one of each kind, if the kinds are known."""
         for kind in self._kinds or ():
             self.hear(kind)
 

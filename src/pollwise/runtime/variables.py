@@ -5,7 +5,7 @@ They are named only here, so that no command refuses what another one exports.
 
 from __future__ import annotations
 
-#: A token for a controller, and the file of one.
+#: A token for a controller, and the path of a file with one.
 TOKEN = "POLLWISE_TOKEN"  # noqa: S105
 TOKEN_FILE = "POLLWISE_TOKEN_FILE"  # noqa: S105
 

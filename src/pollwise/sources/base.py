@@ -28,6 +28,7 @@ CURSOR_MAX = 1024 * 1024
 LIMIT = 100
 #: The maximum of `limit`.
 LIMIT_MAX = 10_000
+#: The maximum length of a name, in characters.
 NAME_MAX = 500
 
 State = Mapping[str, Any]

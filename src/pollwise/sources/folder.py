@@ -110,7 +110,7 @@ class Folder(ListedSource[FolderFile]):
                         continue
                     if not stat.S_ISREG(about.st_mode):
                         continue
-                    # A time in the future is that of another clock, and says nothing.
+                    # A time in the future comes from another clock, and says nothing.
                     age = now - about.st_mtime
                     if 0 <= age < self.quiet:
                         wait = min(self.quiet - age, self.quiet if wait is None else wait)

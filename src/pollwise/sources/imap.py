@@ -30,14 +30,15 @@ from pollwise.runtime.redact import HIDDEN
 from pollwise.sources.base import Found, Source, State, whole
 from pollwise.sources.cursors import CursorStore
 
-#: How many messages a poll delivers at most, and how much of each, in bytes, by default.
+#: How many messages a poll delivers at most, by default.
 LIMIT = 20
+#: How much of each message is read, in bytes, by default.
 BODY_MAX = 1024 * 1024
 #: How long a poll may take, in seconds.
 TIMEOUT = 60.0
-#: Servers end an IDLE after half an hour, so it is begun again before; and seconds until the next
-#: try where it fails.
+#: How long an IDLE lasts before the next begins, in seconds: servers end it after half an hour.
 IDLE_SECONDS = 25 * 60.0
+#: How long to wait after an IDLE that failed, in seconds.
 IDLE_AGAIN = 60.0
 #: How many UIDs are asked for at a time, and how often in a poll. In a gap it is more each time.
 _WINDOW = 500
@@ -193,7 +194,7 @@ class ImapFolder(Source[MailMessage]):
 
     @asynccontextmanager
     async def _named(self) -> AsyncIterator[None]:
-        """Errors of the conversation as those of a failed poll, with the server's name."""
+        """Raise errors of the conversation as errors of a poll, with the server's name."""
         try:
             yield
         except (ProbeError, TimeoutError):

@@ -66,5 +66,5 @@ class ListedSource(Source[T], Generic[T]):
 
 
 def remembered(first: Iterable[str], then: Iterable[str], most: int = REMEMBERED) -> list[str]:
-    """These digests without repetition, as many as are kept; the first ones come first."""
+    """The digests without repetition, at most `most`; those of `first` come first."""
     return list(dict.fromkeys([*first, *then]))[:most]

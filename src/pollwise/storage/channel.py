@@ -40,7 +40,7 @@ CHECK_EARLY = 0.2
 #: After this many check intervals without a message another process counts as gone.
 GONE_AFTER = 2.4
 #: The minimum time between two hints in the transaction of a put, per process, in seconds. A NOTIFY
-#: makes commits wait for one lock of the whole server, so a busy writer sends its hints separately,
+#: makes commits wait for one lock of the whole server. So a busy writer sends its hints separately,
 #: where no disk write happens under that lock.
 RIDE_EVERY = 0.1
 #: The minimum time between two hints sent separately, in seconds.

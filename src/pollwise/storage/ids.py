@@ -6,7 +6,7 @@ from pollwise.errors import ConfigError
 
 
 def number_of(job_id: str) -> int:
-    """The number in an id; 0, which no job has, if the id is not a number of ours."""
+    """The number in an id; 0, which no job has, if the id is not such a number."""
     return int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 19 else 0
 
 

@@ -19,7 +19,7 @@ def message_of(*parts: object) -> str:
 
 
 def parts_of(text: str) -> list[Any] | None:
-    """A message's parts; None if it is not one of ours: anybody may send messages."""
+    """A message's parts; None if it is not valid: anybody may send messages."""
     if len(text) > MESSAGE_LENGTH_MAX:
         return None
     try:

@@ -11,8 +11,9 @@ import math
 
 from pollwise.runtime.clock import Clock
 
-#: How often a process announces which broadcasts it wants, in seconds, and how long that counts.
+#: How often a process announces which broadcasts it wants, in seconds.
 ANNOUNCE_EVERY = 30.0
+#: How long an announcement counts, in seconds.
 ANNOUNCED_FOR = 90.0
 #: After this time, in seconds, everybody is assumed to have received an announcement.
 HEARD_AFTER = 1.0
@@ -34,7 +35,7 @@ class Wanted:
         self._since = since
 
     def announce(self, kind: str) -> bool:
-        """It is wanted here; True if it is time to say so."""
+        """Note that a kind is wanted here; True if it is time to announce that."""
         now = self._clock.now()
         first, last = self._here.get(kind, (now, -math.inf))
         if last + ANNOUNCE_EVERY > now:

@@ -50,7 +50,7 @@ class RunHistories(ABC):
 
 
 class MemoryHistories(RunHistories):
-    """In this process. Any thread may use it."""
+    """Histories in the memory of this process. Any thread may use them."""
 
     def __init__(self) -> None:
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()

@@ -36,7 +36,7 @@ class _RunTable(SqliteFile):
 
 
 class SqliteHistories(RunHistories):
-    """In a SQLite file, which may also hold a queue."""
+    """Histories in a SQLite file, which may also contain a queue."""
 
     blocks = True
 

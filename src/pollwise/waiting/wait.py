@@ -37,11 +37,11 @@ from pollwise.waiting.progress import Report, WaitLine, WaitProgress
 T = TypeVar("T")
 
 #: The pace of a wait: each pause is about 15 % of the time that has passed, from 100 ms to 30 s. So
-#: an end is noticed about 7 % too late on average, whether it takes a second or minutes, and the
+#: an end is noticed about 7 % too late on average, whether it takes a second or minutes. The
 #: number of polls grows with the logarithm of the time. That is what `Adaptive` does while
 #: polls are empty: the sum of the pauses so far is the next one / (multiplier - 1).
 WAIT_PACE = Adaptive("100ms", "30s", backoff_multiplier=1.15)
-#: Errors in the code of a check, not in what it looks at: no later poll will do better.
+#: Errors in the code of a check, not in the thing that it checks: no later poll will do better.
 MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
 #: How a failed check is retried: after 1 s to 30 s until the timeout.
 WAIT_RETRY = Retry.exponential("1s", max_delay="30s", attempts=None, exclude=MISTAKES)

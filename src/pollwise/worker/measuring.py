@@ -130,7 +130,7 @@ def _tally(kind: str, stats: Stats) -> KindTally:
 
 
 def _completed(tallies: list[KindTally], whole: Stats, capped: frozenset[State]) -> list[KindTally]:
-    """Adds the jobs that were not counted by kind to those of OTHER."""
+    """Add the jobs that were not counted by kind to the tally of OTHER."""
     missing: dict[str, int] = {}
     for state in STATES:
         counted = sum(dict(each.counts)[state] for each in tallies)

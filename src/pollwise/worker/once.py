@@ -35,7 +35,7 @@ class RunSummary:
 
     done: the handler returned. retried: it failed, and the job runs again later. dead: it failed,
     and the job does not run again. snoozed: it raised `Snooze`. cancelled: the job was cancelled.
-    lost: the lease expired.
+    lost: the lease ran out.
     limited: how many jobs were ready at the end but wait for a limit, by kind; at most 1,000 of
     each kind are counted.
     """

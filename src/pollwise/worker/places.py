@@ -44,7 +44,7 @@ class LimitPlaces:
         self._for_all = clock.now()  # when handlers were free at the last claim
 
     def among(self, kinds: Iterable[str]) -> frozenset[str]:
-        """Those of these kinds that are claimed only for free handlers, as of the last claim."""
+        """Return which of these kinds are claimed only for free handlers, as of the last claim."""
         limited = self._queue._limited
         return limited.intersection(kinds) if limited else limited
 

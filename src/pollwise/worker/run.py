@@ -134,17 +134,8 @@ class WorkerRun:
         self._reports = ProgressReports(
             queue, self._executor.lease, self._executor.leases.report_soon
         )
-        timeout = None if options.timeout is None else seconds(options.timeout, "timeout")
         self._calls: dict[str, Proceed] = {
-            kind: call_of(
-                handler,
-                self._executor.threads,
-                timeout,
-                middleware,
-                partial(processes.place, kind, handler.result_ttl is not None)
-                if processes is not None and handler.process
-                else None,
-            )
+            kind: self._call_of(handler, middleware, processes)
             for kind, handler in handlers.items()
         }
         self._processes = processes
@@ -177,6 +168,15 @@ class WorkerRun:
         self.stop: Callable[[], None] = self._executor.stop
         self.state: Callable[[], dict[str, Any]] = self._executor.state
         self.close_queue: Callable[[], Awaitable[None]] = self._executor.close_store
+
+    def _call_of(
+        self, handler: Handler, middleware: Sequence[Middleware], processes: ProcessPool | None
+    ) -> Proceed:
+        timeout, place = self._options.timeout, None
+        if processes is not None and handler.process:
+            place = partial(processes.place, handler.kind, handler.result_ttl is not None)
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        return call_of(handler, self._executor.threads, limit, middleware, place)
 
     @property
     def recycled(self) -> str:

@@ -18,21 +18,24 @@ from collections.abc import Sequence
 from math import ceil, exp, log, log2, sqrt
 from operator import add, mul
 
-#: Regimes: how many rates there are, and how many of them lie above the long-run rate.
+#: Regimes: how many rates there are.
 RATES = 10
+#: How many of the rates are above the long-run rate.
 ABOVE = 5
-#: The assumptions before there is evidence: a rate lasts LASTING intervals, with the weight of
-#: JUMPS jumps; a jump leads to any rate with equal chance, with the weight of LANDINGS jumps.
+#: Before there is evidence, a rate is assumed to last this many intervals ...
 LASTING = 100.0
+#: ... and this assumption counts as this many jumps that were seen.
 JUMPS = 0.3
+#: A jump is assumed to lead to any rate with equal chance, which counts as this many jumps.
 LANDINGS = 5.0
-#: Rhythm: the factor between the bins of the time since the last item, and the number of items that
-#: hold the ratio of a bin at 1.
+#: Rhythm: the factor between the bins of the time since the last item.
 STEP = 1.15
+#: How many assumed items keep the ratio of a bin near 1.
 SHRINK = 4.0
 #: What was learned fades by one part in MEMORY per poll, applied every FADE_EVERY polls.
 MEMORY = 2000.0
 FADE_EVERY = 200
+#: Derived values are computed again after this many polls.
 SETTLE_EVERY = 8
 
 TINY = 1e-300  # avoids a division by zero

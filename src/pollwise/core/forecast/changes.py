@@ -17,9 +17,10 @@ import sys
 FIRST_WEIGHT = 0.15
 #: About how many of the newest polls count.
 MEMORY = 50.0
-#: After a change with at most the probability SURPRISE, the quiet time before it counts only by
-#: QUIET_KEPT: a target that becomes busy after a long quiet time is recognised in about 20 polls.
+#: A change with at most this probability is a surprise.
 SURPRISE = 0.1
+#: The share of the quiet time before a surprise that still counts: so a target that becomes busy
+#: after a long quiet time is recognised in about 20 polls.
 QUIET_KEPT = 0.7
 
 _RATE_MIN, _RATE_MAX = 1e-12, 1e12

@@ -5,8 +5,8 @@ polls all through the silence between them, and is late when it ends. So the mom
 silence ends (onsets) are recorded. Two intervals between them that agree within 5 % make a guess of
 the period. Onsets that come where the guess expects them confirm and correct it, as in a
 phase-locked loop; others count against it. While it is confirmed, the forecast is multiplied by
-items seen ÷ items forecast at each phase. A guess is used only after
-three onsets came where it expects them, so a wrong one costs little until it is dropped.
+items seen ÷ items forecast at each phase. A guess is used only once a further onset has confirmed
+it, so a wrong guess costs little until it is dropped.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-#: An onset is an item after a silence of SILENCE mean gaps, once ITEMS_MIN items have been seen.
+#: An onset is an item after a silence of this many mean gaps between items ...
 SILENCE = 4.0
+#: ... once this many items have been seen.
 ITEMS_MIN = 10.0
 #: How far from its expected time an onset may be, in periods.
 TOLERANCE = 0.05
@@ -23,10 +24,11 @@ TOLERANCE = 0.05
 GUESSED, CONFIRMED, SURE = 2.0, 3.0, 6.0
 #: How much an unexpected onset, or a missing one, lowers the confidence.
 DOUBT = 0.5
-#: How much of an onset's deviation moves the phase, and the period.
+#: By which shares of an onset's deviation the phase and the period are corrected.
 TRIM_PHASE, TRIM_PERIOD = 0.5, 0.2
-#: The number of bins of a period, and how many assumed items keep each ratio near 1.
+#: The number of bins of a period.
 PHASES = 48
+#: How many assumed items keep the ratio of each bin near 1.
 SHRINK = 0.3
 
 

@@ -27,30 +27,35 @@ from pollwise.core.forecast.best_polls import best_polls
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 
-#: Bins: where the first ends, in seconds, how many follow while time doubles, and their number.
-#: They reach to 29 days.
+#: Where the first bin ends, in seconds.
 FIRST_END = 1e-3
+#: How many bins follow while time doubles.
 PER_DOUBLING = 32
+#: The number of bins, which reach to 29 days.
 BINS = 1000
-#: How many runs each memory keeps, and the widths of the kernels, in log time.
+#: How many runs each memory keeps.
 MEMORIES = (8.0, 80.0)
+#: The widths of the kernels, in log time.
 WIDTHS = (1.0, 0.3, 0.1, 0.03)
-#: The weight of the wider forecast in each, in runs.
+#: For each width, the weight of the next wider forecast, in runs.
 FALL_BACK = (0.5, 0.5, 1.0, 1.0)
 #: A part of the time in which the run ended with a smaller probability gets no weight.
 NEGLIGIBLE = 0.003
 #: How much of the mixture is spread evenly again at each run, so that no part is lost forever.
 SHARE = 0.02
-#: The grid of a plan: its longest step in bins, the points between two polls, the share of the
-#: known runs that it covers, and the share of a run that counts for each block after it.
+#: The longest step in the grid of a plan, in bins.
 BLOCK = 8
+#: The points of the grid between two polls.
 POINTS = 4.0
+#: The share of the known runs that the grid covers.
 HORIZON = 0.95
+#: The share of a run that counts for each block after it.
 LEAK = 0.03
-#: The longest step outside of the plan.
+#: The longest step outside of the grid, in bins.
 COARSE = 32
-#: How many plans are kept until new runs outdate them: every run does at first, later every second.
+#: How many plans are kept.
 PLANS = 8
+#: Each of the first FRESH runs outdates the plans, and later every KEPT-th run does.
 FRESH, KEPT = 16, 2
 
 _PARTS = len(MEMORIES) * len(WIDTHS)

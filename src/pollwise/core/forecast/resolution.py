@@ -15,9 +15,11 @@ from math import floor
 TOLERANCE = 0.02
 #: How many times must agree, how many are counted at most, and how many a disagreement subtracts.
 AGREED, AGREED_MAX, OTHER = 12, 24, 4
-#: The coarsest step, in seconds, because batches may come at exactly one period; and the finest, as
-#: a share of the time between stamps, because clocks are not exact.
-COARSEST, FINEST = 5.0, 1e-3
+#: The coarsest step, in seconds: longer ones may be the period of batches.
+COARSEST = 5.0
+#: The finest step, as a share of the time between stamps, because clocks are not exact.
+FINEST = 1e-3
+#: A longer time between stamps, in seconds, is ignored.
 BETWEEN_MAX = 1e12
 #: Waits are spread in steps of the golden ratio, which fills a step evenly.
 GOLDEN = 0.6180339887498949

@@ -14,13 +14,15 @@ from math import exp, log
 
 #: The kinds of evidence.
 CALM, BUSY, RHYTHM = range(3)
-#: The shares at the start, the limits of a share, and how much evidence the first one counts.
+#: The shares at the start.
 FIRST = (0.7, 1.0, 0.7)
+#: The limits of a share.
 LEAST, MOST = 0.0, 1.3
+#: How much evidence the shares at the start count as.
 EVIDENCE = 40.0
-#: The evidence of a pause, for each square of the logarithm of the factor; and the most that its
-#: waiting counts, in polls.
+#: The evidence of a pause is this, times the square of the logarithm of the factor.
 CURVE = 4.0
+#: The most that the waiting of a pause counts, in polls.
 WAITED_MAX = 100.0
 
 

@@ -92,7 +92,7 @@ class Strategy(ABC):
         return float(getattr(self, "hold", 0.0))
 
     def for_source(self, can_hold: bool) -> Strategy:
-        """This strategy for a source that can hold a poll, or cannot."""
+        """Return this strategy as it suits a source that can hold a poll, or cannot."""
         return self
 
     @abstractmethod

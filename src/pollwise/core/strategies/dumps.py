@@ -19,13 +19,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-#: A list may have this many values, if its length is not that of the template; a text, this many
-#: characters.
+#: The maximum number of values in a list whose length differs from the template's.
 LIST_MAX = 4096
+#: The maximum number of characters in a text.
 TEXT_MAX = 100
-#: Lists from this length on are statistics: zeros at their ends are left out, and `compact` rounds
-#: them to this many significant digits.
+#: Lists of at least this length are statistics: zeros at their ends are left out.
 LONG = 8
+#: `compact` rounds statistics to this many significant digits.
 DIGITS = 6
 
 _INFINITE = {"inf": math.inf, "-inf": -math.inf}

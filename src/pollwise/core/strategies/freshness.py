@@ -21,8 +21,9 @@ from pollwise.errors import ConfigError
 
 #: Recent errors shorten the interval: it is divided by 1 + ERROR_WEIGHT · errors.
 ERROR_WEIGHT = 0.6
-#: The share of recent errors that is left after a success, and how many count at most.
+#: The share of recent errors that is left after a success.
 ERRORS_KEPT = 0.5
+#: The maximum number of recent errors that count.
 ERRORS_MAX = 100.0
 #: Each poll that waits for a slot, beyond the first, stretches the interval by this share.
 QUEUED_WEIGHT = 0.1
@@ -80,7 +81,7 @@ class Freshness(Strategy):
         min_interval: float | None = None,
         max_interval: float | None = None,
     ) -> Freshness:
-        """This strategy with other intervals; those not given stay, as far as the given allow."""
+        """Return a copy with other intervals; those not given stay, within the given bounds."""
         low = self.min_interval if min_interval is None else min_interval
         high = self.max_interval if max_interval is None else max_interval
         if max_interval is None:

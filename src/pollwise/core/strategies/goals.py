@@ -28,22 +28,24 @@ MEMORY_SECONDS = 3 * 86400.0
 SECONDS_MAX = 1e9
 PER_HOUR_MIN, PER_HOUR_MAX = 1e-6, 1e9
 
-#: Mean wait: how many items it remembers; how far a balance of all items moves the logarithm of
-#: the price, and the most.
+#: Mean wait: how many items it remembers.
 ITEMS_REMEMBERED = 5000.0
+#: How far a balance of all items moves the logarithm of the price, and the maximum.
 MEAN_LEAN, MEAN_LEAN_MAX = 4.0, 4.0
-#: How many more polls than a fixed interval it may make: at the start, and the most.
+#: How many more polls than a fixed interval it may make: at the start, and at most.
 CREDIT, CREDIT_MAX = 30.0, 20_000.0
-#: That fixed interval, in mean waits: a little below 2, and no whole number, so that it does not
-#: meet batches at whole seconds at the same place each time.
+#: That fixed interval, in mean waits. It is a little below 2 and not a whole number: otherwise it
+#: would meet batches at whole seconds at the same place each time.
 FIXED = 1.973
-#: Budget: how many periods it remembers, and how many polls a period counts at least.
+#: Budget: how many periods it remembers.
 PERIODS = 2.0
+#: A period counts as at least this many polls.
 PERIOD_POLLS = 50.0
-#: The fewest polls that may be saved; the share of the savings that is aimed at, and how far full
-#: savings move the logarithm of the price.
+#: The least number of polls that may be saved.
 SAVED_MIN = 2.0
+#: The share of the possible savings that is aimed at.
 LEVEL = 0.5
+#: How far full savings move the logarithm of the price.
 SAVED_LEAN = 2.0
 #: The savings at the start, as a share.
 FIRST = 0.1
@@ -52,22 +54,25 @@ FACTOR_MAX = 5.0
 
 #: Late items: the share that is aimed at, a little below one in twenty.
 LATE = 0.048
-#: The bins of scores: how many for each doubling of the rate, and the exponent of the first.
+#: The bins of scores for each doubling of the rate, and the exponent of the lowest rate.
 BINS, LOWEST = 8, -40
+#: How many doublings of the rate have bins.
 DOUBLINGS = 64
 #: From this many items on, the threshold is used.
 SCORES_MIN = 20.0
-#: How far the balance, as a share of all late items that were allowed, moves the logarithm of the
-#: share that is late: if it is below the reserve, and if it is above.
+#: The balance that is aimed at, as a share of all late items that were allowed.
 RESERVE = 0.05
+#: How far a balance below or above the reserve moves the logarithm of the share that is late.
 LEAN_BELOW, LEAN_ABOVE = 12.0, 1.0
+#: The maximum of each.
 LEAN_BELOW_MAX, LEAN_ABOVE_MAX = 3.0, 1.0
-#: How many items may be late because of one pause: this many, and a share of the balance. Below
-#: zero, the number falls to none when the debt is this share of what was allowed.
+#: How many items may be late because of one pause: RISK, and RISK_SHARE of the balance.
 RISK, RISK_SHARE = 1.0, 0.1
+#: With a debt, this number falls: to 0 when the debt is DEBT_SHARE of what was allowed, and DEBT.
 DEBT_SHARE, DEBT = 0.05, 3.0
 #: The search for the end of a pause: its first step, as a share of the target, and their growth.
 STEP, GROWTH = 0.1, 1.4
+#: The threshold is computed again after this many polls.
 THRESHOLD_EVERY = 8
 
 

@@ -424,7 +424,7 @@ def _within(value: float, least: float, most: float) -> float:
 
 
 def _plain(waits: Sequence[float]) -> Sequence[float]:
-    """The waits as Python's floats: those of numpy are slow, and so are their comparisons."""
+    """The waits as Python's floats: numpy's floats are slow to make and to compare."""
     return waits if not waits or type(waits[0]) is float else [*map(float, waits)]
 
 

@@ -57,7 +57,8 @@ class _Handle(Generic[Q, R_co]):
 class FlowHandle(_Handle[Queue, R_co]):
     """A flow that was put.
 
-    ids: of its jobs, in put order; each of them identifies the flow. id: the first of these.
+    ids: the ids of its jobs, in put order; each of them identifies the flow.
+    id: the first of these.
     """
 
     __slots__ = ()
@@ -87,7 +88,8 @@ class FlowHandle(_Handle[Queue, R_co]):
 class SyncFlowHandle(_Handle[SyncQueue, R_co]):
     """A flow that was put by code without an event loop: the calls of `FlowHandle`, which block.
 
-    ids: of its jobs, in put order; each of them identifies the flow. id: the first of these.
+    ids: the ids of its jobs, in put order; each of them identifies the flow.
+    id: the first of these.
     """
 
     __slots__ = ()

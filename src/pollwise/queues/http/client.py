@@ -31,7 +31,7 @@ from pollwise.queues.http import tls as http_tls
 
 #: httpx offers HTTP/2 only with an extra, which our extras include.
 HAS_HTTP2 = find_spec("h2") is not None
-#: Where a token is read from when no token file is given.
+#: The variables with a token, or with a token file, if no token file is given.
 TOKEN_VARIABLE = variables.TOKEN
 TOKEN_FILE_VARIABLE = variables.TOKEN_FILE
 #: The maximum length of a token, in characters.

@@ -72,6 +72,7 @@ NOT_HELD = 1.0
 AGENTS = "agents"
 #: The maximum length of an id, in characters of a URL.
 ID_LENGTH_MAX = 1000
+#: The header that names the running controller, which knows the nonces of requests.
 INSTANCE = "X-Pollwise-Instance"
 
 

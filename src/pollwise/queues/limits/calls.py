@@ -19,8 +19,9 @@ from pollwise.runtime.jobs import checked_name
 if TYPE_CHECKING:
     from pollwise.queues.base import Queue
 
-#: How many groups of a kind are shown unless the caller says otherwise, and at most.
+#: How many groups of a kind are shown by default.
 GROUPS_SHOWN = 20
+#: The maximum number of groups of a kind that are shown.
 GROUPS_SHOWN_MAX = 1000
 
 

@@ -253,7 +253,7 @@ def _give(
 
 
 def _fill(source: WaitingJobs, lines: Sequence[Line], wanted: Mapping[str, int]) -> None:
-    """Read what is wanted of each line, at most twice as much, and those of a size together."""
+    """Read the wanted number of jobs of each line, rounded up to a power of 2, to read together."""
     sizes: dict[int, list[Line]] = {}
     for line in lines:
         size = min(wanted[line.group], line.room)

@@ -276,7 +276,7 @@ def _single(unit: ClaimUnit, index: int, burst: ChainEntry) -> ClaimUnit:
 async def errors_of(
     path: Sequence[ChainEntry], index: int, before: Sequence[Failure], read: Reader, grain: float
 ) -> list[Failure]:
-    """The last errors of a job, the newest last. A claim that nothing follows counts as expired.
+    """The last errors of a job, the newest last. A claim that nothing follows counts as lapsed.
 
     before: its errors before the path begins.
     """

@@ -38,8 +38,9 @@ BODIES = 64
 LISTING_FRESH = 1.0
 #: With more than a page of ready jobs, every n-th claim also lists the delayed ones.
 DUE_EVERY = 4
-#: The number of claims remembered; beyond it, those whose lease ended long ago are forgotten.
+#: The number of claims remembered; beyond it, old ones are forgotten.
 HELD_MAX = 1024
+#: A claim is old when its lease ended this many seconds ago.
 STRAGGLE = 600.0
 
 

@@ -101,7 +101,7 @@ class UnitEnder:
         return False
 
     async def append(self, held: HeldUnit, meaning: EntryMeaning, content: dict[str, Any]) -> bool:
-        """Append to a chain of ours; False if it is not ours any more.
+        """Append to the chain of a unit of this handle; False if another handle was faster.
 
         Raises `AskedToCancel` instead of giving back a job that was asked to cancel meanwhile.
         """

@@ -21,15 +21,15 @@ encodes its meaning and duration, and its time is the store's; see `names`. So o
 shows every job and its state, and an idle poll is that one request.
 
 Who decides. The state of a job is its chain, and only the creator of entry k + 1 changes it after
-entry k. Claim, renewal, settlement, cancel and the takeover of an expired lease all try to create
-the same name; one of them succeeds, and the others see that they lost. The number of the CLAIM
-entry is the token. A chain starts with a slice of up to 16 equal jobs of a put. A claim of fewer
+entry k. Claim, renewal, settlement, cancel and the takeover after a lease all try to create the
+same name; one of them succeeds, and the others see that they lost. The number of the CLAIM entry is
+the token. A chain starts with a slice of up to 16 equal jobs of a put. A claim of fewer
 jobs leaves the rest of the slice as a unit with its own chain. So 16 jobs are claimed by one
 write, renewed by one, and settled by one if they end together. If part of a unit is to be retried,
 a BURST entry gives each of its jobs a chain of its own.
 
 The record of a job. Headers lie in the body of the put. Errors are in the entries that gave the job
-back, or show as a claim that follows an expired one, and progress is in the newest renewal
+back, or show as a claim after a claim that lapsed, and progress is in the newest renewal
 (REPORT). The entry that ends a kept or dead job holds its whole record, with its result, and then
 the record is written. A long chain is summed up by one entry (SUM), which holds the last errors.
 

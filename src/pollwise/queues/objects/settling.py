@@ -20,8 +20,9 @@ from pollwise.runtime.jobs import ERRORS_KEPT, Claim, Progress, Renewal, Settlem
 
 #: Entries that have a successor are deleted at this age, in seconds.
 STALE = 2 * GRACE
-#: A chain of this many entries is summed up when a job is given back; and which entries can be.
+#: A chain of this many entries is summed up when a job is given back.
 LONG_CHAIN = 24
+#: The entries that can be summed up.
 SUMMED = (
     EntryKind.CLAIM, EntryKind.RENEW, EntryKind.REPORT, EntryKind.CANCEL, EntryKind.BACK,
     EntryKind.BACK_FREE, EntryKind.SUM,
@@ -153,7 +154,7 @@ class UnitSettler:
     async def _settle_held(
         self, held: HeldUnit, ours: dict[int, Settlement], settled: list[tuple[str, int, str]]
     ) -> list[int]:
-        """Settle jobs of a unit that is ours; return those that turn out not to be."""
+        """Settle jobs of a held unit; return those that another handle has taken."""
         away = {i: s for i, s in ours.items() if not s.comes_back or i in held.asked}
         back = {i: s for i, s in ours.items() if i not in away}
         if away:
@@ -308,7 +309,7 @@ class UnitSettler:
 
 
 def _may_be_cut(held: HeldUnit) -> bool:
-    """True for an expired unit that another handle may have cut up, to claim some of its jobs."""
+    """True if another handle may have cut up a lapsed unit, to claim some of its jobs."""
     cut = len(held.left) > 1 and not held.lost
     return cut and held.doubt is None and not held.lock.locked()
 

@@ -162,7 +162,7 @@ class Views:
         return await self._ended(put, index, roots)
 
     async def _ended(self, put: PutName, index: int, roots: list[RootObject]) -> JobInfo | None:
-        """A job that is not in a unit of these roots, which are those of its put."""
+        """Return a job that is not in a unit of these roots, the roots of its put."""
         core = self._core
         for folder in ("dead", "ended", "results"):
             raw = await core.get(core.path(folder, put.key(index)))

@@ -39,7 +39,7 @@ class PostgresFlows:
 
 
 def keeps_of(settlements: Sequence[Settlement], keep: float | None) -> list[float | None]:
-    """For how many seconds each ended job is kept, if that is longer than `keep` of the queue.
+    """How many seconds to keep each ended job, if that is longer than `keep` of the queue.
 
     The server subtracts FLOW_KEPT when a flow has ended. It does not know the queue's `keep`, so
     the rest must include that.

@@ -88,7 +88,7 @@ class SqliteFlows:
         return names
 
     def cancelled(self, now: float, batch: str) -> None:
-        """These jobs were cancelled; a JSON list of their numbers."""
+        """Keep cancelled jobs of flows. batch: a JSON list of their numbers."""
         values = {"batch": batch, "expires_at": self._kept_until(now)}
         self.ended(now, {flow for (flow,) in self._rows("keep_cancelled", **values)})
 

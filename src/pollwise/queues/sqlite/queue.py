@@ -33,16 +33,18 @@ from pollwise.storage.sqlite.watched_file import WatchedFile
 SYNCHRONOUS = ("full", "normal", "off")
 
 
-#: The maximum number of jobs, and of bytes of their payloads, that are put in the calling thread.
+#: The maximum number of jobs that are put in the calling thread.
 HERE_JOBS = 10
+#: The maximum size of their payloads together, in bytes.
 HERE_BYTES = 64 * 1024
 #: How long a blocking put waits for others before it leaves the work to the thread, in seconds.
 HERE_WITHIN = 0.01
 #: After this many puts in the event loop, other tasks get a turn.
 YIELD_EVERY = 10
-#: Puts are left to the thread for this many seconds when another process writes, or when this many
-#: tasks put at once: the thread then makes them in one transaction.
+#: Puts are left to the thread for this many seconds when another process writes, or when many tasks
+#: put at once: the thread then makes them in one transaction.
 IN_THREAD_FOR = 0.05
+#: How many tasks that put at once count as many.
 PUTS_AT_ONCE = 5
 
 

@@ -192,8 +192,8 @@ WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
 RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1, pollwise_jobs.state;
 
 -- name: renew
--- :batch is a JSON list of [seq, token, worker, progress]. An expired lease that nobody else has
--- taken becomes valid again.
+-- :batch is a JSON list of [seq, token, worker, progress]. A lease that ran out becomes
+-- valid again if nobody else has the job.
 UPDATE pollwise_jobs SET
     state = 3, since = :until, worker = json_extract(b.value, '$[2]'),
     progress = coalesce(json_extract(b.value, '$[3]'), progress)

@@ -30,8 +30,9 @@ T = TypeVar("T")
 
 #: botocore's descriptions of the services, loaded once: it takes 50 ms.
 _models = create_loader()
-#: The maximum number of messages in one call, and of bytes.
+#: The maximum number of messages in one call.
 BATCH = 10
+#: The maximum number of bytes in one call.
 BATCH_BYTES = 1024 * 1024
 #: The longest hold of a receive, in seconds.
 HOLD_MAX = 20

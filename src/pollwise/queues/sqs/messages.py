@@ -20,6 +20,7 @@ from pollwise.runtime.jobs import Job, NewJob, checked_name, encode
 
 #: The kind of foreign messages; the payload has their body and attributes.
 RAW = "sqs.raw"
+#: The names of our message attributes.
 KIND = "pollwise.kind"
 JOB = "pollwise.job"
 ERROR = "pollwise.error"

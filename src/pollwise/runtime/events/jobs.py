@@ -165,7 +165,7 @@ class KindUnhandled(Event):
 
 @event
 class JobLost(JobEvent):
-    """A lease expired while its worker ran the job, which may now run elsewhere.
+    """A lease ran out while its worker ran the job, which may now run elsewhere.
 
     reason: that its handler blocked the event loop, if it did.
     """

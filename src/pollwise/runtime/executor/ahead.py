@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Unless prefetch is given, claim this many seconds of work ahead, and at most this many jobs.
+#: Unless prefetch is given, claim this many seconds of work ahead ...
 AHEAD_SECONDS = 0.1
+#: ... and at most this many jobs.
 AHEAD_MAX = 256
 #: Weight of the newest run in the average time a handler takes.
 TOOK_WEIGHT = 0.1

@@ -234,7 +234,7 @@ class Executor(Generic[H, C]):
         free, waiting_bytes = self.free(), 0
         for held in claimed:
             older = self._held.get(held.name)
-            if older is not None:  # our own lease on it had expired
+            if older is not None:  # our own lease on it had run out
                 self._lose(older)
             held.taken, held.until, held.until_epoch = now, until, until_epoch
             self._held[held.name] = held

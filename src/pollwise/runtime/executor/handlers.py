@@ -25,9 +25,9 @@ JOB_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5, jitter=0.25)
 
 #: How many frames of a handler's error are logged, counted from the innermost.
 FRAMES_SHOWN = 8
-#: How many errors of a chain of causes and of groups are logged, and how many members of a group
-#: are named in its text.
+#: How many errors of a chain of causes and of groups are logged.
 ERRORS_SHOWN = 10
+#: How many members of a group are named in its text.
 MEMBERS_SHOWN = 3
 _OUR_FILES = (str(Path(__file__).parents[2]), asyncio.__path__[0])
 

@@ -11,8 +11,9 @@ from pollwise.runtime.clock import Clock
 
 #: How long such work waits before it is claimed again, in seconds.
 LOCKED_FOR = 30.0
-#: How often one reason is reported, in seconds, and how many reasons are remembered.
+#: How often one reason is reported, in seconds.
 REPORT_EVERY = 60.0
+#: How many reasons are remembered.
 REASONS_MAX = 100
 
 

@@ -57,7 +57,7 @@ class Settler(Generic[H]):
         self._tries_left: int | None = None
         self._now = Hint()
         self._enough = Hint()
-        # A lease must not expire while its settlement is gathered.
+        # A lease must not run out while its settlement is gathered.
         self._gather = min(store.gather, lease / 6)
         self._gather_up_to = store.gather_up_to
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds
@@ -40,6 +41,8 @@ ENDED: tuple[State, ...] = STATES[4:]
 SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
 #: In this order, because stores are sent an action as its place here.
 ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
+#: The headers of a job in a claim that a client sent back without them.
+UNKNOWN_HEADERS: Mapping[str, str] = MappingProxyType({})
 #: Stands between an error and its traceback in the text that a store keeps.
 TRACEBACK_FOLLOWS = "\n\x1e"
 
@@ -168,7 +171,7 @@ class JobFailure:
 
     @classmethod
     def stored(cls, at: float, attempt: int, text: str) -> JobFailure:
-        """From the text that a store keeps; see `Settlement.failure`."""
+        """Read the text that a store keeps; see `Settlement.failure`."""
         error, found, traceback = text.partition(TRACEBACK_FOLLOWS)
         return cls(at, attempt, error, traceback if found else None)
 
@@ -266,24 +269,24 @@ class Settlement:
 
     @classmethod
     def retry(cls, claim: Claim, delay: Duration = 0, error: str | None = None) -> Settlement:
-        """It failed; run it again after `delay`."""
+        """The run failed; run the job again after `delay`."""
         return cls(claim, "retry", seconds(delay, "delay"), error)
 
     @classmethod
     def give_back(cls, claim: Claim, delay: Duration = 0) -> Settlement:
-        """It was not run, or not to its end, without a fault of the job; not an attempt."""
+        """The job did not run, or not to its end, without its fault: not an attempt."""
         return cls(claim, "give_back", seconds(delay, "delay"))
 
     @classmethod
     def dead(cls, claim: Claim, error: str, traceback: str | None = None) -> Settlement:
-        """It will not run again unless an operator retries it."""
+        """The job does not run again unless an operator retries it."""
         return cls(claim, "dead", error=error, traceback=traceback)
 
     @classmethod
     def cancelled(
         cls, claim: Claim, error: str | None = None, *, keep: Duration | None = None
     ) -> Settlement:
-        """It was stopped because somebody asked to cancel it. `keep` is as in `done`."""
+        """The run was stopped because somebody asked to cancel the job. `keep` is as in `done`."""
         return cls(claim, "cancelled", error=error, keep=_keep_for(keep))
 
     @property
@@ -293,13 +296,13 @@ class Settlement:
 
     @property
     def failure(self) -> str | None:
-        """The text that a store keeps of the error: that of a dead job ends with its traceback."""
+        """The error as a store keeps it: the text of a dead job ends with its traceback."""
         if self.traceback is None or self.error is None or self.action != "dead":
             return self.error
         return f"{self.error}{TRACEBACK_FOLLOWS}{self.traceback}"
 
     def outlasting(self, keep: float | None) -> float | None:
-        """Its `keep`, if that is longer than the one of its queue; else None."""
+        """Return `keep` of the settlement if it is longer than this one of the queue, else None."""
         return self.keep if keep is None or (self.keep or 0.0) > keep else None
 
 

@@ -28,7 +28,7 @@ def same_value(one: Any, other: Any) -> bool:
 
 
 def fingerprints_of(value: Any) -> set[tuple[str, str]]:
-    """The fingerprints of a payload. A plain one has that of a codec without a key."""
+    """The fingerprints of a payload. A plain payload has one, as from a codec without a key."""
     if not is_envelope(value):
         return {("", hashlib.sha256(canonical(value).encode()).hexdigest()[:40])}
     given = value.get(SAME)

@@ -22,9 +22,11 @@ from pollwise.platforms import files
 from pollwise.runtime.variables import KEYS
 
 KEY_BYTES = 32
-#: How many keys there may be, and how many bytes a file of keys may have.
+#: The maximum number of keys.
 KEYS_MAX = 100
+#: The maximum size of a key file, in bytes.
 FILE_BYTES_MAX = 64 * 1024
+#: The word behind a key that does not encrypt.
 DECRYPT_ONLY = "decrypt-only"
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
@@ -111,7 +113,7 @@ class Keys:
 
     @classmethod
     def read(cls, text: str, origin: str) -> Keys:
-        """From lines `ID BASE64`; commas and semicolons count as ends of lines."""
+        """Read keys from lines `ID BASE64`; commas and semicolons count as ends of lines."""
         found = []
         for number, line in enumerate(_LINES.split(text), 1):
             words = line.partition("#")[0].split()
@@ -121,12 +123,12 @@ class Keys:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Keys:
-        """From a file that only its owner may read."""
+        """Read keys from a file that only its owner may read."""
         return cls.read(read_private(Path(path)), f"the key file {path}")
 
     @classmethod
     def from_environment(cls, name: str = KEYS, environ: Mapping[str, str] | None = None) -> Keys:
-        """From an environment variable, POLLWISE_KEYS by default."""
+        """Read keys from an environment variable, POLLWISE_KEYS by default."""
         text = (os.environ if environ is None else environ).get(name, "")
         if not text.strip():
             raise ConfigError(f"the environment variable {name} has no key; set it, or give a file")

@@ -31,15 +31,17 @@ from pollwise.runtime.rollups.rows import (
 )
 from pollwise.runtime.store import distinct
 
-#: How long history is kept by minute, and then by hour, in seconds.
+#: How long history is kept by minute, in seconds.
 HISTORY_MINUTES_KEPT = 7 * 86400.0
+#: How long history is kept by hour, in seconds.
 HISTORY_HOURS_KEPT = 90 * 86400.0
-#: How long the rows of each worker are kept apart, in seconds; less if there are many workers, but
-#: always the time in which a worker may write a row again.
+#: How long the rows of each worker are kept apart, in seconds; less if there are many workers.
 HISTORY_WORKERS_KEPT = 2 * HOUR
+#: The minimum of that, because a worker may write a row again within this time.
 HISTORY_WORKERS_KEPT_MIN = 10 * MINUTE
-#: How long the pace of workers that are gone is kept, in seconds, and how many paces there can be.
+#: How long the pace of workers that are gone is kept, in seconds.
 PACES_KEPT = PACE_KEPT
+#: The maximum number of paces.
 PACES_MAX = 20
 #: How many rows of workers are kept apart at most, roughly.
 HISTORY_WORKER_ROWS = 5_000
@@ -168,7 +170,7 @@ class KeptHistory(ABC):
         return any(len(rows) == FOLD_ROWS for rows in (old_hours, future, minutes, folded))
 
     async def _fold(self, old: Sequence[HistoryRow]) -> None:
-        """Fold the rows of workers into those of their minutes, and into those of their hours."""
+        """Fold the rows of workers into one row for each minute, and into one for each hour."""
         if not old:
             return
         levels = (BY_MINUTE, BY_HOUR)

@@ -116,7 +116,7 @@ class Tally:
         self._marked = clock.now()
         self._setbacks = 0
         self._past: dict[int, list[HistoryPoint]] = {}  # minutes that are over, by `at`
-        self._offered: tuple[int, ...] = ()  # those of them that the last `rows` had
+        self._offered: tuple[int, ...] = ()  # the minutes in the last `rows`
         self._now = MinuteTally(self._minute())
         self._over = self._end()
 

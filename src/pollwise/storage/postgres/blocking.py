@@ -134,7 +134,7 @@ class BlockingConnections:
             if reusable and not self._closed:
                 self._idle.append(wire)
             else:
-                wire.drop()  # a late answer would be taken for that of the next call
+                wire.drop()  # a late answer would look like the next call's
 
     def _wire(self) -> BlockingConnection:
         while self._idle:

@@ -40,9 +40,9 @@ from pollwise.storage.postgres.wire import WireConnection
 TRIES = 5
 #: Serialization failure, deadlock, and two leases on one key: nothing was done, so try again.
 AGAIN = frozenset({"40001", "40P01", "23505"})
-#: How long the server may take to cancel a call, in seconds; and how long running calls may go on
-#: when everything is closed, before they are cancelled.
+#: How long the server may take to cancel a call, in seconds.
 CANCEL_PATIENCE = 2.0
+#: How long running calls may go on at a close before they are cancelled, in seconds.
 CLOSE_PATIENCE = 2.0
 
 
@@ -303,7 +303,7 @@ class Connections:
             result = late
         except BaseException:
             if wire is not None:
-                wire.drop()  # its late answer would be taken for that of the next call
+                wire.drop()  # its late answer would look like the next call's
             raise
         finally:
             if wire is not None and wire.alive:

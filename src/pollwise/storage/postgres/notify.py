@@ -25,9 +25,9 @@ from pollwise.storage.postgres.params import text
 from pollwise.storage.postgres.schema import quoted
 from pollwise.storage.postgres.wire import WireConnection
 
-#: How long the listening connection may take to answer, in seconds, before it is dropped; and how
-#: long sending a message may take: hints are not worth more.
+#: How long the listening connection may take to answer before it is dropped, in seconds.
 PATIENCE = 5.0
+#: How long sending a message may take, in seconds: hints are not worth more.
 SEND_TIMEOUT = 2.0
 
 Heard = Callable[[str], None]

@@ -22,8 +22,9 @@ from pollwise.storage.redis.connections import Connections, RedisAddress, explai
 
 Heard = Callable[[str], None]
 
-#: How long subscribing may take, and sending a message, in seconds: hints are not worth more.
+#: How long subscribing may take, in seconds.
 SUBSCRIBE_TIMEOUT = 10.0
+#: How long sending a message may take, in seconds: hints are not worth more.
 SEND_TIMEOUT = 2.0
 
 

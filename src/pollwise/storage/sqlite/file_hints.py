@@ -47,7 +47,7 @@ class FileHints(Hints):
         self.send(1)
 
     def opened(self) -> None:
-        """The database exists and is ours: only now may it be watched."""
+        """The database exists and is Pollwise's: only now may it be watched."""
         self._opened = True
 
     def asleep(self, hint: Hint) -> None:

@@ -28,9 +28,9 @@ from pollwise.storage.sqlite.file import FileConnection, SqliteFile
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: The maximum number of calls in one transaction, and the seconds after which no call joins it any
-#: more: they limit how long the write lock is held.
+#: The maximum number of calls in one transaction, which limits how long the write lock is held.
 CALLS_AT_ONCE = 64
+#: After this many seconds no further call joins a transaction, for the same reason.
 JOIN_FOR = 0.005
 #: How long a fork waits for running calls to end, in seconds.
 FORK_WAIT = 30.0

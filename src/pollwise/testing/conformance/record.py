@@ -349,7 +349,7 @@ async def check_cancel_of_a_silent_worker(bench: Bench) -> None:
     await bench.take(queue, lease=3)
     await queue.cancel([before])
     await bench.elapse(4)
-    equal(await queue.cancel([after]), {after: "cancelled"}, "cancelling an expired lease")
+    equal(await queue.cancel([after]), {after: "cancelled"}, "cancelling when the lease ran out")
     equal(await bench.take(queue), [], "a claim after both leases")
     for job_id in (before, after):
         equal((await _shown(queue, job_id)).state, "cancelled", "the state of the job")

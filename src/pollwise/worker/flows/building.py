@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 from pollwise.errors import JobError
 from pollwise.queues.flows.handle import FlowHandle, SyncFlowHandle
 from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.store import MAX_BATCH
 from pollwise.worker.flows.shape import ONE, in_shape, shape_of_group
 from pollwise.worker.flows.taking import TAKES_ERROR, TAKES_HEADER
 
@@ -69,7 +70,11 @@ class FlowStep:
 
     def linked(self, after: Sequence[NewJob]) -> NewJob:
         """Return the job to put; it comes after these jobs."""
-        made = self.job.with_headers({TAKES_HEADER: self.takes}) if self.takes else copy(self.job)
+        made = copy(self.job)
+        if self.takes:
+            made = made.with_headers({TAKES_HEADER: self.takes})
+        elif TAKES_HEADER in made.headers:  # they were copied from another job
+            made = made.without_header(TAKES_HEADER)
         made.after, made.on_failure = tuple(after), self.on_failure
         return made
 
@@ -79,7 +84,7 @@ class FlowPart(ABC, Generic[R_co]):
 
     @abstractmethod
     def _as_flow(self) -> Flow[R_co]:
-        """This part as a flow that is not linked yet."""
+        """Return this part as a flow that is not linked yet."""
 
     @overload
     def then(self, next: Flow[T], on_failure: FlowPart[Any] | None = None) -> Flow[T]: ...
@@ -90,7 +95,7 @@ class FlowPart(ABC, Generic[R_co]):
     @overload
     def then(self, next: None = None, *, on_failure: FlowPart[Any]) -> Flow[R_co]: ...
     def then(self, next: Any = None, on_failure: FlowPart[Any] | None = None) -> Flow[Any]:
-        """This flow, and what comes after it, as one flow.
+        """Return one flow of this flow and what comes after it.
 
         next: a flow, such as `resize.s(width=80)` or a group. It begins when the last job of this
             flow is done; after a group, when all members of the group are done. A task by itself
@@ -179,6 +184,11 @@ class Flow(FlowPart[R_co]):
     def jobs(self) -> list[NewJob]:
         """The jobs of the flow, to put all of them in one call, such as in your transaction."""
         self._check_unused()
+        if len(self._links.steps) > MAX_BATCH:
+            raise JobError(
+                f"the flow has {len(self._links.steps)} jobs; at most {MAX_BATCH}, because all of "
+                "them are put at once. Let its last job put the next part"
+            )
         for head in self._links.heads:
             if head.bare:
                 raise JobError(

@@ -60,7 +60,7 @@ class ParentSocket:
             self._socket.sendall(data)
 
     def after_fork(self) -> None:
-        """This is a fork of the process: it must not write between its messages."""
+        """Send nothing from a fork of the process: it would mix up the messages."""
         self._lock = threading.Lock()
         self._socket.close()
 

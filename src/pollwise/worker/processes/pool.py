@@ -41,6 +41,7 @@ REPORT_EVERY = 0.5
 DRAIN_FOR = 1.0
 #: How long a killed process may take to disappear, in seconds.
 KILL_WITHIN = 10.0
+#: Why a process was killed whose messages could not be read.
 GARBLED = "was killed: something in it wrote to the socket to the worker, or closed it"
 _CHILD = Path(__file__).with_name("child.py")
 #: The fields of a job that its process gets.

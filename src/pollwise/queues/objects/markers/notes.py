@@ -170,5 +170,5 @@ class ObjectNotes:
 
 
 def _name(name: str) -> str:
-    """A name as that of a folder: its tag, so that puts of a paused kind are found, and itself."""
+    """The folder for a name: the tag of a kind, so that paused puts are found, and the name."""
     return "whole" if name == WHOLE else f"{tag_of(name)}.{safe_name(name)}"

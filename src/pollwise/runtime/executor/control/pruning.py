@@ -22,9 +22,10 @@ PRUNE_AGAIN = 1.0
 PRUNE_RESULTS_EVERY = 3600.0
 #: Results that end within this share of their time are deleted together.
 TOGETHER = 1 / 60
-#: How often history is folded, in seconds, by a worker that found work and by an idle one. The
-#: first time is at a random moment, so that workers that were started together take turns.
+#: How often a worker that found work folds history, in seconds. The first time is at a random
+#: moment, so that workers that were started together take turns.
 FOLD_EVERY = 3600.0
+#: How often an idle worker folds history, in seconds.
 FOLD_IDLE = 6 * 3600.0
 
 

@@ -57,7 +57,7 @@ class RunControl:
         return None if progress == self._written else progress
 
     def wrote(self, progress: Progress) -> None:
-        """This report is stored."""
+        """Note that this report is stored."""
         self._written = progress
 
     @property
