@@ -189,7 +189,7 @@ POLLERS = (
         "publishes in order",
     ),
     ("your program", "puts jobs", "a controller", "HTTP, over a queue", "Agent", "runs commands"),
-    ("the world", "changes", "targets", "sites, ports, …", "Fleet", "tells you"),
+    ("the world", "changes", "targets", "sites, ports, …", "Fleet", "notifies you"),
     (
         "another system",
         "adds items",

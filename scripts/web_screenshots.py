@@ -1,6 +1,7 @@
 """Take the screenshots of the web interface for README and docs: docs/assets/web-*.png.
 
 python scripts/web_screenshots.py           take them, with Chromium, which must be on PATH
+python scripts/web_screenshots.py alerts    take this one again, while the pages are the same
 python scripts/web_screenshots.py --check   fail if pages changed since they were taken
 
 They show a shop that was open for a day of virtual time (tests/support/shop.py). That takes two
@@ -17,6 +18,7 @@ import sqlite3
 import sys
 import tempfile
 import threading
+from collections.abc import Collection
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
@@ -47,7 +49,7 @@ SHOTS = {
     "fleet": ("/fleets/pages", 860, "light"),
     "lab": ("/lab", 720, "light"),
     "target-dark": ("/fleets/pages/targets/partners-03?range=90d", 1000, "dark"),
-    "alerts": ("/fleets/pages/alerts", 520, "light"),
+    "alerts": ("/fleets/pages/alerts", 600, "light"),
     "status": ("/status", 900, "light"),
 }
 #: Where the shop's code and its workers are said to be, instead of this machine.
@@ -77,8 +79,8 @@ def check() -> int:
     return 0
 
 
-def take(folder: Path) -> None:
-    """Make the shop, serve it, and take the pictures."""
+def take(folder: Path, names: Collection[str]) -> None:
+    """Make the shop, serve it, and take these pictures."""
     import uvicorn
     from PIL import Image
 
@@ -107,7 +109,8 @@ def take(folder: Path) -> None:
     thread.start()
     here = f"http://127.0.0.1:{port}"
     with chromium() as browser:
-        for name, (path, height, theme) in SHOTS.items():
+        for name in names:
+            path, height, theme = SHOTS[name]
             size = {"width": 1280, "height": height}
             tab = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
             page = tab.new_page()
@@ -202,13 +205,13 @@ def _neutral(folder: Path) -> None:
 def main(arguments: list[str]) -> int:
     if arguments == ["--check"]:
         return check()
-    if arguments:
+    if not SHOTS.keys() >= {*arguments} or (arguments and check()):
         print(__doc__, file=sys.stderr)
         return 2
     sys.path.insert(0, str(ROOT))
     pages = fingerprint()
     with tempfile.TemporaryDirectory() as folder:
-        take(Path(folder))
+        take(Path(folder), arguments or SHOTS.keys())
     MANIFEST.write_text(json.dumps({"pages": pages}, indent=2) + "\n", "utf-8")
     return 0
 
