@@ -497,7 +497,7 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
         (418, b"te\x1b[31ma\npot", {}, StoreError, "te [31ma pot"),
         (429, b"{}", {"Retry-After": "7"}, StoreUnavailable, "429"),
         (500, b"oops", {}, StoreUnavailable, "500: oops"),
-        (502, b"<html>", {}, StoreUnavailable, "a proxy says"),
+        (502, b"<html>", {}, StoreUnavailable, "a proxy answered"),
         (503, b"{}", {}, StoreUnavailable, "503"),
         (500, b'{"error": {"code": "store_refused", "message": "m"}}', {}, StoreError, "m"),
         (422, b'{"error": {"code": "job", "message": "bad"}}', {}, JobError, "bad"),
