@@ -5,6 +5,7 @@ They are about 480 wide, so that they can be read on a phone.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -28,24 +29,30 @@ def draw_architecture() -> str:
     y = 12.0
     for layer in reversed(layers()):
         if parts:
-            parts.append(svg.arrow(f"M240 {y - 16}V{y - 5}", (240, y - 1), "down"))
+            parts.append(svg.arrow(f"M300 {y - 16}V{y - 5}", (300, y - 1), "down"))
         if len(layer["parts"]) == 1:
-            boxes, height = _boxes(layer["parts"], 12, y, 456)
-            parts += [*boxes, svg.text(458, y + 20, layer["title"], "end", svg.QUIET)]
+            boxes, height = _boxes(layer["parts"], 12, y, 576)
+            parts += [*boxes, svg.text(578, y + 20, layer["title"], "end", svg.QUIET)]
         else:
-            boxes, height = _boxes(layer["parts"], 20, y + 28, 440)
+            boxes, height = _boxes(layer["parts"], 20, y + 28, 560)
             height += 36
-            parts.append(svg.box(12, y, 456, height, "band"))
+            parts.append(svg.box(12, y, 576, height, "band"))
             parts += [svg.text(30, y + 19, layer["title"], colour=svg.QUIET), *boxes]
         y += height + 18
-    return svg.picture(480, round(y - 6), ABOUT, parts, 13)
+    return svg.picture(600, round(y - 6), ABOUT, parts, 13)
 
 
 def _boxes(names: dict[str, str], x: float, y: float, width: float) -> tuple[list[str], float]:
-    """The boxes of a layer, two in a row where there are several, and the height they take."""
+    """The boxes of a layer, up to three in a row, and the height they take.
+
+    Of several parts, each has what it is, without the details after a colon or a semicolon.
+    """
     gap, line, top = 8, 16, y
     parts: list[str] = []
-    rows = [list(names.items())[i : i + 2] for i in range(0, len(names), 2)]
+    end = "[:;]" if len(names) > 1 else "$"
+    short = [(name, re.split(end, about)[0].replace("`", "")) for name, about in names.items()]
+    across = 2 if len(names) in (2, 4) else 3
+    rows = [short[i : i + across] for i in range(0, len(short), across)]
     for row in rows:
         each = (width - gap * (len(row) - 1)) / len(row)
         said = [svg.wrapped(about, round((each - 20) / 7.1)) for _, about in row]

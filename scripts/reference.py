@@ -120,9 +120,9 @@ the name of a queue, or `outbox:` and the name of an outbox."""
 METRICS_NOTE = """`pollwise worker`, `pollwise outbox run` and `pollwise fleet run` serve these
 metrics on 127.0.0.1 if you give them a port: `--metrics-port 9091`, or `metrics_port` in the
 settings. There is no default port: without one, no metrics are served. They need the extra
-`metrics`: `pip install '.[metrics]'`. The series of a queue are removed when the last worker of the
-process on that queue stops, those of an outbox when its last relay stops, and those of a fleet when
-it stops.
+`metrics`: `pip install 'pollwise[metrics]'`. The series of a queue are removed when the last worker
+of the process on that queue stops, those of an outbox when its last relay stops, and those of a
+fleet when it stops.
 
 The metrics of a fleet are by type and group. The label `target` and `pollwise_fleet_breaker_state`
 are only there with `--metrics-by target` (`fleet.metrics_by`). Then 20,000 targets are 66 MB a
@@ -748,9 +748,9 @@ def main(arguments: list[str]) -> int:
     made = f"{table(guarantees.COLUMNS, guarantees.rows())}\n\n{guarantees.meanings()}"
     wanted[GUARANTEES] = with_table(GUARANTEES, "guarantees", made)
     wanted[README] = with_table(README, "figures", figures.readme_table())
-    for promise in stability.promises():
-        path = DOCS / promise.page
-        wanted[path] = with_table(path, "stability", stability.line(promise), wanted.get(path))
+    for name, line in stability.lines():
+        path = DOCS / name
+        wanted[path] = with_table(path, "stability", line, wanted.get(path))
     wanted[DOCS / "llms.txt"] = llms.index(wanted)
     stale = []
     for path, text in wanted.items():

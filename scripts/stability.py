@@ -31,12 +31,18 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class Promise:
-    """A part of Pollwise, as `[[promises]]` of architecture.toml has it."""
+    """A part of Pollwise, as `[[promises]]` of architecture.toml has it.
+
+    page: where a new user begins. also: other pages that show its tier. without: what of it works
+    without the extras.
+    """
 
     part: str
     tier: str
     page: str
+    also: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    without: str = ""
     modules: tuple[str, ...] = ()
 
     @property
@@ -44,15 +50,17 @@ class Promise:
         if not self.extras:
             return "no extra"
         names = [f"`pollwise[{extra}]`" for extra in self.extras]
-        return names[0] if len(names) == 1 else "one or more of " + ", ".join(names)
+        needed = names[0] if len(names) == 1 else "one or more of " + ", ".join(names)
+        return f"no extra for {self.without}, else {needed}" if self.without else needed
 
 
 def promises() -> list[Promise]:
     listed = tomllib.loads((ROOT / "architecture.toml").read_text("utf-8"))["promises"]
     return [
         Promise(
-            each["part"], each["tier"], each["page"],
-            tuple(each.get("extras", ())), tuple(each.get("modules", ())),
+            each["part"], each["tier"], each["page"], tuple(each.get("also", ())),
+            tuple(each.get("extras", ())), each.get("without", ""),
+            tuple(each.get("modules", ())),
         )
         for each in listed
     ]  # fmt: skip
@@ -70,11 +78,13 @@ def public_names(module: ModuleType) -> list[str]:
     )
 
 
-def line(promise: Promise) -> str:
-    """What the first page of a part says about it."""
-    up = "../" * promise.page.count("/")
-    tier = f"[{promise.tier.capitalize()}]({up}reference/stability.md)"
-    return f"{tier} · needs {promise.needs}"
+def lines() -> Iterator[tuple[str, str]]:
+    """Each page that shows the tier of a part, and what it says."""
+    for each in promises():
+        for page in (each.page, *each.also):
+            up = "../" * page.count("/")
+            tier = f"[{each.tier.capitalize()}]({up}reference/stability.md)"
+            yield page, f"{tier} · needs {each.needs}"
 
 
 def page() -> str:

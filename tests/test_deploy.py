@@ -9,20 +9,23 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import promql_parser
 import pytest
 import typer
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 import pollwise
 from pollwise.cli.app import app
 from pollwise.durations import seconds
 from tests.observe.test_dashboards import metric_of, selectors
-from tests.support.daemons import wait_until
+from tests.support.daemons import free_port, wait_until
 from tests.support.servers import Postgres, debian
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,9 +56,8 @@ def dockerfile(instruction: str) -> list[str]:
 def words_of(command: list[str]) -> Iterator[list[str]]:
     """The words of each `pollwise` in a command, which may be a line for a shell."""
     if command[:2] == ["sh", "-c"]:
-        for part in re.split(r"&&|;", command[2].replace("$$", "$")):
-            words = shlex.split(part.replace("$DATABASE_URL", "postgresql://app@db/shop"))
-            yield words[1:] if words[0] == "exec" else words
+        for part in re.split(r"&&|;", command[2]):
+            yield shlex.split(part)
     else:
         yield command
 
@@ -141,6 +143,51 @@ def test_compose_publishes_on_loopback_and_asks_for_passwords() -> None:
     assert all(f"${{{name}:?" in text for name in asked), "a password that is unset must be refused"
 
 
+def test_git_ignores_the_file_with_the_passwords() -> None:
+    assert ".env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_compose_waits_for_the_server_that_others_reach() -> None:
+    """At the first start, one that listens on a socket only makes the database."""
+    test = COMPOSE["services"]["postgres"]["healthcheck"]["test"]
+    assert test[:4] == ["CMD", "pg_isready", "--host", "127.0.0.1"]
+
+
+def test_no_command_line_has_a_password() -> None:
+    """Every user of a machine can read the arguments of every process."""
+    for name, words in commands().items():
+        for word in words:
+            assert urlsplit(word).password is None, f"{name}: {word}"
+            assert "PASSWORD" not in word, f"{name}: {word}"
+    url = COMPOSE["services"]["worker"]["environment"]["DATABASE_URL"]
+    assert urlsplit(url).password is None
+    for name, pod in PODS.items():
+        for container in pod["spec"]["containers"]:
+            shown = set(re.findall(r"\$\((\w+)\)", " ".join(container["command"])))
+            keys = {
+                each["name"]: each["valueFrom"]["secretKeyRef"]["key"]
+                for each in container["env"]
+                if "valueFrom" in each
+            }
+            assert {keys[each] for each in shown} <= {"url"}, name
+            assert keys == {"DATABASE_URL": "url", "PGPASSWORD": "password"}, name
+
+
+def test_alerts_of_compose_link_to_pages_that_exist(tmp_path: Path) -> None:
+    """Not to the files in a container, which no browser reaches."""
+    command = COMPOSE["services"]["observability"]["command"]
+    [words] = [each for each in words_of(command) if "alerts" in each]
+    words = [str(tmp_path) if word == "/rules" else word for word in words[1:]]
+    subprocess.run([BIN / "pollwise", *words], check=True, capture_output=True)
+    [rules] = tmp_path.glob("*.yml")  # as prometheus.yml names them
+    pages = re.findall(r"runbook_url: (.*)", rules.read_text(encoding="utf-8"))
+    assert pages
+    for page in pages:
+        address = page.strip('"')
+        assert address.startswith("https://pollwise.readthedocs.io/en/latest/runbooks/"), page
+        assert (ROOT / "docs/runbooks" / f"{address.rpartition('/')[2]}.md").exists(), page
+
+
 def test_prometheus_of_compose_has_a_configuration_that_it_takes() -> None:
     promtool = debian("promtool")
     config = KIT / "prometheus/prometheus.yml"
@@ -166,6 +213,14 @@ def test_systemd_takes_the_units(unit: Path, tmp_path: Path) -> None:
     (tmp_path / unit.name).write_text(text)
     done = subprocess.run([analyze, "verify", tmp_path / unit.name], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_never_gives_a_service_up(unit: Path) -> None:
+    """After five quick failures, such as those of a worker before `migrate`, it would."""
+    head, service = unit.read_text(encoding="utf-8").split("[Service]")
+    assert "\nStartLimitIntervalSec=0\n" in head
+    assert "\nRestart=always\n" in service
 
 
 # Kubernetes
@@ -242,37 +297,113 @@ def test_keda_scales_the_workers_by_a_metric_that_the_exporter_has() -> None:
     assert {each.name for each in selector.matchers.matchers} <= set(metric.labels)
 
 
-# The commands of the image, without a container: as another user's environment would be.
+def test_keda_takes_an_exporter_that_is_gone_for_an_error_and_waits_before_it_removes_workers() -> (
+    None
+):
+    """KEDA takes no answer for 0 by default; `cooldownPeriod` is about scaling to zero only."""
+    [spec] = [each["spec"] for each in MANIFESTS if each["kind"] == "ScaledObject"]
+    assert spec["triggers"][0]["metadata"]["ignoreNullValues"] == "false"
+    assert spec["minReplicaCount"] >= 1
+    assert "cooldownPeriod" not in spec
+    behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert behavior["scaleDown"]["stabilizationWindowSeconds"] >= 60
 
 
-def test_the_commands_of_the_image_work_on_postgres(postgres: Postgres) -> None:
-    environment = {
+# The commands of the image, without a container: with no more environment than a container has.
+
+
+@pytest.fixture(scope="module")
+def database(postgres: Postgres) -> dict[str, str]:
+    """The variables of the kit, for a database that asks for a password; migrated as by Compose."""
+    password = "p@ss:w/rd"  # not as a URL would have it
+    postgres.create_role("kit", password)
+    postgres.create_database("kit", owner="kit")
+    url = urlsplit(postgres.dsn("kit", user="kit"))
+    found = {
         "PATH": f"{BIN}:{os.environ['PATH']}",
-        "DATABASE_URL": postgres.create_database("deploy"),
+        "DATABASE_URL": f"postgresql://kit@{url.hostname}:{url.port}/kit",
+        "PGPASSWORD": password,
         "PYTHONPATH": str(KIT / "app"),
     }
-    [migrate] = [COMPOSE["services"]["migrate"]["command"]]
-    shell = [word.replace("$$", "$") for word in migrate]
-    subprocess.run(shell, cwd=KIT / "app", env=environment, check=True, capture_output=True)
-    worker = [str(BIN / "pollwise"), *dockerfile("CMD")[1:]]
-    with subprocess.Popen(
-        worker, cwd=KIT / "app", env=environment, stderr=subprocess.PIPE, text=True
-    ) as running:
+    command = at_database(COMPOSE["services"]["migrate"]["command"], found)
+    done = subprocess.run(command, env=found, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return found
+
+
+def at_database(command: list[str], environment: Mapping[str, str]) -> list[str]:
+    """The command of a service of Compose, at the database of a test."""
+    kit = COMPOSE["services"]["worker"]["environment"]["DATABASE_URL"]
+    return [environment["DATABASE_URL"] if word == kit else word for word in command]
+
+
+@contextmanager
+def running(
+    command: list[str], check: list[str], port: int, environment: Mapping[str, str]
+) -> Iterator[int]:
+    """A service that has passed its health check, on another port than `port`, which is yielded.
+
+    It must stop as asked, without an error.
+    """
+    free = free_port()
+    address = {str(port): str(free), "0.0.0.0": "127.0.0.1"}
+    words = [address.get(word, word) for word in at_database(command, environment)]
+    assert str(free) in words
+    code = [word.replace(f":{port}/", f":{free}/") for word in check]
+
+    def healthy() -> bool:
+        assert service.poll() is None, "the service ended"
+        done = subprocess.run([sys.executable, *code[1:]], env=environment, capture_output=True)
+        return done.returncode == 0
+
+    with subprocess.Popen(words, env=environment, cwd=KIT / "app") as service:
         try:
-            check = [sys.executable, *dockerfile("HEALTHCHECK")[1:]]
-
-            def healthy() -> bool:
-                with suppress(subprocess.CalledProcessError):
-                    subprocess.run(check, env=environment, check=True, capture_output=True)
-                    return True
-                return False
-
-            wait_until(healthy, "the health check of the image")
-            ask = "from jobs import resize; print(resize.put_sync(7).result('60s'))"
-            asked = subprocess.run(
-                [sys.executable, "-c", ask], env=environment, capture_output=True, text=True
-            )
-            assert asked.stdout == "image-7-800.png\n", asked.stderr
+            wait_until(healthy, f"the health check of {words}")
+            yield free
         finally:
-            running.terminate()
-        assert running.wait(60) == 0
+            service.terminate()
+        assert service.wait(60) == 0
+
+
+def test_the_worker_of_the_image_works_on_postgres(database: dict[str, str]) -> None:
+    with running(dockerfile("CMD"), dockerfile("HEALTHCHECK"), 8081, database):
+        ask = "from jobs import resize; print(resize.put_sync(7).result('60s'))"
+        asked = subprocess.run(
+            [sys.executable, "-c", ask], env=database, capture_output=True, text=True
+        )
+        assert asked.stdout == "image-7-800.png\n", asked.stderr
+
+
+def test_the_exporter_of_compose_shows_what_keda_asks_for(database: dict[str, str]) -> None:
+    service = COMPOSE["services"]["exporter"]
+    check = service["healthcheck"]["test"][1:]
+    put = "from jobs import resize; resize.put_sync(7)"
+    subprocess.run([sys.executable, "-c", put], env=database, check=True)
+    [scaled] = [each for each in MANIFESTS if each["kind"] == "ScaledObject"]
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    [selector] = selectors(promql_parser.parse(query))
+    asked = {each.name: each.value for each in selector.matchers.matchers}
+    with running(service["command"], check, 9093, database) as port:
+
+        def depth() -> float:
+            with urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                families = text_string_to_metric_families(answer.read().decode())
+            return sum(
+                sample.value
+                for family in families
+                for sample in family.samples
+                if sample.name == selector.name
+                and all(re.fullmatch(asked[key], sample.labels[key]) for key in asked)
+            )
+
+        wait_until(lambda: depth() == 1, "one job that waits")
+
+
+def test_the_web_pages_of_compose_ask_for_the_password(database: dict[str, str]) -> None:
+    service = COMPOSE["services"]["web"]
+    check = service["healthcheck"]["test"][1:]
+    [name] = set(service["environment"]) - set(database)
+    environment = {**database, name: "a password of the pages"}
+    with running(service["command"], check, 8430, environment) as port:
+        with urlopen(f"http://127.0.0.1:{port}/") as answer:
+            assert urlsplit(answer.url).path == "/login"

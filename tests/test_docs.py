@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import threading
+import tomllib
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -420,9 +421,19 @@ def test_the_links_and_pictures_of_a_page_exist(page: Path) -> None:
     assert not missing, f"{name_of(page)} links to files that do not exist: {missing}"
 
 
-def test_the_published_package_is_named_once_in_readme_and_docs() -> None:
-    named = [name_of(p) for p in PAGES for _ in re.findall("pip install '?pollwise", p.read_text())]
-    assert named == ["README.md", "docs/tutorial/getting-started.md"]
+#: What install lines name besides the package: a checkout, a folder, and any error's extra.
+NOT_PUBLISHED = {".", "PATH", "…"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_install_lines_work_in_any_folder_and_name_extras_that_exist(page: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for named in re.findall(r"pip install ['\"]?([^\s'\"`)]+)", page.read_text("utf-8")):
+        if named not in NOT_PUBLISHED:
+            found = re.fullmatch(r"pollwise(?:\[([\w,]+)\])?", named)
+            assert found, f"{name_of(page)}: pip install {named}"
+            extras = set((found[1] or "").split(",")) - {""}
+            assert extras <= project["optional-dependencies"].keys(), named
 
 
 def test_pictures_are_small() -> None:

@@ -19,6 +19,7 @@ EXAMPLES = ROOT / "examples"
 COMMAND = re.compile(r"^\$ python (run_\w+\.py)$", re.MULTILINE)
 EXTRAS = re.compile(r"pip install '?pollwise(?:\[([\w,]+)\])?")
 LINES_MAX = 150
+README_LINES_MAX = 10
 
 #: What each must print, in any order.
 PRINTED = {
@@ -137,6 +138,12 @@ def test_readmes_name_extras_and_files_that_exist() -> None:
         assert (folder / "requirements.txt").exists() == ("-r requirements.txt" in text)
         for name in re.findall(r"`([\w/]+\.(?:py|toml|sh))`", text):
             assert (folder / name).is_file(), f"{folder.name} has no {name}"
+
+
+def test_readmes_have_ten_lines() -> None:
+    for folder in folders():
+        lines = [line for line in read(folder).splitlines() if line and not line.startswith("```")]
+        assert len(lines) <= README_LINES_MAX, f"{folder.name}: {len(lines)} lines"
 
 
 def test_modules_of_examples_are_short() -> None:

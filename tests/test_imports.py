@@ -196,6 +196,32 @@ def test_the_web_interface_names_its_extra_whatever_is_missing(missing: str) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("statement", "packages", "extra"),
+    [
+        ("import pollwise.agent", ["httpx", "websockets"], "agent"),
+        ("from pollwise import Agent", ["httpx", "websockets"], "agent"),
+        ("from pollwise import Controller", ["fastapi", "uvicorn"], "serve"),
+        ("import pollwise.queues.postgres", ["psycopg"], "postgres"),
+        ("import pollwise.queues.redis", ["redis"], "redis"),
+        ("import pollwise.queues.sqs", ["aiobotocore"], "sqs"),
+        ("import pollwise.observe.prometheus", ["prometheus_client"], "metrics"),
+        ("import pollwise.observe.otel", ["opentelemetry"], "otel"),
+        ("import pollwise.contrib.django", ["django"], "django"),
+    ],
+)
+def test_a_part_names_the_extra_of_its_own_page(
+    statement: str, packages: list[str], extra: str
+) -> None:
+    loaded(
+        f"sys.modules.update(dict.fromkeys({packages!r}))\n"
+        "from pollwise.errors import MissingExtra\n"
+        f"try:\n    {statement}\n"
+        f"except MissingExtra as error:\n    assert \"'pollwise[{extra}]'\" in str(error), error\n"
+        "else:\n    raise AssertionError('it was imported')\n"
+    )
+
+
 def test_all_of_it_at_once() -> None:
     names = ", ".join(pollwise.__all__)
     loaded(f"from pollwise import *\n{names}\nimport pollwise\nassert pollwise.Worker is Worker")

@@ -97,6 +97,24 @@ def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
         assert wanted - set(archive.namelist()) == set()
 
 
+def test_the_page_on_the_index_links_to_files_that_exist(wheel: Path) -> None:
+    """The index has no other files of the project than the README."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        page = archive.read(name).decode().partition("\n\n")[2]
+    assert page.startswith("# Pollwise")
+    links = re.findall(r"\]\(([^)]*)\)", page)
+    tag = f"v{pollwise.__version__}"
+    ours = [link for link in links if "/pollwise/pollwise/" in link]
+    assert len(ours) > 10
+    for link in links:
+        assert link.startswith("https://"), link
+    for link in ours:
+        path = re.sub(r"https://.*/pollwise/pollwise/(blob/)?", "", link)
+        assert path.startswith(f"{tag}/"), link
+        assert (ROOT / path.removeprefix(f"{tag}/").partition("#")[0]).exists(), link
+
+
 def test_the_sdist_has_the_sources_and_the_tests(built: Path) -> None:
     [sdist] = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
@@ -166,12 +184,33 @@ def test_the_workflows_pin_every_action() -> None:
         assert re.search(r"uses: [\w/.-]+@[0-9a-f]{40} # v\d", line), line
 
 
-def test_the_workflows_fit_their_schema() -> None:
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ("github-workflows", "workflows/*.yml"),
+        ("github-issue-forms", "ISSUE_TEMPLATE/[!c]*.yml"),
+        ("github-issue-config", "ISSUE_TEMPLATE/config.yml"),
+        ("dependabot", "dependabot.yml"),
+    ],
+)
+def test_the_files_of_github_fit_their_schema(schema: str, pattern: str) -> None:
     checker = str(Path(sys.executable).parent / "check-jsonschema")
-    workflows = [str(path) for path in sorted((ROOT / ".github/workflows").glob("*.yml"))]
-    command = [checker, "--builtin-schema", "vendor.github-workflows", *workflows]
+    files = [str(path) for path in sorted((ROOT / ".github").glob(pattern))]
+    command = [checker, "--builtin-schema", f"vendor.{schema}", *files]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_changelog_keeps_its_format() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest, *older = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert newest == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", each) for each in older)
+    sections = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    for release_of in text.split("\n## ")[1:]:
+        found = re.findall(r"^### (.*)$", release_of, re.MULTILINE)
+        assert set(found) <= sections
+        assert len(found) == len(set(found))
 
 
 def test_the_build_of_the_docs_fits_its_schema_and_builds_strictly() -> None:
@@ -186,3 +225,12 @@ def test_the_build_of_the_docs_fits_its_schema_and_builds_strictly() -> None:
     [script] = re.findall(r"\$\((sed .*)\)", jobs["install"][0])
     pin = subprocess.run(shlex.split(script), cwd=ROOT, capture_output=True, text=True)
     assert re.fullmatch(r"zensical==[\w.]+\n", pin.stdout)
+
+
+def test_the_workflows_pass_their_linter() -> None:
+    """Injections, rights that are too wide, secrets that leak; without asking the network."""
+    linter = str(Path(sys.executable).parent / "zizmor")
+    done = subprocess.run(
+        [linter, "--offline", "--quiet", str(ROOT / ".github")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

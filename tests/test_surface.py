@@ -146,3 +146,12 @@ def test_promises_name_what_there_is(promise: stability.Promise) -> None:
         names = stability.public_names(module)
         assert names
         assert all(hasattr(module, each) for each in names)
+
+
+def test_every_extra_is_named_in_the_docs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = " ".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    named = {
+        each for group in re.findall(r"pollwise\[([\w,]+)\]", texts) for each in group.split(",")
+    }
+    assert set(project["optional-dependencies"]) == named

@@ -73,7 +73,7 @@ class Hand:
         while self._sockets:
             await self._sockets.pop().close()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self.wire.gone = False
 
     def refuse_sockets(self) -> None:

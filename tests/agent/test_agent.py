@@ -172,7 +172,7 @@ def test_days_without_a_network(tmp_path: Path) -> None:
             await farm.clock.sleep(20)
             assert done == [first["id"]], "it works on while the network is gone"
             assert len(list((tmp_path / "agent" / "results").iterdir())) == 1
-            hand.mend()
+            hand.restore()
             one = await ended(farm, first["id"], within=70)
             assert one["attempt"] == 1, "the result waited for the network"
             await hand.cut()
@@ -180,7 +180,7 @@ def test_days_without_a_network(tmp_path: Path) -> None:
             await farm.clock.sleep(3 * 86400)
             assert len(hand.wire.requests) - before < 3 * 86400 / 20, "it backs off"
             second = await farm.put()
-            hand.mend()
+            hand.restore()
             await ended(farm, second["id"], within=120)
         assert done == [first["id"], second["id"]]
 
@@ -205,7 +205,7 @@ def test_what_another_took_during_an_outage_is_stopped(tmp_path: Path) -> None:
                 again = await ended(farm, job["id"], within=300)
             assert again["attempt"] == 2
             assert cut.agent.state()["running"] == [job["id"]], "it cannot know"
-            cut.mend()
+            cut.restore()
             await until(lambda: _is(not cut.agent.state()["running"]), 100)
             assert len(cut.seen.of(JobLost)) == 1, "the command was stopped"
         assert done == [job["id"]]
@@ -244,7 +244,7 @@ def test_what_nobody_else_took_during_an_outage_is_accepted(
             await farm.clock.sleep(OUTAGE)
             if attempts > 1:
                 assert (await farm.job(job["id"]))["state"] == "ready", "others may take it"
-            hand.mend()
+            hand.restore()
             done = await ended(farm, job["id"], within=work + 70)
         assert (done["result"], done["attempt"]) == (7, 1)
         assert runs == [job["id"]]
@@ -288,11 +288,11 @@ def test_after_an_outage_workers_have_time_to_return(tmp_path: Path, restarts: b
 
     async def finished(farm: Farm, job_id: str, hands: list[Hand]) -> None:
         busy, idle = hands
-        idle.mend()
+        idle.restore()
         polls = len(idle.wire.polls())
         await until(lambda: _is(len(idle.wire.polls()) > polls), 70)
         await clock.sleep(20)
-        busy.mend()
+        busy.restore()
         done = await ended(farm, job_id, within=300)
         assert (done["attempt"], idle.seen.of(JobStarted)) == (1, [])
         for hand in hands:

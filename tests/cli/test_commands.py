@@ -74,6 +74,13 @@ def test_help_has_an_example_that_names_the_command(path: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
+def test_the_example_ends_the_help(path: tuple[str, ...]) -> None:
+    """The reference shows the example as a block of code; a sentence after it would be in there."""
+    _, example = (COMMANDS[path].help or "").split("Example: ")
+    assert "\n\n" not in example.strip()
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
     for parameter in COMMANDS[path].params:
         assert parameter.help, f"{name_of(path)}: {parameter.name} has no help"

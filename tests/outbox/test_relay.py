@@ -218,16 +218,16 @@ def test_a_dead_record_blocks_its_key_or_lets_it_pass(on_dead: str) -> None:
 @pytest.mark.parametrize("act", ["retry", "drop"])
 def test_retry_and_skip_unblock_a_key(act: str) -> None:
     bench = Bench()
-    mended = False
+    fixed = False
 
     async def main() -> None:
-        nonlocal mended
+        nonlocal fixed
         outbox = bench.outbox()
         outbox.handle("*")(bench.recorder("audit"))
 
         @outbox.handle("*", retry=Retry.fixed("1s", attempts=2))
         async def publish(record: Record) -> None:
-            if record.payload == 0 and not mended:
+            if record.payload == 0 and not fixed:
                 raise OSError("broker down")
             bench.calls.append(("publish", (record.payload, record.attempt)))
 
@@ -235,7 +235,7 @@ def test_retry_and_skip_unblock_a_key(act: str) -> None:
         async with outbox.running():
             await bench.clock.advance(60)
             assert not bench.payloads("publish")
-            mended = True
+            fixed = True
             done = bench.store.retry if act == "retry" else bench.store.drop
             assert await done(keys=["k"]) == 1
             await bench.clock.advance(10)

@@ -126,8 +126,12 @@ def test_the_conflict_names_both() -> None:
     async def main() -> None:
         queue = MemoryQueue()
         await queue.put(NewJob("x", 1, unique="u", key="k"))
-        with pytest.raises(UniqueConflict, match="job 1 of kind 'x' and key 'k', and `replace`"):
+        with pytest.raises(
+            UniqueConflict, match="job 1 of kind 'x' and key 'k', and `replace` keeps"
+        ):
             await queue.put(NewJob("x", 2, unique="u", replace=True))
+        with pytest.raises(UniqueConflict, match="Use another unique, or replace=True"):
+            await queue.put(NewJob("x", 2, unique="u", key="k"))
 
     asyncio.run(main())
 

@@ -22,6 +22,7 @@ from pollwise.runtime.events import (
     JobStarted,
     PollFailed,
     PollRecovered,
+    TicksMissed,
     WorkerStarted,
     action_of,
     all_events,
@@ -141,6 +142,16 @@ def test_what_is_worth_a_persons_notice_is_logged_from_the_start(
     assert values.fields == {
         "source": "q", "error": "OSError: gone away", "failures": 2, "delay": 1.5,
     }  # fmt: skip
+
+
+def test_ticks_are_logged_as_moments(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "pollwise"):
+        Events().emit(TicksMissed("q", "w", "nightly", "tidy", 1_795_099_850.0, 1_795_099_200.0))
+    [record] = caplog.records
+    assert record.getMessage().endswith(
+        "tick=2026-11-19T14:50:50+00:00 first=2026-11-19T14:40:00+00:00"
+    )
+    assert record.__dict__["fields"]["tick"] == 1_795_099_850.0
 
 
 def test_passwords_in_the_texts_of_errors_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:

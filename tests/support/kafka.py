@@ -75,7 +75,7 @@ class Kafka:
             ctypes.c_int16(request), ctypes.c_size_t(len(errors)), array,
         )  # fmt: skip
 
-    def ail(self, topic: str, error: int) -> None:
+    def fail_topic(self, topic: str, error: int) -> None:
         """Answer requests for the topic with this error; 0 ends that."""
         self._call("topic_set_error", topic.encode(), ctypes.c_int(error))
 

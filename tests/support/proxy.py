@@ -232,7 +232,7 @@ class Proxy(Aside):
 
         self._do(set_drip)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Forward everything again, and forget faults that have not happened yet."""
 
         def forget() -> None:

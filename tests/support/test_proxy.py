@@ -245,7 +245,7 @@ def test_answers_drip(proxy: Proxy) -> None:
         assert time.monotonic() - begun >= 0.06
 
 
-def test_mended_it_forgets_its_faults(proxy: Proxy) -> None:
+def test_restored_it_forgets_its_faults(proxy: Proxy) -> None:
     with Wire(proxy) as one:
         one.ask(b"a\n")
         proxy.hold()
@@ -255,7 +255,7 @@ def test_mended_it_forgets_its_faults(proxy: Proxy) -> None:
         proxy.lose_answer()
         proxy.lose_request()
         proxy.refuse()
-        proxy.mend()
+        proxy.restore()
         assert one.ask(b"b\n") == b"B\n"
     with Wire(proxy) as one:
         assert one.ask(b"c\n") == b"C\n"

@@ -1,4 +1,4 @@
-"""The real servers that the tests of the queues stand on: they start, break and mend as told."""
+"""The real servers that the tests of the queues stand on: they start, break, and recover."""
 
 from __future__ import annotations
 

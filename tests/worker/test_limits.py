@@ -129,7 +129,9 @@ def test_the_job_of_a_schedule_has_its_group() -> None:
         ({"fair_by": "job"}, "by 'job', which is not an argument"),
         ({"limit": Concurrency(5, by="tenant"), "fair_by": "size"}, "several arguments"),
         ({"limit": 5}, "limit = 5 must be a Rate or a Concurrency"),
+        ({"limit": "100/1m"}, "limit = '100/1m' must be a Rate or a Concurrency"),
         ({"weights": {"acme": 3}}, "has no limit"),
+        ({"fair_by": "tenant", "weights": ["acme"]}, r"weights = \['acme'\] must be groups"),
         ({"limit": Concurrency(5), "weights": {"acme": 3}}, "no effect without groups"),
     ],
 )
@@ -150,7 +152,7 @@ def test_a_store_that_cannot_keep_limits_refuses_at_the_start() -> None:
     async def main(clock: VirtualClock) -> None:
         worker = Worker(Unlimited(clock=clock))
         worker.handle("send", limit=Concurrency(5))(lambda job: None)
-        with pytest.raises(Unsupported, match="cannot keep limits; choose a store that can"):
+        with pytest.raises(Unsupported, match="cannot keep limits: it cannot count the jobs"):
             await worker.run(options())
 
     virtually(main)

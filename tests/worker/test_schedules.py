@@ -13,10 +13,11 @@ from typing import Any, cast
 import pytest
 
 from pollwise.core.strategies.fixed import Fixed
-from pollwise.errors import ConfigError, HandlerError, JobError, Unsupported
+from pollwise.errors import ConfigError, HandlerError, JobError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.notes import NOTES_MAX
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.schedules.record import TICK_HEADER
@@ -36,6 +37,7 @@ from pollwise.runtime.events import (
 )
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker, WorkerRunOptions
+from pollwise.worker.declared.schedules import TICK_AGAIN
 from tests.queues.benches import migrated
 from tests.support.forked import Forked
 from tests.support.kit import Seen, virtually
@@ -248,6 +250,30 @@ def test_schedules_in_code_are_set_once_and_changed_by_who_starts_last() -> None
     virtually(main)
 
 
+@pytest.mark.parametrize(("catch_up", "hours"), [("one", [5]), ("all", [1, 2, 3, 4, 5])])
+def test_after_a_downtime_the_missed_ticks_are_caught_up(catch_up: str, hours: list[int]) -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, ticks = MemoryQueue(clock=clock), []
+        begin = clock.epoch() // 3600
+        worker = worker_of(queue)
+
+        @worker.schedule(every="1h", catch_up=cast("Any", catch_up))
+        @worker.task()
+        async def report(job: Job) -> None:
+            at = datetime.fromisoformat(job.headers[TICK_HEADER]).timestamp()
+            ticks.append(at / 3600 - begin)
+            await clock.sleep(1)
+
+        async with worker.running():
+            await clock.advance(60)
+        await clock.advance(5 * 3600)
+        async with worker.running():
+            await clock.advance(60)
+        assert sorted(ticks) == hours
+
+    virtually(main)
+
+
 def test_a_schedule_that_no_code_has_any_more_is_removed_at_its_tick() -> None:
     async def main(clock: VirtualClock) -> None:
         queue, seen = MemoryQueue(clock=clock), Seen()
@@ -408,6 +434,10 @@ def test_what_a_decorator_refuses() -> None:
         worker.schedule("* 25 * * *")
     with pytest.raises(Exception, match="wrong arguments for the task 'kind'"):
         worker.schedule("* * * * *", args={"nomber": 1})(task)
+    with pytest.raises(ConfigError, match="contradict each other"):
+        worker.schedule(every="1h", catch_up="all", overlap="skip", args={"number": 1})(task)
+    with pytest.raises(ConfigError, match="'kind' has 40174 bytes of JSON; at most"):
+        worker.schedule("* * * * *", args={"number": "9" * 40_000})(task)
     worker.schedule("* * * * *", name="a", args={"number": 1})(task)
     with pytest.raises(ConfigError, match="'a' already exists"):
         worker.schedule("* * * * *", name="a", args={"number": 1})(task)
@@ -418,7 +448,7 @@ def test_a_store_without_schedules_is_refused_at_the_start() -> None:
         capabilities = Capabilities(long_poll=True, schedules=False)
 
     async def main(clock: VirtualClock) -> None:
-        with pytest.raises(Unsupported, match="cannot keep schedules"):
+        with pytest.raises(Unsupported, match="cannot keep schedules: it cannot put a job and"):
             await with_task(Without(clock=clock), every="1h").run()
         async with with_task(Without(clock=clock)).running():
             await clock.advance(100)
@@ -443,6 +473,55 @@ def test_tables_without_schedules_stop_no_worker(tmp_path: Path) -> None:
         assert ran == [1]
         [failed] = seen.of(ChoreFailed)
         assert "pollwise queue migrate" in failed.error
+
+    virtually(main)
+
+
+def test_a_schedule_that_cannot_be_set_stops_no_worker() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, seen, ran = MemoryQueue(clock=clock), Seen(), []
+        for number in range(NOTES_MAX["schedules"] - 1):
+            await queue.schedules.set(f"other {number}", NewJob("other"), every="1h")
+        worker = worker_of(queue, "a", seen)
+        task = worker.task("mail")(lambda number: ran.append(number))
+        for number in (1, 2):
+            worker.schedule(every="100s", name=f"mail {number}", args={"number": number})(task)
+        async with worker.running():
+            await clock.advance(250)
+        assert ran == [1, 1]
+        [failed] = seen.of(ChoreFailed)
+        assert failed.error.startswith("schedule 'mail 2': ConfigError: memory://")
+
+    virtually(main)
+
+
+def test_a_store_that_takes_no_ticks_for_a_while_stops_no_worker() -> None:
+    """It may be full: then it is worked off, and ticks that are due are put later."""
+
+    class Full(MemoryQueue):
+        full = True
+
+        async def _swap_schedule(self, swap: Any) -> Any:
+            if self.full and swap.job is not None:
+                raise StoreUnavailable("the memory is full")
+            return await super()._swap_schedule(swap)
+
+    async def main(clock: VirtualClock) -> None:
+        queue, seen, ran = Full(clock=clock), Seen(), []
+        worker = worker_of(queue, "a", seen)
+        worker.handle("mail")(lambda job: ran.append(job.payload))
+        for number in range(3):
+            await queue.schedules.set(f"tick {number}", NewJob("mail", number), every="1m")
+        async with worker.running():
+            await clock.advance(61)
+            await queue.put(NewJob("mail", "put before"))
+            await clock.advance(30)
+            assert ran == ["put before"]
+            assert not seen.of(PollFailed)
+            assert 1 <= len(seen.of(ChoreFailed)) <= 31 / TICK_AGAIN + 2
+            queue.full = False
+            await clock.advance(TICK_AGAIN + 1)
+            assert ran == ["put before", 0, 1, 2]
 
     virtually(main)
 

@@ -215,7 +215,7 @@ def test_a_cut_in_the_middle_of_a_large_put(
                 with pytest.raises(StoreUnavailable):
                     await put
                 assert proxy.counts.requests - sent < 1_000_000
-                proxy.mend()
+                proxy.restore()
             assert (await team.source.stats()).ready == 0, "all or none"
 
     through_a_proxy(server, main)
@@ -267,7 +267,7 @@ class Trouble:
         victim.strikes[call] = rng.choice(faults)
         await clock.advance(rng.uniform(0, 15))
         victim.strikes.clear()
-        self._proxy.mend()
+        self._proxy.restore()
         if not server.running:
             server.start()
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from pollwise.queues.redis.queue import RedisQueue
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import JobDone, JobLost, JobStarted, PollFailed
 from pollwise.runtime.jobs import NewJob
+from pollwise.worker import Worker
 from tests.queues.benches import migrated
 from tests.support.daemons import UNPRIVILEGED, wait_until
 from tests.support.kit import until, virtually
@@ -262,6 +264,30 @@ def test_a_memory_of_redis_that_is_full_for_a_while(own_redis: OwnRedis) -> None
             await team.all_done()
             await team.check()
         assert not team.of(PollFailed, JobLost)
+
+    virtually(main)
+
+
+def test_a_full_redis_is_worked_off_although_a_tick_is_due(own_redis: OwnRedis) -> None:
+    server = own_redis()
+
+    async def main(clock: VirtualClock) -> None:
+        ran: list[Any] = []
+        async with (
+            RedisQueue(server.url(), clock=clock) as queue,
+            RedisQueue(server.url(), clock=clock) as own,
+        ):
+            await queue.schedules.set("tick", NewJob("job", "tick"), every="10s", overlap="queue")
+            await queue.put([NewJob("job", number) for number in range(3)])
+            await clock.advance(20)
+            server.execute("CONFIG", "SET", "maxmemory", "1")
+            worker = Worker(own)
+            worker.handle("job")(lambda job: ran.append(job.payload))
+            async with worker.running():
+                await until(lambda: len(ran) >= 3)
+                assert sorted(ran) == [0, 1, 2]
+                server.execute("CONFIG", "SET", "maxmemory", "0")
+                await until(lambda: "tick" in ran)
 
     virtually(main)
 

@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel
 
-from pollwise import Job, Retry, Task, Worker, from_context, task_ref
+from pollwise import Job, NewJob, Retry, Task, Worker, from_context, task_ref
 from pollwise.errors import HandlerError, JobError, JobFailed, PayloadError
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
@@ -155,6 +155,29 @@ def test_a_payload_that_no_longer_fits_is_dead_with_the_reason() -> None:
         assert info is not None
         assert info.job.attempt == 1, "it was not tried again"
         assert ran == [8]
+
+    virtually(main)
+
+
+def test_a_put_without_a_payload_gives_a_task_no_arguments() -> None:
+    """As `pollwise queue put URL tidy` does, and `pollwise schedule add` without a payload."""
+
+    async def main(clock: VirtualClock) -> None:
+        worker, queue = made(clock)
+        ran: list[bool] = []
+
+        @worker.task
+        async def tidy(deep: bool = True) -> None:
+            ran.append(deep)
+
+        async with working(worker, options()):
+            ids = await queue.put([NewJob("tidy"), NewJob("tidy", [1])])
+            await queue.wait(ids, "1m")
+        assert ran == [True]
+        info = await queue.get(ids[1])
+        assert info is not None
+        assert info.error is not None
+        assert "it must be an object with the arguments by name; these are deep" in info.error
 
     virtually(main)
 

@@ -9,7 +9,12 @@ await Agent(AgentOptions("http://localhost:8420", ["./build.sh", "{payload}"])).
 
 from __future__ import annotations
 
-from pollwise.agent.agent import Agent
+from pollwise.errors import MissingExtra
+
+try:
+    from pollwise.agent.agent import Agent
+except MissingExtra as error:  # of the client, which has an extra of its own
+    raise MissingExtra("an agent", "agent") from error
 from pollwise.agent.options import AgentOptions
 
 __all__ = ["Agent", "AgentOptions"]

@@ -114,7 +114,7 @@ class ControllerLink:
             self.worker = None
 
     async def poll(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        worker = self._me()
+        worker = self._registered()
         response = await self._call(
             "POST",
             "/api/workers/poll",
@@ -143,7 +143,7 @@ class ControllerLink:
 
     async def fetch_input(self, job_id: str, name: str, to: Path) -> None:
         """Fetch a file that came with a job."""
-        worker = self._me()
+        worker = self._registered()
         path = f"/api/jobs/{job_id}/inputs/{quote(name, safe='/')}"
         to.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -156,7 +156,7 @@ class ControllerLink:
 
     async def send_artefact(self, job_id: str, name: str, file: IO[bytes]) -> None:
         """Send an open file that a job made, with its checksum: the bytes that it has now."""
-        limit = self._me().artefact_limit
+        limit = self._registered().artefact_limit
         size = os.fstat(file.fileno()).st_size
         if limit is not None and size > limit:
             # A refusal during the upload is often lost with the connection.
@@ -179,7 +179,7 @@ class ControllerLink:
         )
 
     async def dial(self) -> Socket:
-        worker = self._me()
+        worker = self._registered()
         return await self._client.dial(
             f"/api/workers/ws?worker_id={quote(worker.worker_id)}", worker.token
         )
@@ -188,7 +188,7 @@ class ControllerLink:
         await self._client.close()
 
     async def _call(self, method: str, path: str, **given: Any) -> Any:
-        worker = self._me()
+        worker = self._registered()
         try:
             return await self._client.call(method, path, worker.token, **given)
         except RequestRefused as refused:
@@ -202,7 +202,7 @@ class ControllerLink:
             return JobNotOurs(str(refused))
         return refused
 
-    def _me(self) -> RegisteredWorker:
+    def _registered(self) -> RegisteredWorker:
         if self.worker is None:
             raise NotRegistered(f"this agent is not registered with {self.base} now")
         return self.worker

@@ -91,7 +91,8 @@ def doctor(
     It also lists what installed packages add: queues, strategies, probes, publishers and sources.
 
     Your jobs and records are not changed. To test writing, it creates and deletes a file beside a
-    local store; on Redis and Postgres, it puts one job in its own queue, pollwise-doctor.
+    local store; on Redis and Postgres, it puts and finishes a job in its own queue,
+    pollwise-doctor.
 
     Exit code 0, or 1 when anything is bad.
 

@@ -30,7 +30,7 @@ def takes_payload(name: str, function: Callable[..., Any]) -> Callable[..., Any]
         required = _required(function)
     except (TypeError, ValueError):  # not callable, or a builtin
         return function
-    if not 1 <= len(required) <= 2 or all(map(_plainly_a_record, required)):
+    if not 1 <= len(required) <= 2 or all(map(_is_surely_record, required)):
         return function
     from pollwise.runtime.payloads.typed import (  # only typed handlers need pydantic
         TypedValue,
@@ -84,7 +84,7 @@ def _required(function: Callable[..., Any]) -> list[inspect.Parameter]:
     ]
 
 
-def _plainly_a_record(parameter: inspect.Parameter) -> bool:
+def _is_surely_record(parameter: inspect.Parameter) -> bool:
     """True if that is certain without reading annotations that are text."""
     hint = parameter.annotation
     if isinstance(hint, str):

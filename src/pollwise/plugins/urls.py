@@ -63,8 +63,12 @@ class PartUrl:
             given[key] = _read(key, text, own[key])
         missing = [key for key in needed if key not in given]
         if missing:
+            example = self.example
+            if not example.startswith(f"{scheme}:"):
+                mark = "#" if self._where == "fragment" else "?"
+                example = f"{scheme}://…{mark}" + "&".join(f"{key}=…" for key in missing)
             raise ConfigError(
-                f"{self.noun} URLs of {scheme} need {' and '.join(missing)}, as in {self.example}"
+                f"{self.noun} URLs of {scheme} need {' and '.join(missing)}, as in {example}"
             )
         if self.clock is not None:
             given["clock"] = self.clock

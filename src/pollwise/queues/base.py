@@ -22,6 +22,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
+from pollwise.queues.capabilities import WHY_NOT
 from pollwise.queues.flows.keeping import frees_others, kept_for_flows
 from pollwise.queues.flows.linking import linked
 from pollwise.queues.flows.view import FLOW_SHOWN_MAX, FlowJob, FlowView, is_among
@@ -451,20 +452,22 @@ class Queue(ViewedStore):
         if not isinstance(job, NewJob):
             raise JobError(f"expected a NewJob, got {job!r}; put NewJob(kind, payload)")
         can = self.capabilities
-        for what, wanted, able in (
-            ("key", job.key is not None, can.keys),
-            ("priority", job.priority, can.priorities),
-            ("delay", job.delay or job.run_at is not None, can.delay),
-            ("unique", job.unique is not None, can.unique),
-            ("replace", job.replace, can.replace),
-            ("limit_group", job.limit_group is not None, can.limits),
-            ("after", job.after, can.flows),
-            ("headers", job.headers, can.headers),
+        for what, wanted, able, needs in (
+            ("key", job.key is not None, can.keys, ""),
+            ("priority", job.priority, can.priorities, ""),
+            ("replace` or `debounce", job.replace, can.replace, ""),  # has a delay and a `unique`
+            ("delay", job.delay or job.run_at is not None, can.delay, ""),
+            ("unique", job.unique is not None, can.unique, ""),
+            ("limit_group", job.limit_group is not None, can.limits, "keep limits"),
+            ("after", job.after, can.flows, "link jobs"),
+            ("headers", job.headers, can.headers, ""),
         ):
             if wanted and not able:
+                why = f": {WHY_NOT[needs]}" if needs else ""
                 raise Unsupported(
-                    f"{self.url} does not support `{what}`, used by the job of kind {job.kind!r}; "
-                    "leave it out or choose a store that can"
+                    f"{self.url} does not support `{what}`, used by the job of kind {job.kind!r}"
+                    f"{why}; leave it out or choose a store that can, such as SQLite, Postgres or "
+                    "Redis"
                 )
         if self.codec is None:  # with a codec, the size of the encoded payload counts
             self._check_size(job.kind, job.size)

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+#: Why a store cannot do something, for the error; where the reason is not plain.
+WHY_NOT = {
+    "keep limits": "it cannot count the jobs that run in the call that claims",
+    "keep schedules": "it cannot put a job and advance its schedule in one transaction",
+    "link jobs": "it cannot end a job and free those behind it in one transaction",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

@@ -27,6 +27,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pollwise.errors import ConfigError, Unsupported
+from pollwise.queues.capabilities import WHY_NOT
 from pollwise.queues.presence import PRESENCE_EVERY, WorkerInfo
 from pollwise.runtime.executor.starting import MAX_CONCURRENCY, check_whole
 from pollwise.runtime.jobs import ERROR_LENGTH_MAX, Claim, NewJob, checked_name, storable
@@ -326,7 +327,11 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
         return checked_rows(rows, info.note_name)
 
     def _cannot(self, what: str) -> Unsupported:
-        return Unsupported(f"{self.url} cannot {what}; choose a store that can")
+        why = f": {WHY_NOT[what]}" if what in WHY_NOT else ""
+        return Unsupported(
+            f"{self.url} cannot {what}{why}; choose a store that can, such as SQLite, Postgres or "
+            "Redis"
+        )
 
 
 class MemoryNotes(NotedStore):

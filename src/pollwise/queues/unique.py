@@ -23,7 +23,7 @@ def check_replaced(job: NewJob, job_id: object, kind: str, key: str | None) -> N
     if kind != job.kind or key != job.key:
         error = UniqueConflict(
             f"unique = {job.unique!r} is taken by job {job_id} of kind {kind!r} and key {key!r}, "
-            "and `replace` changes neither; nothing was put"
+            "and `replace` keeps both; nothing was put. Use another unique, or this kind and key"
         )
         error.unique = job.unique
         raise error
@@ -50,7 +50,8 @@ def replaced_run_at(job: NewJob, run_at: float, now: float) -> float:
 
 def conflict(job: NewJob, other: str) -> UniqueConflict:
     error = UniqueConflict(
-        f"unique = {job.unique!r} is taken by {other} with another kind or payload; nothing was put"
+        f"unique = {job.unique!r} is taken by {other} with another kind or payload; nothing was "
+        "put. Use another unique, or replace=True if the latest payload must win"
     )
     error.unique = job.unique
     return error

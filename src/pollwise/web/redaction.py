@@ -96,7 +96,7 @@ class RedactionRules:
         if name not in self._known:
             if len(self._known) > 10_000:
                 self._known.clear()
-            ways = _ways(name)
+            ways = _name_forms(name)
             self._known[name] = next(
                 (rule for rule, pattern in self._names if any(map(pattern.match, ways))), None
             )
@@ -247,7 +247,7 @@ def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _ways(name: str) -> set[str]:
+def _name_forms(name: str) -> set[str]:
     """The names to compare: without invisible characters, and the last part of `db.password`."""
     whole = normalize("NFKC", name)
     return {_plain(name), _SIGNS.sub("", whole.lower()), _plain(whole.rpartition(".")[2])}

@@ -179,7 +179,7 @@ class QueueSource:
         rest = REST_REMEMBERED * times
         self._stats = Remembered(queue.stats, clock, COUNTS_REMEMBERED * times)
         self._paused = Remembered(queue.paused if can.pause else _nothing, clock, rest)
-        self._workers = Remembered(queue.workers if can.presence else _nobody, clock, rest)
+        self._workers = Remembered(queue.workers if can.presence else _no_workers, clock, rest)
         self._kinds = Remembered(queue.stats_by_kind if can.views else _nothing, clock, rest)
         self._leased = Remembered(self._read_leased, clock, rest)
         self._schedules = Remembered(self._read_schedules, clock, rest)
@@ -316,7 +316,7 @@ async def _nothing() -> Mapping[Any, Any]:
     return {}
 
 
-async def _nobody() -> Sequence[WorkerInfo]:
+async def _no_workers() -> Sequence[WorkerInfo]:
     return ()
 
 

@@ -95,7 +95,14 @@ class Signature:
     def arguments(self, payload: Any, job: Job, context: Any) -> dict[str, Any]:
         """The arguments of a run, from its payload; a PayloadError if it no longer fits."""
         what = "the payload does"
-        if takes(job) and isinstance(payload, dict):
+        if payload is None:  # put by hand, without one
+            payload = {}
+        if not isinstance(payload, dict):
+            raise PayloadError(
+                f"{what} not fit the task {self.kind!r}: it must be an object with the arguments "
+                f"by name; these are {', '.join(self.names) or 'none'}"
+            )
+        if takes(job):
             what = "the argument from the jobs before it, or the payload, does"
             payload = {**payload, self.first_argument(): taken_by(job)}
         try:

@@ -22,7 +22,7 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.queues.base import Queue
 from pollwise.queues.limits.record import KindLimits, Limit
-from pollwise.queues.schedules.record import CatchUp, Overlap, Schedule
+from pollwise.queues.schedules.record import CatchUp, Overlap, Schedule, chosen_overlap
 from pollwise.queues.schedules.when import When
 from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
@@ -252,7 +252,7 @@ class Worker:
         at: datetime | str | float | None = None,
         tz: str | None = None,
         catch_up: CatchUp = "one",
-        overlap: Overlap = "skip",
+        overlap: Overlap | None = None,
         jitter: Duration = 0,
         name: str | None = None,
         args: Mapping[str, Any] | None = None,
@@ -273,7 +273,7 @@ class Worker:
         def register(task: T) -> T:
             made = declared_above(
                 task, when, self._schedules, name, args, options,
-                catch_up=catch_up, overlap=overlap, jitter=jitter,
+                catch_up=catch_up, overlap=chosen_overlap(overlap, catch_up), jitter=jitter,
             )  # fmt: skip
             self._schedules[made.name] = made
             return task

@@ -15,6 +15,8 @@ from asgiref.sync import sync_to_async
 import pollwise
 from pollwise import NewJob
 from pollwise.codecs import Key, Keys
+from pollwise.errors import UniqueConflict
+from pollwise.runtime.jobs import Settlement
 from tests.contrib.django.sites import Site, forget_connections, set_up_django, work
 
 set_up_django()
@@ -34,6 +36,8 @@ from pollwise.contrib.django.api import (  # noqa: E402
     task_finished,
     task_started,
 )
+from pollwise.contrib.django.conf import QueuePlace  # noqa: E402
+from pollwise.contrib.django.queues import queue_at  # noqa: E402
 
 
 def backend() -> Any:
@@ -211,6 +215,59 @@ def test_any_job_may_be_put_in_the_transaction(site: Site) -> None:
         [job_id] = put([NewJob("resize", 2)], "slow")
     assert [(info.job.id, info.job.payload) for info in jobs("slow")] == [(job_id, 2)]
     assert jobs() == []
+
+
+def test_flows_and_debounced_jobs_join_the_transaction(site: Site) -> None:
+    def flow() -> list[NewJob]:
+        first = NewJob("first")
+        return [first, NewJob("second", after=[first]), NewJob("debounced", 1, unique="u")]
+
+    with pytest.raises(Abort), transaction.atomic():
+        put(flow())
+        raise Abort
+    assert jobs() == []
+    with transaction.atomic():
+        put(flow())
+        put(NewJob("debounced", 2, unique="u", debounce="1h"))
+    found = {info.job.kind: (info.state, info.job.payload) for info in jobs()}
+    assert found == {
+        "first": ("ready", None), "second": ("blocked", None), "debounced": ("delayed", 2)
+    }  # fmt: skip
+
+    async def done() -> list[str]:
+        async with pollwise.open(queue_url()) as queue:
+            claims = await queue.claim("w", 9, "60s")
+            await queue.settle([Settlement.done(claim) for claim in claims])
+            return [claim.job.kind for claim in await queue.claim("w", 9, "60s")]
+
+    assert asyncio.run(done()) == ["second"]
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}], ids=["unique", "replace"])
+def test_a_put_that_is_refused_leaves_nothing_in_the_transaction(
+    site: Site, options: dict[str, Any]
+) -> None:
+    put([NewJob("old", 1, unique="u"), NewJob("old", 1, unique="v")])
+    with transaction.atomic():
+        with pytest.raises(UniqueConflict):
+            put(
+                [
+                    NewJob("lost"),
+                    NewJob("old", 2, unique="v", replace=True),
+                    NewJob("other", unique="u", **options),
+                ]
+            )
+        put(NewJob("kept"))
+    assert {(info.job.kind, info.job.payload) for info in jobs()} == {("old", 1), ("kept", None)}
+
+
+def test_cancelled_jobs_are_deleted_where_none_are_kept(site: Site) -> None:
+    """Else the `unique` of such a job would never be free again."""
+    queue = queue_at("unkept", QueuePlace(database="default"))
+    for _ in range(2):
+        [job_id] = queue.put(NewJob("resize", unique="u"))
+        assert queue.call("cancel", [job_id]) == {job_id: "cancelled"}
+        assert queue.call("get", job_id) is None
 
 
 def test_a_running_task_is_asked_to_cancel(site: Site) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.controller.http.server import _as_ours
+from pollwise.controller.http.server import _as_our_record
 from tests.controller.farm import Farm, virtually_on_farm
 
 
@@ -117,6 +117,6 @@ def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
 def test_no_signature_is_in_the_access_log(query: str) -> None:
     args = ("1.2.3.4:5", "GET", f"/api/jobs/1/logs{query}", "1.1", 200)
     record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, "%s %s %s %s %s", args, None)
-    assert _as_ours(record)
+    assert _as_our_record(record)
     assert "secret" not in record.getMessage() + str(vars(record)["fields"])
     assert "/api/jobs/1/logs" in record.getMessage()

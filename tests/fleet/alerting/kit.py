@@ -58,7 +58,7 @@ class Switches:
     def fail(self, *names: str) -> None:
         self.answers |= dict.fromkeys(names, ConnectionError("no answer"))
 
-    def mend(self, *names: str) -> None:
+    def restore(self, *names: str) -> None:
         for name in names:
             del self.answers[name]
 

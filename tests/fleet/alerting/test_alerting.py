@@ -54,7 +54,7 @@ def test_an_outage_is_told_once_and_so_is_its_end(clock: VirtualClock) -> None:
             [alert] = (await fleet.list_alerts(AlertFilter("open"))).alerts
             assert alert.id == opened.alert
             assert failed <= alert.since - clock.epoch() + now() <= failed + 11
-            probe.mend("api")
+            probe.restore("api")
             await until(lambda: len(channel.sent) > 1)
             await asyncio.sleep(300)
         assert channel.events == [("api", "opened"), ("api", "closed")]
@@ -128,7 +128,7 @@ def test_it_is_repeated_only_if_asked_and_until_somebody_knows(clock: VirtualClo
             assert known.note == "on it"
             await asyncio.sleep(3600)
             assert len(channel.of("repeated")) == 2
-            probe.mend("api", "db")
+            probe.restore("api", "db")
             await until(lambda: len(channel.of("closed")) == 2, 3600)
         assert {notice.target for notice in channel.of("repeated")} == {"api"}
 
@@ -223,7 +223,7 @@ def test_other_channels_are_used_from_now_on_and_nothing_is_lost(
             probe.fail(*names[5:])
             await fleet.use_alerts(Alerts([after], to="ops"))
             await until(lambda: len(after.of("opened")) == 10)
-            probe.mend(*names)
+            probe.restore(*names)
             await until(lambda: len(after.of("closed")) == 10, 1200)
         assert not before.sent
         assert len({notice.id for _, notice in after.sent}) == len(after.sent) == 20
@@ -246,7 +246,7 @@ def test_quiet_hours_delay_an_opening_and_drop_it_if_it_is_over() -> None:
             await asyncio.sleep(2 * 3600)
             probe.fail("short", "long")
             await until(lambda: len(loud.of("opened")) == 2)
-            probe.mend("short")
+            probe.restore("short")
             await until(lambda: loud.of("closed"), 3600)
             assert not channel.sent
             await asyncio.sleep(9 * 3600)
@@ -289,7 +289,7 @@ def test_a_channel_that_is_down_for_an_hour_loses_nothing(clock: VirtualClock) -
         async with running(fleet):
             probe.fail(*names)
             await until(lambda: len(other.of("opened")) == 20)
-            probe.mend(*names)
+            probe.restore(*names)
             await until(lambda: len(other.of("closed")) == 20, 3600)
             await asyncio.sleep(3600)
             assert not channel.sent
@@ -330,7 +330,7 @@ def test_a_restart_sends_nothing_twice(clock: VirtualClock, tmp_path: Path) -> N
         for _ in range(6):
             await run_for(200)
         assert [(n.event, n.payload["when"]) for _, n in channel.sent] == [("opened", "down")] * 2
-        probe.mend("api")
+        probe.restore("api")
         for _ in range(4):
             await run_for(400)
         assert [event for _, event in channel.events] == ["opened"] * 2 + ["closed"] * 2

@@ -31,7 +31,7 @@ def test_a_thousand_alerts_at_once(tmp_path: Path) -> None:
             probe.fail(*names)
             await until(lambda: len(channel.of("opened")) == MANY)
             assert len((await store.alerts(AlertFilter("open", limit=1000))).alerts) == MANY
-            probe.mend(*names)
+            probe.restore(*names)
             await until(lambda: len(channel.of("closed")) == MANY, 1200)
             assert len(fleet._running_alerts._saving.unsaved_alerts) == 0  # type: ignore[union-attr]
         assert len({notice.id for _, notice in channel.sent}) == len(channel.sent) == 2 * MANY

@@ -59,7 +59,7 @@ def test_a_router_on_another_node_holds_alerts_back(postgres: Postgres) -> None:
             await until(lambda: first.sent or second.sent)
             await asyncio.sleep(300)
             assert first.events + second.events == [("router", "opened")]
-            probe.mend("router", *BEHIND[1:])
+            probe.restore("router", *BEHIND[1:])
             await until(lambda: len(first.sent + second.sent) == 3, 1200)
             await asyncio.sleep(120)
         told = sorted(first.events + second.events)
@@ -86,7 +86,7 @@ def test_the_other_node_goes_on_where_alerts_stood(postgres: Postgres) -> None:
             page = await b.list_alerts(AlertFilter("open"))
             # By the outage, not by when the other node took over.
             assert all(alert.opened_at - alert.since < 615 for alert in page.alerts)
-            probe.mend(*(each.name for each in targets))
+            probe.restore(*(each.name for each in targets))
             await until(lambda: len(first.sent + second.sent) == 24, 1200)
             await asyncio.sleep(60)
         sent = [notice for _, notice in first.sent + second.sent]

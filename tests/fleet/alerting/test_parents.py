@@ -44,7 +44,7 @@ def test_one_alarm_for_the_router_not_thirty(clock: VirtualClock) -> None:
             assert now() - began < 40
             await asyncio.sleep(3600)
             assert channel.events == [("router", "opened")]
-            probe.mend("router", *BEHIND)
+            probe.restore("router", *BEHIND)
             await until(lambda: channel.of("closed"), 3600)
             await asyncio.sleep(600)
         assert channel.events == [("router", "opened"), ("router", "closed")]
@@ -62,7 +62,7 @@ def test_what_still_fails_when_the_router_is_up_is_told(clock: VirtualClock) -> 
             probe.fail("router", *BEHIND)
             await until(lambda: channel.sent)
             await asyncio.sleep(200)
-            probe.mend("router", *BEHIND[1:])
+            probe.restore("router", *BEHIND[1:])
             await until(lambda: channel.of("closed"), 3600)
             up = now()
             await until(lambda: len(channel.of("opened")) == 2)

@@ -125,7 +125,7 @@ def test_alerts_are_listed_and_acknowledged_by_the_api(folder: Path, stored: boo
             assert (known["acknowledged_by"], known["note"]) == ("token", "disk")
             for query in ("?group=none", "?target=none", "?state=closed"):
                 assert (await client.good("GET", f"/api/fleet/alerts{query}"))["alerts"] == []
-            switches.mend("front")
+            switches.restore("front")
             await until(lambda: channel.of("closed"))
             (alert,) = (await client.good("GET", "/api/fleet/alerts?state=all&limit=1"))["alerts"]
             assert (alert["state"], alert["note"]) == ("closed", "disk")

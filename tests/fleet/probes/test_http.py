@@ -267,7 +267,7 @@ def test_a_slow_drip_is_cut_off_and_leaves_nothing_behind() -> None:
                 proxy.drip(1, 0.05)
                 with pytest.raises(TimeoutError):
                     await polled("http", timeout=0.3, url=f"http://{HOST}:{proxy.port}/")
-                proxy.mend()
+                proxy.restore()
                 found = await polled("http", url=f"http://{HOST}:{proxy.port}/")
                 assert found.facts["bytes"] == 100_000
 

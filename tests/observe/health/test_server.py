@@ -39,7 +39,7 @@ class Told(KnownHealth):
 
     def change(self, *why: str) -> None:
         self.why = list(why)
-        self._tell()
+        self._report()
 
 
 @pytest.fixture

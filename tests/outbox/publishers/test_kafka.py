@@ -150,9 +150,9 @@ def test_what_is_wrong_with_the_record_itself_is_refused_for_good(kafka: Kafka, 
 def test_a_topic_that_is_not_there_may_be_made_later(kafka: Kafka, topic: str) -> None:
     async def main() -> None:
         async with opened(KafkaPublisher(kafka.servers, topic=topic, timeout="1s")) as publisher:
-            kafka.ail(topic, UNKNOWN_TOPIC)
+            kafka.fail_topic(topic, UNKNOWN_TOPIC)
             assert "the topic does not exist" in str(await failure(publisher(record())))
-            kafka.ail(topic, 0)
+            kafka.fail_topic(topic, 0)
             await publisher(record())
 
     asyncio.run(main())

@@ -97,6 +97,7 @@ def test_a_url_opens_what_its_class_opens(
     ("url", "said"),
     [
         ("redis://:hunter2@cache/0", "publisher URLs of redis need stream, as in redis://cache/0"),
+        ("amqp://broker/", "URLs of amqp need exchange, as in amqp://…?exchange=…"),
         ("redis://:hunter2@cache/0?steam=x", "do not take 'steam'; did you mean 'stream'?"),
         ("redis://cache/0?stream=x&stream=y", "stream is given twice"),
         ("redis://cache/0?stream=x&maxlen=many", "maxlen = 'many' is not a whole number"),

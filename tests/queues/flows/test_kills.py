@@ -1,7 +1,7 @@
 """Flows under `kill -9`: no callback is lost, or runs before its time.
 
 Groups of jobs run in workers that are killed at random. Each group has a callback for when all of
-its jobs are done, and one for when one of them fails, as some do until they are mended. Whatever
+its jobs are done, and one for when one of them fails, as some do until they are fixed. Whatever
 is killed, each callback runs with the results of its group, or is cancelled, as it should.
 """
 
@@ -96,7 +96,7 @@ def under_kills(url: str, folder: Path, groups: int, kills: int, apart: float) -
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    log, mended = folder / "log.jsonl", folder / "mended"
+    log, fixed = folder / "log.jsonl", folder / "fixed"
     log.touch()
 
     async def main() -> None:
@@ -104,7 +104,7 @@ def under_kills(url: str, folder: Path, groups: int, kills: int, apart: float) -
             if not queue.capabilities.flows:
                 pytest.skip(f"{type(queue).__name__} cannot link jobs")
             await queue.migrate()
-            crew = await asyncio.to_thread(Crew, CHILD, WORKERS, rng, url, log, mended)
+            crew = await asyncio.to_thread(Crew, CHILD, WORKERS, rng, url, log, fixed)
             within = 60 + groups
             try:
                 put = await put_groups(queue, groups)
@@ -112,7 +112,7 @@ def under_kills(url: str, folder: Path, groups: int, kills: int, apart: float) -
                 flaky = len(range(0, groups, FLAKY))
                 counts = await queue.stats(1_000_000)
                 assert (counts.dead, counts.blocked) == (flaky, 2 * flaky)
-                mended.touch()
+                fixed.touch()
                 assert await queue.retry() == flaky
                 await until_idle(queue, crew, kills // 4, apart, within)
             finally:

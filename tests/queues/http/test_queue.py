@@ -432,6 +432,38 @@ def test_limits_from_the_network_are_checked(token: Path, value: object) -> None
 
 
 @pytest.mark.parametrize(
+    ("call", "value", "why"),
+    [
+        ("set-limits", '{"rate":[-1,60,5]}', "the amount of rate = -1 must be a whole number"),
+        ("set-limits", '{"most":0}', "most = 0 must be a whole number from 1"),
+        ("set-limits", "{}", "it has no limit"),
+        ("set-limits", '{"most"', "not JSON"),
+        ("set-limits", 7, "it is not text"),
+        ("set-schedule", '{"kind":"a","cron":"0 25 * * *"}', "the hour '25' is not valid"),
+        ("set-schedule", '{"kind":"a","every":3600,"jitter":-1}', "jitter"),
+        ("set-schedule", '{"kind":"","every":3600}', "kind"),
+        ("set-schedule", '{"every":3600}', "not JSON as Pollwise writes it"),
+    ],
+)
+def test_what_the_network_sends_is_refused_with_the_reason(
+    token: Path, call: str, value: object, why: str
+) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        async with inside(api, token, clock) as queue:
+            name = "kind" if call == "set-limits" else "name"
+            with pytest.raises(ConfigError, match=why):
+                await queue._post(call, {name: "a", "value": value})
+            assert await queue.limits.list() == []
+            assert await queue.schedules.list() == []
+        await api.close()
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize(
     ("more", "wrong"),
     [
         ({"limits": '{"most":2}'}, r"no field 'limits'; the fields are kind, value"),
@@ -547,10 +579,19 @@ LARGE = "x" * (1024 * 1024)
     [
         ("put", [], "not a JSON object"),
         ("put", {"jobs": 1}, "must be a list"),
+        ("put", {"jobs": [{"kind": "a", "payload": "\ud800"}]}, "half of a surrogate pair"),
+        ("claim", {"worker": "w", "kinds": ["\udfff"]}, "half of a surrogate pair"),
+        ("endings", {"ids": ["\udc00\ud800"]}, "half of a surrogate pair"),
+        ("set-schedule", {"name": "s", "expected": "\ud800"}, "half of a surrogate pair"),
         ("put", {"jobs": [{}]}, "with a `kind`"),
         ("put", {"jobs": [{"kind": "a", "x": 1}]}, "unknown field 'x'"),
         ("put", {"jobs": [{"kind": "a", "delay": "soon"}]}, "delay"),
         ("put", {"jobs": [{"kind": "a", "headers": ["x"]}]}, "must be a mapping"),
+        (
+            "put",
+            {"jobs": [{"kind": "a", "limit_group": "g", "headers": ["x"]}]},
+            "must be a mapping",
+        ),
         ("put", {"jobs": [{"kind": "a", "headers": {"x": 1}}]}, "the header 'x'"),
         ("put", {"jobs": [{"kind": "a", "headers": {"x": "y" * 9000}}]}, "at most 8192"),
         ("put", {"jobs": [{"kind": "a"}], "nonce": "x"}, "nonce"),
@@ -599,10 +640,11 @@ def test_what_the_controller_refuses_to_read(path: str, body: Any, says: str) ->
         transport = httpx.ASGITransport(make_app(api))
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
             headers = {"Authorization": "Bearer admin"}
-            answer = await http.post(f"/api/queue/q/{path}", json=body, headers=headers)
+            text = json.dumps(body)
+            answer = await http.post(f"/api/queue/q/{path}", content=text, headers=headers)
             assert answer.status_code in (400, 422), answer.text
             assert says in answer.json()["error"]["message"]
-            refused = await http.post(f"/api/queue/q/{path}", json=body)
+            refused = await http.post(f"/api/queue/q/{path}", content=text)
             assert refused.status_code == 401
             own = await http.post(f"/api/queue/agents/{path}", json={}, headers=headers)
             assert (own.status_code, own.json()["error"]["code"]) == (403, "controllers_own")

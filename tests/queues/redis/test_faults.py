@@ -133,7 +133,7 @@ def test_a_settle_cut_off_twice_is_unavailable(queue: RedisQueue, proxy: Proxy) 
             proxy.lose_request(call("settle"))
             with pytest.raises(StoreUnavailable, match="may or may not have been carried out"):
                 await queue.settle([Settlement.done(claim) for claim in claims])
-            proxy.mend()
+            proxy.restore()
             await queue.settle([Settlement.done(claim) for claim in claims])
 
     asyncio.run(main())

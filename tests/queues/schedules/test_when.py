@@ -139,7 +139,11 @@ def test_due_steps(every: float, start: float, share: float, most: int) -> None:
         ({"cron": "@daily"}, "must have five fields"),
         ({"cron": "*" * 300}, "at most"),
         ({"cron": 5}, "must be text"),
-        ({"cron": "* * * * *", "tz": "Zurich"}, "'Zurich'"),
+        (
+            {"cron": "* * * * *", "tz": "Zurich"},
+            "'Zurich' is not a time zone of this machine; give a name",
+        ),
+        ({"cron": "* * * * *", "tz": "europe/zurich"}, "did you mean 'Europe/Zurich'"),
         ({"cron": "* * * * *", "tz": "../../etc/passwd"}, "time zone"),
         ({"every": "1h", "tz": ZURICH}, "has no effect"),
         ({"every": "0.5s"}, "from 1s"),

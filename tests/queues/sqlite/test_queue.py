@@ -14,6 +14,7 @@ import pytest
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollwise.queues.base import Queue
+from pollwise.queues.limits.record import Rate
 from pollwise.queues.sqlite import store as sqlite_store
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.hints import Hint
@@ -438,3 +439,34 @@ def test_a_page_after_no_job_is_refused(tmp_path: Path) -> None:
             await queue.jobs(after="zzz")
 
     use(tmp_path / "jobs.db", main)
+
+
+def test_rates_that_are_unused_are_pruned(tmp_path: Path) -> None:
+    """Also when no claim charges groups any more, because the limits were removed."""
+    clock = VirtualClock()
+    path = tmp_path / "jobs.db"
+
+    def count() -> list[int]:
+        with closing(sqlite3.connect(path)) as connection:
+            tables = ("pollwise_limit_groups", "pollwise_limit_turns")
+            return [
+                connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in tables
+            ]
+
+    async def main() -> None:
+        async with SqliteQueue(path, clock=clock, synchronous="off") as queue:
+            await queue.limits.set("job", [Rate(1, "1h"), Rate(1, "1h", by="tenant")])
+            await queue.put([NewJob("job", limit_group=f"tenant {n}") for n in range(3)])
+            for _ in range(3):
+                await queue.claim("w", 1, "1s")
+                await clock.advance(3600)
+            await queue.claim("w", 1, "1s")
+            await queue.limits.remove("job")
+            await queue.prune()
+            assert count() == [1, 1]
+            await clock.advance(3600)
+            await queue.prune()
+            assert count() == [0, 0]
+
+    clock.run(main())

@@ -305,6 +305,12 @@ def test_unique_is_refused_by_name() -> None:
         asyncio.run(flow.put())
 
 
+def test_too_many_jobs_are_refused_with_what_to_do() -> None:
+    flow = group([double.s(n) for n in range(10_000)]).then(total)
+    with pytest.raises(JobError, match=r"has 10001 jobs; at most 10000, .* put the next part"):
+        flow.jobs()
+
+
 def test_the_jobs_of_a_flow_can_be_put_by_the_caller() -> None:
     async def main(clock: VirtualClock) -> None:
         queue = MemoryQueue(clock=clock)

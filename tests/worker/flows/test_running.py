@@ -16,11 +16,13 @@ from pollwise.errors import CodecError, JobFailed, KeyMissing, StoreUnavailable
 from pollwise.queues.base import Queue
 from pollwise.queues.flows.view import FLOW_SHOWN
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.views import JobFilter
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.events import JobGivenBack, JobLocked
+from pollwise.runtime.events import JobDead, JobGivenBack, JobLocked
 from pollwise.runtime.executor.control.pruning import PRUNE_RESULTS_EVERY
-from pollwise.worker.flows.taking import NO_ERROR
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
+from pollwise.worker.flows.taking import NO_ERROR, TAKES_HEADER
 from tests.support.kit import Seen, make_queue, options, until, until_empty, virtually, working
 
 STORES = ("memory", "sqlite")
@@ -339,6 +341,54 @@ def test_a_result_that_does_not_fit_makes_the_job_dead() -> None:
                 await handle.result("1m")
 
     virtually(main)
+
+
+def test_a_header_that_asks_for_too_much_makes_the_job_dead() -> None:
+    """Anybody who may put jobs can write it, and a list of any size would stop the worker."""
+
+    async def main(clock: VirtualClock) -> None:
+        tasks = Tasks(MemoryQueue(clock=clock))
+        first = NewJob("note", {"value": 1})
+        much = {TAKES_HEADER: "(9(9(9(9(9(9(9(9(9(9(.)))))))))))"}
+        async with working(tasks.worker, options()):
+            await tasks.queue.put([first, NewJob("note", {}, headers=much, after=[first])])
+            await until(lambda: "JobDead" in tasks.seen.names())
+        [dead] = tasks.seen.of(JobDead)
+        assert "does not fit the 1 jobs right before it" in dead.error
+        assert tasks.ran == [1]
+
+    virtually(main)
+
+
+def test_headers_of_a_job_that_took_a_result_can_be_put_again() -> None:
+    """A copy is in no flow, or in another, so it gets its own arguments."""
+
+    async def main(clock: VirtualClock) -> None:
+        tasks = Tasks(MemoryQueue(clock=clock))
+        note = tasks.note.options(headers={TAKES_HEADER: ".", FLOW_HEADER: "another", "a": "b"})
+        async with working(tasks.worker, options()):
+            await (await note.put("alone")).result()
+            await (await note.s("first").then(tasks.note).put()).result()
+        assert tasks.ran == ["alone", "first", "first"]
+
+    virtually(main)
+
+
+@both_stores
+def test_a_result_that_is_gone_makes_the_job_dead(store: str, tmp_path: Path) -> None:
+    """A task that takes anything would go on with None, as if that were the result."""
+
+    async def main(tasks: Tasks, clock: VirtualClock) -> None:
+        first, slow = tasks.note.s("first"), tasks.note.options(delay="1m").s("slow")
+        await group([first, slow]).then(tasks.note).put()
+        await until(lambda: tasks.ran == ["first"])
+        assert (await tasks.queue.drop(JobFilter(state="done"))).count == 1
+        await until(lambda: "JobDead" in tasks.seen.names())
+        [dead] = tasks.seen.of(JobDead)
+        assert dead.error.startswith("of 1 of the 2 jobs right before it, there is no result any m")
+        assert tasks.ran == ["first", "slow"]
+
+    on(store, tmp_path, main)
 
 
 def test_an_error_that_is_gone_is_said() -> None:

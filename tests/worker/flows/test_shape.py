@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollwise.errors import JobError
-from pollwise.worker.flows.shape import GROUPS_DEEP_MAX, ONE, in_shape, shape_of_group
+from pollwise.worker.flows.shape import GROUPS_DEEP_MAX, ONE, fits, in_shape, shape_of_group
 
 
 def shape_of(nested: Any) -> str:
@@ -27,6 +27,8 @@ def flat(nested: Any) -> list[Any]:
 )
 def test_results_come_back_as_they_were_nested(nested: Any) -> None:
     assert in_shape(shape_of(nested), flat(nested)) == nested
+    assert fits(shape_of(nested), len(flat(nested)))
+    assert not fits(shape_of(nested), len(flat(nested)) + 1)
 
 
 def test_equal_members_are_written_once() -> None:
@@ -49,3 +51,16 @@ def test_shapes_are_bounded() -> None:
     assert in_shape(deep, [7]) is not None
     with pytest.raises(JobError, match="groups are nested 51 deep; the limit is 50"):
         shape_of_group([deep])
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "", "x", "(", ")", "()", "(.", ".)", "0(.)", "(0.)", "2.", "..", "01.", "(.) ", "(\u0663.)",
+        "(9(9(9(9(9(9(9(9(9(.))))))))))", "1000000000000.", f"(10000{'0' * 900}.)",
+        "(" * 51 + "." + ")" * 51, "1000000000000()", "(.)" * 400,
+    ],
+    ids=lambda shape: repr(shape[:20]),
+)  # fmt: skip
+def test_shapes_that_do_not_fit_are_known_without_making_them(shape: str) -> None:
+    assert not fits(shape, 1)

@@ -131,18 +131,21 @@ async def _used(queue: Queue) -> tuple[Sequence[LimitUse], float]:
 
 def _rows(use: LimitUse, now: float) -> Iterator[tuple[object, ...]]:
     limits = use.limits
-    yield limits.kind, "", limits.text, *_figures(use, limits.most, now)
+    yield limits.kind, "", limits.text, *_figures(use, limits.most, now, full=use.full())
     if limits.grouped:
         for each in use.groups[:GROUPS_SHOWN]:
             group = shortened(each.group, GROUP_WIDTH) or "(none)"
-            yield "", group, "", *_figures(each, limits.most_each, now)
+            yield "", group, "", *_figures(each, limits.most_each, now, full=use.full(each))
 
 
-def _figures(use: LimitUse | GroupUse, most: int | None, now: float) -> tuple[str, str, str]:
+def _figures(
+    use: LimitUse | GroupUse, most: int | None, now: float, *, full: bool
+) -> tuple[str, str, str]:
     running = str(use.running) if most is None else f"{use.running}/{most}"
     waiting = f"{use.waiting}+" if use.waiting >= WAITING_MAX else str(use.waiting)
     later = use.next_at is not None and use.next_at > now
-    return running, waiting, moment(use.next_at or 0.0) if later else "now"
+    start = moment(use.next_at or 0.0) if later else "when one ends" if full else "now"
+    return running, waiting, start
 
 
 def limit_facts(limits: KindLimits) -> dict[str, Any]:
@@ -168,10 +171,16 @@ def _limits(
         yield Concurrency(concurrency, by)
     if rate is not None:
         amount, _, rest = rate.partition("/")
-        per, _, burst = rest.partition("/")
-        if not amount.isdecimal() or not per or (burst and not burst.isdecimal()):
-            raise ConfigError(f"{option} {rate!r} must be a number and a time, as in 100/1m")
-        yield Rate(int(amount), per, by, int(burst) if burst else None)
+        per, slash, burst = rest.partition("/")
+        if not amount.isdecimal() or not per or (slash and not burst.isdecimal()):
+            raise ConfigError(
+                f"{option} {rate!r} must be a number and a time, as in 100/1m, or with how many "
+                "start at once, as in 100/1m/20"
+            )
+        try:
+            yield Rate(int(amount), per, by, int(burst) if burst else None)
+        except ConfigError as error:
+            raise ConfigError(f"{option} {rate!r}: {error}") from None
 
 
 def _weights(given: Sequence[str]) -> dict[str, int]:
@@ -180,5 +189,7 @@ def _weights(given: Sequence[str]) -> dict[str, int]:
         group, equals, number = text.rpartition("=")
         if not equals or not number.isdecimal():
             raise ConfigError(f"--weight {text!r} must be a group and a whole number, as in acme=3")
+        if group in weights:
+            raise ConfigError(f"--weight {group!r} is given twice")
         weights[group] = int(number)
     return weights

@@ -83,8 +83,12 @@ def add(
         str, typer.Option(help="How many jobs to put for missed ticks: one, all or none.")
     ] = "one",
     overlap: Annotated[
-        str, typer.Option(help="What a tick does while the previous job runs: skip or queue.")
-    ] = "skip",
+        str | None,
+        typer.Option(
+            help="What a tick does while the previous job runs: skip or queue. skip unless given; "
+            "queue with --catch-up all."
+        ),
+    ] = None,
     jitter: Annotated[str, typer.Option(help="Delay each job by up to this long: 10s.")] = "0s",
     key: Annotated[
         str | None, typer.Option(help="Jobs with the same key run one at a time, in order.")

@@ -66,9 +66,7 @@ def error_for(error: Exception) -> HttpError:
     if isinstance(error, HttpError):
         return error
     if isinstance(error, UniqueConflict):
-        return HttpError(
-            409, "unique_conflict", message, "Choose another `unique`, or send the same job."
-        )
+        return HttpError(409, "unique_conflict", message, "Correct the request and send it again.")
     if isinstance(error, Unsupported):
         return HttpError(422, "unsupported", message, "Leave it out, or use another store.")
     if isinstance(error, (JobError, ConfigError)):

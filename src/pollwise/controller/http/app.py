@@ -155,10 +155,10 @@ async def _upgrade_required(request: Request) -> Response:
 def _handle_errors(app: FastAPI, controller: Controller) -> None:
     async def answered(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
-            error = await _of_no_route(request, error)
-        return error_response(controller.access.explained(_as_ours(error)))
+            error = await _no_route_error(request, error)
+        return error_response(controller.access.explained(_as_our_error(error)))
 
-    async def _of_no_route(request: Request, error: HTTPException) -> Exception:
+    async def _no_route_error(request: Request, error: HTTPException) -> Exception:
         """The error for an unknown path or method; the one for a missing token comes first."""
         if request.scope["path"] not in _open_paths(request):
             try:
@@ -184,7 +184,7 @@ def _parameters(request: Request) -> Iterable[Any]:
     return () if dependant is None else dependant.query_params
 
 
-def _as_ours(error: Exception) -> Exception:
+def _as_our_error(error: Exception) -> Exception:
     """An error of FastAPI as one of ours."""
     if isinstance(error, RequestValidationError):
         first = error.errors()[0]

@@ -66,7 +66,7 @@ def server_at(
     if options.access_log:
         access = logging.getLogger("uvicorn.access")
         access.setLevel(logging.INFO)
-        access.addFilter(_as_ours)
+        access.addFilter(_as_our_record)
     config = uvicorn.Config(
         app,
         root_path=root_path,
@@ -98,7 +98,7 @@ def server_at(
     return ControllerServer(config, stop_waiting, started)
 
 
-def _as_ours(record: logging.LogRecord) -> bool:
+def _as_our_record(record: logging.LogRecord) -> bool:
     """Turn uvicorn's record of a request into one of ours, without the query."""
     args = record.args
     if isinstance(args, tuple) and len(args) == 5:

@@ -200,7 +200,7 @@ class Alerting:
         elif event == "repeated":
             new, event = step(rule, state, now, holds, since=since, free=None)
             self._repeating[entry] = None
-            self._ask_who_knows()
+            self._ask_for_acknowledgements()
         if event == "opened":
             new = self._opened(entry, rule, new, _reason(entry, rule, sighting, now))
         elif event == "closed":
@@ -226,7 +226,7 @@ class Alerting:
         to = self.settings.route(rule, target.group)
         state = replace(state, alert=alert_id(target.name, rule.key, at), to=to)
         alert = self._alert(entry, rule, state, summary)
-        self._tell(entry, alert, "opened", state, summary)
+        self._put_notices(entry, alert, "opened", state, summary)
         facts = (alert.id, rule.when, rule.severity, alert.summary)
         self._bus.emit(event_of(AlertOpened, self._fleet, target, *facts))
         return state
@@ -238,7 +238,7 @@ class Alerting:
         state = replace(state, sent=state.sent + 1)
         alert = self._alert(entry, rule, state, summary)
         alert = replace(alert, state="closed", closed_at=at, last_sent_at=at)
-        self._tell(entry, alert, "closed", state, summary)
+        self._put_notices(entry, alert, "closed", state, summary)
         facts = (alert.id, rule.when, rule.severity, alert.lasted or 0.0)
         self._bus.emit(event_of(AlertClosed, self._fleet, target, *facts))
 
@@ -261,7 +261,7 @@ class Alerting:
             last_sent_at=state.sent_at + offset,
         )
 
-    def _tell(
+    def _put_notices(
         self,
         entry: RunningTarget,
         alert: Alert,
@@ -389,7 +389,7 @@ class Alerting:
 
     # Repetitions
 
-    def _ask_who_knows(self) -> None:
+    def _ask_for_acknowledgements(self) -> None:
         if self._asking is None or self._asking.done():
             self._asking = self._loop.create_task(self._repeat())
 
@@ -429,7 +429,7 @@ class Alerting:
             if event == "repeated":
                 summary = _reason(entry, rule, None, now)
                 alert = self._alert(entry, rule, new, summary)
-                self._tell(entry, alert, "repeated", new, summary)
+                self._put_notices(entry, alert, "repeated", new, summary)
                 self._set(entry, rule.key, new)
 
 

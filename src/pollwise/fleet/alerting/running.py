@@ -64,7 +64,7 @@ class RunningAlerts:
         run.follow(self.alerting)
         if store is not None and store.keeps_alerts:
             self._removed = RemovedTargets(fleet, node, store, run.scheduler.entries, clock)
-            run.chore("close alerts of removed targets", LOOK_EVERY, self._close_gone)
+            run.chore("close alerts of removed targets", LOOK_EVERY, self._close_removed)
 
     def _with_listeners(self, settings: Alerts) -> Alerts:
         if not self._listeners:
@@ -121,7 +121,7 @@ class RunningAlerts:
         name = outbox_of_alerts(self._fleet)
         return MemoryOutboxStore(name, clock=self._clock, keep=NOTICES_KEPT, on_dead="continue")
 
-    async def _close_gone(self) -> None:
+    async def _close_removed(self) -> None:
         if await self._removed.close(self.alerting.settings):
             self._wake()
 

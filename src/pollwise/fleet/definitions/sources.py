@@ -304,9 +304,9 @@ class TargetSources:
             made, wrong = await asyncio.to_thread(make)
             self._made |= made
             self._wrong |= wrong
-        self._tell_wrong()
+        self._report_unusable()
 
-    def _tell_wrong(self) -> None:
+    def _report_unusable(self) -> None:
         problems = self.fleet.problems
         if not self._wrong:
             problems.pop(_STORE, None)
@@ -372,7 +372,7 @@ class TargetSources:
         for name, target in left.items():
             parents = ", ".join(map(repr, target.behind))
             self._wrong[name] = f"behind = {parents}: not a target of this fleet, or in a circle"
-        self._tell_wrong()
+        self._report_unusable()
         return found
 
     def _removable(self, names: Sequence[str]) -> list[str]:

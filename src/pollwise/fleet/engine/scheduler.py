@@ -105,7 +105,7 @@ class Scheduler:
         if entry.place == FLIGHT:
             self._leaving[name] = None
         else:
-            self._unwait(entry)
+            self._cancel_wait(entry)
             self.agenda.remove(entry)
             self._promote(entry.host)
         entry.place = GONE
@@ -286,25 +286,28 @@ class Scheduler:
         if entry.place == GONE:
             namesake = self._leaving.pop(entry.target.name)
             if namesake is not None:
-                self._unwaits(namesake)
+                self._stop_wait(namesake)
             return True
         entry.place = AGENDA
         return False
 
     def _promote(self, host: str | None) -> None:
-        """Let one more target that waits for this host go, if the host has room: after each poll
-        there, and after a target that was let go was not polled (paused, removed, lost)."""
+        """End the wait of one target for this host, if the host has room.
+
+        To be called after each poll there, and if a target that had waited was not polled after
+        all (paused, removed, lost).
+        """
         follower = self._hosts.follower(host)
         if follower is not None:
-            self._unwaits(follower)
+            self._stop_wait(follower)
 
-    def _unwaits(self, entry: RunningTarget) -> None:
+    def _stop_wait(self, entry: RunningTarget) -> None:
         self.waiting -= 1
         entry.place = AGENDA
         self._on_agenda(entry)
 
-    def _unwait(self, entry: RunningTarget) -> None:
-        """Stop a target's waiting, if it waits."""
+    def _cancel_wait(self, entry: RunningTarget) -> None:
+        """End the wait of a target without a poll, if it waits."""
         if entry.place != WAITING:
             return
         self.waiting -= 1
@@ -458,7 +461,7 @@ class Scheduler:
         if self.budget is not None:
             self.budget.leave(entry)
         if entry.place in (AGENDA, WAITING):
-            self._unwait(entry)
+            self._cancel_wait(entry)
             self._on_agenda(entry)
             self._promote(entry.host)
 

@@ -69,7 +69,7 @@ class KnownHealth(ABC):
 
     def __init__(self) -> None:
         self.stopping: bool = False
-        self._told: list[str] | None = None
+        self._reported: list[str] | None = None
         self._on_change: list[Callable[[KnownHealth], None]] = []
 
     @abstractmethod
@@ -100,18 +100,18 @@ class KnownHealth(ABC):
     def stop(self) -> None:
         """Not ready any more."""
         self.stopping = True
-        self._tell()
+        self._report()
 
     def when_changed(self, call: Callable[[KnownHealth], None]) -> None:
         """Call this whenever the reasons change, in the event loop."""
         self._on_change.append(call)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if not self._on_change:
             return
         reasons = self.reasons()
-        if reasons != self._told:
-            self._told = reasons
+        if reasons != self._reported:
+            self._reported = reasons
             for call in self._on_change:
                 call(self)
 
@@ -136,10 +136,10 @@ class ProcessHealth(KnownHealth):
         self._react: dict[type[Event], Callable[[Any], object]] = {
             WorkerStarted: self._started,
             RelayStarted: self._started,
-            FleetStarted: self._works,  # what a target answers says nothing about the fleet
+            FleetStarted: self._note_success,  # what a target answers says nothing about the fleet
             ChoreFailed: lambda event: self._chores.update({(event.source, event.chore): event}),
             ChoreRecovered: lambda event: self._chores.pop((event.source, event.chore), None),
-            PollFinished: self._works,
+            PollFinished: self._note_success,
             PollFailed: lambda event: self._failing.update({event.source: event}),
             PlacesTaken: lambda event: self._taken.update({event.source: event}),
             PlacesFree: lambda event: self._taken.pop(event.source, None),
@@ -217,13 +217,13 @@ class ProcessHealth(KnownHealth):
 
     def __call__(self, event: Event) -> None:
         self._react[type(event)](event)
-        self._tell()
+        self._report()
 
     def _started(self, event: Event) -> None:
         if event.source not in self._polled:
             self._unpolled.add(event.source)
 
-    def _works(self, event: Event) -> None:
+    def _note_success(self, event: Event) -> None:
         self._polled.add(event.source)
         self._unpolled.discard(event.source)
         self._failing.pop(event.source, None)

@@ -133,11 +133,11 @@ class ProcessesHealth(KnownHealth):
 
         def heard() -> None:
             process.hear()
-            self._tell()
+            self._report()
 
         loop = asyncio.get_running_loop()
         loop.add_reader(ours, heard)
-        self._tell()
+        self._report()
         try:
             yield theirs
         finally:
@@ -145,12 +145,12 @@ class ProcessesHealth(KnownHealth):
             process.answered.set()
             loop.remove_reader(ours)
             ours.close()
-            self._tell()
+            self._report()
 
     def forget(self, number: int) -> None:
         """A process has ended and is not started again."""
         del self._processes[number]
-        self._tell()
+        self._report()
 
     def blocked(self) -> Blocked | None:
         now = time.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pollwise.queues.flows.view import FLOW_KEPT
-from pollwise.runtime.jobs import DELAY_MAX, Job, Settlement
+from pollwise.runtime.jobs import DELAY_MAX, UNKNOWN_HEADERS, Job, Settlement
 from pollwise.runtime.jobs.new_job import FLOW_HEADER
 
 
@@ -24,4 +24,5 @@ def kept_for_flows(settlements: list[Settlement]) -> list[Settlement]:
 
 def frees_others(job: Job) -> bool:
     """True if other jobs may wait for the end of this job."""
-    return job.key is not None or FLOW_HEADER in job.headers
+    headers = job.headers
+    return job.key is not None or FLOW_HEADER in headers or headers is UNKNOWN_HEADERS

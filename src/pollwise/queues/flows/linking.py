@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from copy import copy
 
 from pollwise.errors import JobError
-from pollwise.runtime.jobs.fields import encoded_headers
 from pollwise.runtime.jobs.new_job import FLOW_HEADER, FlowPlace, NewJob
 
 #: The maximum number of links between the jobs of a batch.
@@ -58,12 +57,7 @@ def linked(jobs: Sequence[NewJob]) -> list[NewJob]:
 
 def _alone(job: NewJob) -> NewJob:
     """The job without the name of a flow, which came with headers copied from another job."""
-    if FLOW_HEADER not in job.headers:
-        return job
-    made = copy(job)
-    made.headers = {name: text for name, text in job.headers.items() if name != FLOW_HEADER}
-    made.encoded_headers = encoded_headers(made.headers) if made.headers else None
-    return made
+    return job.without_header(FLOW_HEADER) if FLOW_HEADER in job.headers else job
 
 
 def _placed(job: NewJob, place: FlowPlace) -> NewJob:

@@ -18,6 +18,7 @@ from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import (
     STATES,
+    UNKNOWN_HEADERS,
     Claim,
     Job,
     JobFailure,
@@ -186,6 +187,7 @@ def held_from(given: object, queue: str) -> Claim:
         created_at=0.0,
         run_at=0.0,
         unique=None,
+        headers=UNKNOWN_HEADERS,
     )
     receipt = _text(given, "receipt", "", RECEIPT_LENGTH_MAX)
     until = _number(given.get("until", 0.0), "until")

@@ -41,6 +41,8 @@ from pollwise.runtime.jobs.fields import DELAY_MAX, checked_name
 LIMIT_MAX = 1_000_000
 #: The largest weight of a group.
 WEIGHT_MAX = 1000
+#: How many weights the text of limits names.
+WEIGHTS_SHOWN = 5
 #: The shortest time of a rate, in seconds: claims divide by it.
 PER_MIN = 1e-6
 #: The share of a rate that may start at once, unless `burst` says otherwise. With it, a window of
@@ -189,6 +191,10 @@ class KindLimits:
                 parts.append(str(Rate(rate.amount, rate.per, by, rate.burst)))
         if self.fair:
             parts.append(f"fair by {each}")
+        if self.weights:
+            some = [f"{group}={weight}" for group, weight in self.weights.items()]
+            more = ", …" if len(some) > WEIGHTS_SHOWN else ""
+            parts.append(f"weights {', '.join(some[:WEIGHTS_SHOWN])}{more}")
         return "; ".join(parts)
 
     def same_as(self, other: KindLimits | None) -> bool:
@@ -226,7 +232,8 @@ def kind_limits(
     fair_by: an argument of the task: its values are groups, which take turns.
     weights: how many jobs a group gets in each turn; 1 if it is not named.
     """
-    listed = list(limits) if isinstance(limits, Iterable) else [limits]
+    several = isinstance(limits, Iterable) and not isinstance(limits, str)
+    listed: list[Any] = list(limits) if several else [limits]  # type: ignore[arg-type]
     names = {limit.by for limit in listed if isinstance(limit, Concurrency | Rate) and limit.by}
     if fair_by is not None:
         _check_by(fair_by, "fair_by")
@@ -269,12 +276,20 @@ def kind_limits(
 def limits_from(kind: str, text: str) -> KindLimits | None:
     """Read a note, which another process wrote; None if it is not valid."""
     try:
+        return checked_note(kind, text)
+    except ConfigError:
+        return None
+
+
+def checked_note(kind: str, text: str) -> KindLimits:
+    """From the value of a note that somebody sends. Raises ConfigError."""
+    try:
         if len(text.encode()) > NOTE_VALUE_MAX:
-            return None
+            raise ConfigError(f"it has more than {NOTE_VALUE_MAX} bytes")
         value = json.loads(text, parse_constant=_no_number)
         by, set_at, weights = value.get("by"), value.get("set_at", 0.0), value.get("weights")
         if isinstance(set_at, bool) or not 0 <= set_at < TIME_MAX:
-            return None
+            raise ConfigError(f"set_at = {set_at!r} must be seconds since 1970")
         if weights is not None:
             weights = {name: _plain(weight) for name, weight in weights.items()}
         _check_by(by)
@@ -285,9 +300,13 @@ def limits_from(kind: str, text: str) -> KindLimits | None:
             float(set_at),
         )  # fmt: skip
         _check_weights_used(made)
+        if not made.grouped and made.most is None and made.rate is None:
+            raise ConfigError("it has no limit")
+    except ConfigError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        return None  # our own errors are ValueErrors
-    return made if made.grouped or made.most is not None or made.rate is not None else None
+        raise ConfigError("it is not JSON as Pollwise writes it") from None
+    return made
 
 
 def _rate_value(rate: KindRate) -> list[float]:
@@ -337,6 +356,8 @@ def _check_by(by: object, name: str = "by") -> None:
 
 
 def _checked_weights(weights: Mapping[str, int] | None) -> dict[str, int]:
+    if weights is not None and not isinstance(weights, Mapping):
+        raise ConfigError(f"weights = {weights!r} must be groups and numbers, as in {{'acme': 3}}")
     made = dict(weights or {})
     for group, weight in made.items():
         checked_name(group, "a group in weights", ConfigError)

@@ -41,6 +41,13 @@ class LimitUse:
     next_at: float | None = None
     groups: tuple[GroupUse, ...] = ()
 
+    def full(self, group: GroupUse | None = None) -> bool:
+        """True if no other job of the kind, or of this group, may start until one ends."""
+        most, most_each = self.limits.most, self.limits.most_each
+        if most is not None and self.running >= most:
+            return True
+        return group is not None and most_each is not None and group.running >= most_each
+
 
 def fullest(groups: Iterable[GroupUse], most: int) -> tuple[GroupUse, ...]:
     """The groups with the most jobs that run or wait, at most this many."""

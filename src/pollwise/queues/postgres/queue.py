@@ -17,7 +17,7 @@ from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra, PayloadError, SchemaError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, Queue, claim_of
 from pollwise.queues.capabilities import Capabilities
-from pollwise.queues.flows.view import FlowJob
+from pollwise.queues.flows.view import FLOW_KEPT, FlowJob
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import (
@@ -38,6 +38,7 @@ from pollwise.runtime.decoding import same_payload
 from pollwise.runtime.jobs import (
     ACTIONS,
     STATES,
+    UNKNOWN_HEADERS,
     Claim,
     JobInfo,
     NewJob,
@@ -275,6 +276,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         plain = all(s.action == "done" for s in batch)
         keep = self.keep is not None
         keeps = unless_all(None, keeps_of(batch, self.keep), numbers)
+        unknown = any(s.claim.job.headers is UNKNOWN_HEADERS for s in batch)
         params = [
             text(self.name),
             numbers([number_of(s.claim.job.id) for s in batch]),
@@ -282,14 +284,20 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             None if plain else numbers([ACTIONS.index(s.action) for s in batch]),
             None if plain else unless_all(0.0, [s.delay for s in batch], numbers),
             None if plain else unless_all(None, [s.failure for s in batch], texts),
-            unless_all(None, [s.result for s in batch], texts) if keep or keeps else None,
+            unless_all(None, [s.result for s in batch], texts)
+            if keep or keeps or unknown
+            else None,
             keeps,
             flag(any(s.claim.job.key is not None for s in batch)),
             flag(keep),
             self.database.now(),
         ]
+        name = "settle"
+        if unknown:
+            name = "settle_unknown"
+            params += [number(self.keep or 0.0), number(FLOW_KEPT)]
         with self._in_doubt.unless_answered(batch):
-            (lost,) = await self._settled(batch, params)
+            (lost,) = await self._settled(batch, params, name)
             refused = await self._not_settled([batch[place - 1] for place in lost or ()])
         self.database.sweep(len(batch))
         self._in_doubt.answered(batch)

@@ -88,6 +88,7 @@ from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.home import watch_forks
 from pollwise.runtime.jobs import (
     STATES,
+    UNKNOWN_HEADERS,
     Claim,
     Job,
     JobInfo,
@@ -256,8 +257,8 @@ class RedisStore:
                 stored = {n: s.result for n, s in enumerate(part) if s.result is not None}
                 more = [s.outlasting(self._keep_for) for s in part]
                 if self._keep_for is None:
-                    dead = [s.action == "dead" for s in part]
-                    stored = {n: r for n, r in stored.items() if more[n] or dead[n]}
+                    wanted = [s.action == "dead" or _may_be_wanted(s) for s in part]
+                    stored = {n: r for n, r in stored.items() if more[n] or wanted[n]}
                 heads = [packed_settlement(s, n in stored, more[n]) for n, s in enumerate(part)]
                 results = [result.encode() for result in stored.values()]
                 answer = await self._run_counted_once(
@@ -465,6 +466,11 @@ def _beyond(number: int, numbers: _Numbers, newest: bool) -> _Numbers:
 
 def _in_fours(parts: list[Any]) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(parts)] * 4, strict=True)
+
+
+def _may_be_wanted(settlement: Settlement) -> bool:
+    """True if others of a flow may need the result, although the client does not say so."""
+    return settlement.claim.job.headers is UNKNOWN_HEADERS
 
 
 def _in_parts(settlements: Sequence[Settlement]) -> Iterator[Sequence[Settlement]]:

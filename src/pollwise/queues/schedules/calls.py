@@ -29,7 +29,9 @@ from pollwise.queues.schedules.record import (
     TICK_ROOM,
     NoteText,
     Schedule,
+    checked_note,
     checked_schedule,
+    chosen_overlap,
     note_of,
     schedule_from,
 )
@@ -85,7 +87,7 @@ class Schedules:
         at: datetime | str | float | None = None,
         tz: str | None = None,
         catch_up: str = "one",
-        overlap: str = "skip",
+        overlap: str | None = None,
         jitter: Duration = 0,
         by: str = "",
     ) -> Schedule:
@@ -95,7 +97,8 @@ class Schedules:
         cron, every, at: when; give one. A cron expression is in the time zone `tz`, by default UTC.
         catch_up: for ticks that no worker put in time: "one" job for all of them, "all" (a job for
             each of the last 100), or "none".
-        overlap: "skip" puts no job while the one before has not ended, "queue" always puts one.
+        overlap: "skip" puts no job while the one before has not ended, "queue" always puts one. The
+            default is "skip"; with catch_up "all" it is "queue".
         jitter: delay the job of each tick by up to this long; a tick always has the same delay.
         by: who sets it, to show to people.
 
@@ -104,8 +107,9 @@ class Schedules:
         self.check()
         when = When.checked(cron, every, at, tz)
         wanted = checked_schedule(
-            name, job, when, catch_up=catch_up, overlap=overlap, jitter=jitter
-        )
+            name, job, when, catch_up=catch_up, overlap=chosen_overlap(overlap, catch_up),
+            jitter=jitter,
+        )  # fmt: skip
         now = self._queue.clock.epoch()
         if when.at is not None and when.at <= now:
             raise ConfigError(f"at = {at!r} is in the past, so {name!r} would never tick")
@@ -260,9 +264,7 @@ class Schedules:
     ) -> ScheduleSwapped:
         """Replace a schedule's note by a value that somebody else made. Raises ConfigError."""
         self.check()
-        new = None if value is None else schedule_from(name, value)
-        if value is not None and new is None:
-            raise ConfigError(f"the value of the schedule {name!r} is not a schedule")
+        new = None if value is None else checked_note(name, value)
         if expected is None and value is not None:
             self._check_room(await self._queue._read_schedules())
         # A schedule that ticked may be paused, so one that exists may use the room of ticks.
@@ -272,9 +274,7 @@ class Schedules:
     async def run_given(self, name: str, expected: str) -> ScheduleSwapped:
         """Put a job of a schedule now, if its note has this value."""
         self.check()
-        old = schedule_from(name, expected)
-        if old is None:
-            raise ConfigError(f"the value of the schedule {name!r} is not a schedule")
+        old = checked_note(name, expected)
         head, tail = note_of(
             replace(old, last_put=self._queue.clock.epoch()), NOTE_ROOM - TICK_ROOM
         )
@@ -366,8 +366,11 @@ class Schedules:
         text = kept.notes.get(name)
         found = None if text is None else schedule_from(name, text)
         if found is None:
-            near = get_close_matches(name, kept.notes, n=3, cutoff=0.4) or sorted(kept.notes)[:3]
-            advice = f"did you mean {' or '.join(map(repr, near))}?" if near else "there are none"
+            near, some = get_close_matches(name, kept.notes, n=3, cutoff=0.4), sorted(kept.notes)
+            advice = f"did you mean {' or '.join(map(repr, near))}?"
+            if not near:
+                more = ", …" if len(some) > 3 else ""
+                advice = f"it has {', '.join(map(repr, some[:3])) or 'none'}{more}"
             raise ConfigError(f"no schedule {name!r} in {self._queue.url}; {advice}")
         return found
 

@@ -10,11 +10,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from pollwise.core.grid import spread
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, PollwiseError
 from pollwise.queues.notes import NOTE_VALUE_MAX, TIME_MAX
 from pollwise.queues.schedules.when import When
 from pollwise.runtime.decoding import decode, same_payload
 from pollwise.runtime.jobs import DELAY_MAX, NewJob, checked_name, storable
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 
 CatchUp = Literal["one", "all", "none"]
 Overlap = Literal["skip", "queue"]
@@ -109,8 +110,18 @@ class NoteText(NamedTuple):
     tail: str
 
     def with_job(self, job_id: str | None) -> str:
-        """The whole value."""
-        return f"{self.head}{job_id or ''}{self.tail}"
+        """The whole value. A client can send any text as the id."""
+        return f"{self.head}{json.dumps(job_id or '', ensure_ascii=False)[1:-1]}{self.tail}"
+
+
+def chosen_overlap(overlap: str | None, catch_up: str) -> str:
+    """The overlap that a caller gave, or the one that fits. Raises ConfigError."""
+    if overlap == "skip" and catch_up == "all":
+        raise ConfigError(
+            "catch_up = 'all' and overlap = 'skip' contradict each other: of several missed ticks "
+            "only the first would get a job. Leave overlap out; jobs with a key run one at a time"
+        )
+    return overlap if overlap is not None else "queue" if catch_up == "all" else "skip"
 
 
 def checked_schedule(
@@ -138,8 +149,10 @@ def checked_schedule(
     delay = seconds(jitter, "jitter")
     if delay > DELAY_MAX:
         raise ConfigError(f"jitter = {jitter!r} is above the limit of ten years")
+    # Headers that were copied from a job of a flow would keep its jobs as if they were in one.
+    headers = {each: text for each, text in job.headers.items() if each != FLOW_HEADER}
     made = Schedule(
-        name, when, job.kind, decode(job.encoded), job.key, job.priority, job.headers,
+        name, when, job.kind, decode(job.encoded), job.key, job.priority, headers,
         catch_up, overlap, delay,  # type: ignore[arg-type]
     )  # fmt: skip
     made.job(_LONGEST_TICK)  # refuses headers that are too large together with ours
@@ -170,6 +183,14 @@ def note_of(schedule: Schedule, room: int = NOTE_ROOM) -> NoteText:
 def schedule_from(name: str, text: str) -> Schedule | None:
     """Read a note, which another process wrote; None if it is not valid."""
     try:
+        return checked_note(name, text)
+    except ConfigError:
+        return None
+
+
+def checked_note(name: str, text: str) -> Schedule:
+    """From the value of a note that somebody sends. Raises ConfigError."""
+    try:
         value = decode(text)
         when = When.checked(
             value.get("cron"),
@@ -196,8 +217,12 @@ def schedule_from(name: str, text: str) -> Schedule | None:
             last_put=_moment(value.get("last_put")),
             last_job=_text(value.get("last_job")) or None,
         )
-    except (AttributeError, KeyError, TypeError, ValueError):  # our own errors are ValueErrors
-        return None
+    except PollwiseError as error:
+        raise ConfigError(f"the value of the schedule {name!r} is not valid: {error}") from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"the value of the schedule {name!r} is not JSON as Pollwise writes it"
+        ) from None
 
 
 def _moment(value: object) -> float | None:

@@ -15,13 +15,13 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice, takewhile
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
 
 from pollwise.core.grid import point_after
 from pollwise.durations import Duration, seconds, short, shown
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 from pollwise.runtime.jobs import DELAY_MAX
 
 #: The shortest time between two ticks, in seconds.
@@ -155,10 +155,10 @@ def _checked_zone(tz: object) -> str:
     if isinstance(tz, ZoneInfo) and tz.key:
         return tz.key
     if not isinstance(tz, str) or not 0 < len(tz) <= CRON_LENGTH_MAX or not _zone_exists(tz):
-        raise ConfigError(
-            f"tz = {shown(tz)} is not a time zone of this machine; give a name such as "
-            "Europe/Zurich or UTC"
-        )
+        advice = "give a name such as Europe/Zurich or UTC"
+        if isinstance(tz, str) and "/" in tz:  # near CEST would be EST
+            advice = did_you_mean(tz[:CRON_LENGTH_MAX], sorted(available_timezones()), advice)
+        raise ConfigError(f"tz = {shown(tz)} is not a time zone of this machine; {advice}")
     return tz
 
 

@@ -166,6 +166,8 @@ class SqliteStore(SqliteNotes):
         """The claims; and, if no more are ready, when the next job is due."""
         worker, kinds, until = asked.worker, asked.kinds, now + asked.lease
         anything, due, suspects, paused, limited = self._glance(kinds)
+        if not limited:
+            self.limited = frozenset()
         if paused and anything:
             anything = self._glance(self._without_paused(kinds))[0]
         if not anything and (due is None or due > now):
@@ -356,7 +358,12 @@ class SqliteStore(SqliteNotes):
                 elif name == "settle_end":
                     flows |= {row[2] for row in rows}
                 elif len(rows) < len(batch):  # lost, or kept for others of a flow
-                    left = [[*at, _DONE, None, None, None] for at in batch if (*at,) not in settled]
+                    ends = {_place(s.claim): s for s in settlements}
+                    left = [
+                        [*at, _CODES[ends[at].action], ends[at].failure, ends[at].result, None]
+                        for at in map(tuple, batch)
+                        if at not in settled
+                    ]
                     by_statement["settle_end"] = [*by_statement.get("settle_end", ()), *left]
             self.flows.ended(now, {flow for flow in flows if flow is not None})
         if len(settled) == len(settlements):
@@ -458,6 +465,7 @@ class SqliteStore(SqliteNotes):
     def prune(self, now: float, keep: float | None) -> int:
         with transaction(self.connect()):
             self.flows.sweep(now)
+            self._limits.prune(now)
             count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
             if keep is None:
                 return count

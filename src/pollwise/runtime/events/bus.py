@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import fields
+from datetime import UTC, datetime
 from typing import Any
 
 from pollwise.runtime.events import controller, fleet, jobs, outbox, polling, schedules
@@ -18,6 +19,8 @@ Sink = Callable[[Any], None]
 _FILES = (polling, jobs, schedules, outbox, controller, fleet)
 #: Fields with the texts of exceptions, in which URLs may hold passwords.
 _TEXTS = {"error", "reason", "traceback"}
+#: Fields that are seconds since 1970, which people cannot read.
+_MOMENTS = {"tick", "first"}
 
 
 def action_of(kind: type[Event]) -> str:
@@ -34,11 +37,17 @@ def log(event: Event) -> None:
     for name in values.keys() & _TEXTS:
         values[name] = without_secrets_inside(str(values[name]))
     traceback = values.pop("traceback", "")
-    text = " ".join(f"{name}={shown_value(value)}" for name, value in values.items())
+    text = " ".join(f"{name}={_shown_field(name, value)}" for name, value in values.items())
     if traceback:
         text += f"\n{traceback}"
         values["traceback"] = traceback
     logger.log(event.level, "%s %s", action, text, extra={"action": action, "fields": values})
+
+
+def _shown_field(name: str, value: object) -> str:
+    if name in _MOMENTS and isinstance(value, float):
+        return datetime.fromtimestamp(value, UTC).isoformat()
+    return shown_value(value)
 
 
 def shown_value(value: object) -> str:

@@ -22,6 +22,7 @@ from pollwise.runtime.jobs.job import RESULT_TTL as RESULT_TTL
 from pollwise.runtime.jobs.job import STATES as STATES
 from pollwise.runtime.jobs.job import TRACEBACK_FOLLOWS as TRACEBACK_FOLLOWS
 from pollwise.runtime.jobs.job import TRACEBACK_LENGTH_MAX as TRACEBACK_LENGTH_MAX
+from pollwise.runtime.jobs.job import UNKNOWN_HEADERS as UNKNOWN_HEADERS
 from pollwise.runtime.jobs.job import Claim as Claim
 from pollwise.runtime.jobs.job import Job as Job
 from pollwise.runtime.jobs.job import JobFailure as JobFailure

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds
@@ -40,6 +41,8 @@ ENDED: tuple[State, ...] = STATES[4:]
 SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
 #: In this order, because stores are sent an action as its place here.
 ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
+#: The headers of a job in a claim that a client sent back without them.
+UNKNOWN_HEADERS: Mapping[str, str] = MappingProxyType({})
 #: Stands between an error and its traceback in the text that a store keeps.
 TRACEBACK_FOLLOWS = "\n\x1e"
 

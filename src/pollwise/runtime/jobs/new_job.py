@@ -100,7 +100,7 @@ class NewJob:
         self.run_at: float | None = None if run_at is None else checked_moment(run_at, "run_at")
         if limit_group is not None:
             limit_group = checked_name(limit_group, "limit_group")
-            headers = {**(headers or {}), LIMIT_GROUP_HEADER: limit_group}
+            headers = {**checked_headers(headers or {}), LIMIT_GROUP_HEADER: limit_group}
         elif isinstance(headers, Mapping) and LIMIT_GROUP_HEADER in headers:  # it is put again
             limit_group = checked_name(headers[LIMIT_GROUP_HEADER], "limit_group")
         self.limit_group: str | None = limit_group
@@ -132,6 +132,13 @@ class NewJob:
         made = copy(self)
         made.headers = checked_headers({**self.headers, **more})
         made.encoded_headers = encoded_headers(made.headers)
+        return made
+
+    def without_header(self, name: str) -> NewJob:
+        """A copy without this header."""
+        made = copy(self)
+        made.headers = {each: text for each, text in self.headers.items() if each != name}
+        made.encoded_headers = encoded_headers(made.headers) if made.headers else None
         return made
 
     def due_at(self, now: float) -> float:

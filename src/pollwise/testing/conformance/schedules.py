@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 
 from pollwise.errors import ConfigError
@@ -10,6 +11,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.notes import NOTE_VALUE_MAX
 from pollwise.queues.schedules.calls import TickResult
 from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.testing.conformance.bench import (
     Bench,
     done,
@@ -134,9 +136,8 @@ async def check_missed_ticks(bench: Bench) -> None:
     queue = await _scheduling(bench)
     for catch_up in ("one", "all", "none"):
         await queue.schedules.set(
-            catch_up, NewJob("mail", catch_up), every=_step(bench), catch_up=catch_up,
-            overlap="queue",
-        )  # fmt: skip
+            catch_up, NewJob("mail", catch_up), every=_step(bench), catch_up=catch_up
+        )
     await _pass_tick(bench, queue, "one", count=3)
     found: dict[str, list[str]] = {}
     for name in ("one", "all", "none"):
@@ -217,6 +218,24 @@ async def check_changes_of_schedules_are_told(bench: Bench) -> None:
     equal((await other.schedules.read()).stamp, stamps[-1], "the stamp that is read")
 
 
+async def check_schedules_from_strangers(bench: Bench) -> None:
+    """A client can write any note: its texts stay texts, and its jobs are in no flow."""
+    queue = await _scheduling(bench)
+    hostile = 'x","kind":"other","y":"\n\\'
+    await queue.schedules.set("each", NewJob("mail", headers={FLOW_HEADER: "x"}), every="1h")
+    value = (await queue.schedules.read()).notes["each"]
+    written = json.dumps({**json.loads(value), "last_job": hostile})
+    equal((await queue.schedules.swap_given("each", value, written)).done, True, "it was written")
+    found = await queue.schedules.get("each")
+    equal(found and (found.kind, found.last_job), ("mail", hostile), "the kind and the last job")
+    await queue.schedules.pause("each")
+    found = await queue.schedules.get("each")
+    equal(found and (found.paused, found.last_job), (True, hostile), "what is kept by a pause")
+    await queue.schedules.run("each")
+    [claim] = await bench.take(queue)
+    expect(FLOW_HEADER not in claim.job.headers, f"the job is in a flow: {claim.job.headers}")
+
+
 async def check_schedules_bad_arguments(bench: Bench) -> None:
     """Schedules that can never work are refused with the wrong field, and nothing is kept."""
     queue = await _scheduling(bench)
@@ -230,6 +249,7 @@ async def check_schedules_bad_arguments(bench: Bench) -> None:
         ("x", job, {"at": "tomorrow"}, "at"),
         ("x", job, {"every": "1m", "overlap": "both"}, "overlap"),
         ("x", job, {"every": "1m", "catch_up": "some"}, "catch_up"),
+        ("x", job, {"every": "1m", "catch_up": "all", "overlap": "skip"}, "contradict"),
         ("", job, {"every": "1m"}, "name"),
         ("x", NewJob("mail", unique="u"), {"every": "1m"}, "unique"),
         ("x", NewJob("mail", "x" * NOTE_VALUE_MAX), {"every": "1m"}, "bytes"),

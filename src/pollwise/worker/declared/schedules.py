@@ -14,6 +14,7 @@ from pollwise.durations import shown
 from pollwise.errors import (
     ConfigError,
     HandlerError,
+    PayloadError,
     PollwiseError,
     StoreError,
     StoreUnavailable,
@@ -22,7 +23,12 @@ from pollwise.errors import (
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import SCHEDULES_CHANGED
 from pollwise.queues.schedules.calls import TickResult
-from pollwise.queues.schedules.record import Schedule, checked_schedule, schedule_from
+from pollwise.queues.schedules.record import (
+    Schedule,
+    checked_schedule,
+    note_of,
+    schedule_from,
+)
 from pollwise.queues.schedules.when import When
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -39,6 +45,8 @@ from pollwise.runtime.executor.handlers import text_of
 SCHEDULES = "schedules"
 #: While all handlers are busy, ticks are put by a chore, at least this often, in seconds.
 CHORE_EVERY = 60.0
+#: A tick that the store cannot take now is put again after this many seconds.
+TICK_AGAIN = 5.0
 #: A pause ends this many seconds after a tick, so that the tick is due however times are rounded.
 AFTER_TICK = 1e-3
 
@@ -184,6 +192,11 @@ class WorkerSchedules:
         undeclared = known.in_code and name not in self._declared and known.kind in self._kinds
         try:
             result = await self._queue.schedules.put_tick(name, known.value, undeclared=undeclared)
+        except StoreUnavailable as error:
+            # A full store refuses puts, and can be worked off only if claims go on.
+            self._next = self._clock.epoch() + TICK_AGAIN
+            self._events.emit(ChoreFailed(self._queue.name, SCHEDULES, text_of(error)))
+            return
         except (StoreError, Unsupported):
             raise
         except (PollwiseError, ValueError, ArithmeticError) as error:
@@ -239,10 +252,7 @@ class WorkerSchedules:
                 text = kept.notes.get(name)
                 now = None if text is None else schedules.opened(name, text)
                 if now is None or now.origin != "code" or not now.same_definition(wanted):
-                    await schedules.keep(replace(wanted, origin="code", by=self._name))
-                    self._events.emit(
-                        ScheduleChanged(self._queue.name, self._name, name, wanted.kind, "set")
-                    )
+                    await self._set(wanted)
         except StoreUnavailable:
             return  # after the next poll
         except (StoreError, Unsupported) as error:
@@ -250,6 +260,17 @@ class WorkerSchedules:
         self._to_set = False
         self._stale = True
         self._executor.polls.hint()
+
+    async def _set(self, wanted: Schedule) -> None:
+        queue, name = self._queue, wanted.name
+        try:
+            await queue.schedules.keep(replace(wanted, origin="code", by=self._name))
+        except (ConfigError, PayloadError) as error:
+            # The queue has too many, or its codec makes this one too large: jobs run all the same.
+            text = f"schedule {name!r}: {text_of(error)}"
+            self._events.emit(ChoreFailed(queue.name, SCHEDULES, text))
+        else:
+            self._events.emit(ScheduleChanged(queue.name, self._name, name, wanted.kind, "set"))
 
 
 def _due(known: _KnownSchedule) -> float:
@@ -284,7 +305,9 @@ def declared_above(
     chosen = _free_name(job.kind, taken) if name is None else name
     if chosen in taken:
         raise ConfigError(f"schedule {chosen!r} already exists; names must be unique")
-    return checked_schedule(chosen, job, when, **rules)
+    made = checked_schedule(chosen, job, when, **rules)
+    note_of(made)  # refuses one that is too large now, not when the worker runs
+    return made
 
 
 def _free_name(kind: str, taken: Collection[str]) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 from pollwise.errors import JobError
 from pollwise.queues.flows.handle import FlowHandle, SyncFlowHandle
 from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.store import MAX_BATCH
 from pollwise.worker.flows.shape import ONE, in_shape, shape_of_group
 from pollwise.worker.flows.taking import TAKES_ERROR, TAKES_HEADER
 
@@ -69,7 +70,11 @@ class FlowStep:
 
     def linked(self, after: Sequence[NewJob]) -> NewJob:
         """Return the job to put; it comes after these jobs."""
-        made = self.job.with_headers({TAKES_HEADER: self.takes}) if self.takes else copy(self.job)
+        made = copy(self.job)
+        if self.takes:
+            made = made.with_headers({TAKES_HEADER: self.takes})
+        elif TAKES_HEADER in made.headers:  # they were copied from another job
+            made = made.without_header(TAKES_HEADER)
         made.after, made.on_failure = tuple(after), self.on_failure
         return made
 
@@ -179,6 +184,11 @@ class Flow(FlowPart[R_co]):
     def jobs(self) -> list[NewJob]:
         """The jobs of the flow, to put all of them in one call, such as in your transaction."""
         self._check_unused()
+        if len(self._links.steps) > MAX_BATCH:
+            raise JobError(
+                f"the flow has {len(self._links.steps)} jobs; at most {MAX_BATCH}, because all of "
+                "them are put at once. Let its last job put the next part"
+            )
         for head in self._links.heads:
             if head.bare:
                 raise JobError(

@@ -20,6 +20,7 @@ ONE = "."
 SHAPE_LENGTH_MAX, GROUPS_DEEP_MAX = 1_000, 50
 
 _TOKEN = re.compile(r"(\d*)([.(])|(\))")
+_SHAPE = re.compile(r"(?:(?:[1-9][0-9]*)?[.(]|\))+")
 
 
 def shape_of_group(members: Sequence[str]) -> str:
@@ -35,6 +36,27 @@ def shape_of_group(members: Sequence[str]) -> str:
     if deep > GROUPS_DEEP_MAX:
         raise JobError(f"groups are nested {deep} deep; the limit is {GROUPS_DEEP_MAX}")
     return shape
+
+
+def fits(shape: str, count: int) -> bool:
+    """True if a shape, which anybody can have written, is one of this many results."""
+    if len(shape) > SHAPE_LENGTH_MAX or not _SHAPE.fullmatch(shape):
+        return False
+    counts, times = [0], [1]  # of each group that is open, how many results it has, and how often
+    for number, what, _ in (match.groups() for match in _TOKEN.finditer(shape)):
+        if what == ONE:
+            counts[-1] += int(number or 1)
+        elif what is not None:
+            counts.append(0)
+            times.append(int(number or 1))
+        elif len(times) > 1 and counts[-1]:
+            inside = counts.pop() * times.pop()
+            counts[-1] += inside
+        else:
+            return False
+        if len(times) > GROUPS_DEEP_MAX + 1:
+            return False
+    return counts == [count]
 
 
 def in_shape(shape: str, results: Sequence[Any]) -> Any:

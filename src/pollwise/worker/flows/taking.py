@@ -15,7 +15,7 @@ from pollwise.runtime.executor.control.run_control import RunControl, control_of
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.jobs import Job
 from pollwise.runtime.jobs.new_job import FLOW_HEADER
-from pollwise.worker.flows.shape import in_shape
+from pollwise.worker.flows.shape import fits, in_shape
 
 if TYPE_CHECKING:
     from pollwise.queues.base import Queue
@@ -91,9 +91,7 @@ class BeforeReader:
 
     def wanted(self, job: Job) -> bool:
         """True if this job takes something from those before it."""
-        return FLOW_HEADER in job.headers and (
-            TAKES_HEADER in job.headers or job.kind in self._asking
-        )
+        return takes(job) or (FLOW_HEADER in job.headers and job.kind in self._asking)
 
     async def read(self, job: Job, control: RunControl) -> None:
         """Read what a job takes into the control of its run. Raises ResultsUnread, or Reject."""
@@ -116,14 +114,28 @@ def results_of(job: Job) -> list[Any]:
 
 
 def takes(job: Job) -> bool:
-    """True if a job takes its first argument from those before it."""
-    return TAKES_HEADER in job.headers
+    """True if a job takes its first argument from those before it.
+
+    A job that was put with the headers of another is not in its flow.
+    """
+    return TAKES_HEADER in job.headers and FLOW_HEADER in job.headers
 
 
 def taken_by(job: Job) -> Any:
-    """The first argument of such a job."""
+    """The first argument of such a job. Raises Reject."""
     before, shape = _before(job), job.headers[TAKES_HEADER]
     if shape != TAKES_ERROR:
+        if not fits(shape, len(before)):  # one that was made by hand could be of any size
+            raise Reject(
+                f"its header {TAKES_HEADER} = {shape[:40]!r} does not fit the {len(before)} jobs "
+                "right before it"
+            )
+        if lost := sum(each.state is None for each in before):
+            raise Reject(
+                f"of {lost} of the {len(before)} jobs right before it, there is no result any "
+                "more: they were retried or dropped since, or ended 30 days ago. Retry this job "
+                "when they are done"
+            )
         return in_shape(shape, [each.result for each in before])
     return next((each.error or NO_ERROR for each in before if each.state == "dead"), NO_ERROR)
 

@@ -33,13 +33,17 @@ def open_on_sqlite(place: QueuePlace, name: str) -> DjangoSqliteQueue:
 
 
 class DjangoConnection:
-    """Django's connection, as a store uses it: all calls join its open transaction."""
+    """Django's connection, as a store uses it: all calls join its open transaction.
 
-    grouped = False
+    grouped: there is one; then a call that fails undoes only what it did itself.
+    """
+
     inside = False
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self.grouped: bool = connection.in_transaction
         self.execute = connection.execute
+        self.executemany = connection.executemany
         self._connection = connection
 
     @property
@@ -119,8 +123,8 @@ class DjangoSqliteQueue(SqliteQueue):
     def __init__(self, path: str, alias: str, **options: Any) -> None:
         self._alias = alias
         super().__init__(path, **options)
-        kept = {"synchronous": self.synchronous, "keep": self.keep is not None}
-        self._store = DjangoSqliteStore(alias, self.path, self.name, **kept)
+        options = {"synchronous": self.synchronous, "keep": self.keep, "clock": self.clock.epoch}
+        self._store = DjangoSqliteStore(alias, self.path, self.name, **options)
         self._thread = cast(Any, DjangoThread(self._store))
 
     def create_tables(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,6 +31,16 @@ async def body_of(request: Request) -> dict[str, Any]:
     given = parsed(body or b"{}")
     if not isinstance(given, dict):
         raise HttpError(400, "not_json", "the body is not a JSON object", "Send an object.")
+    if b"\\ud" in body.lower():  # half of a surrogate pair is in JSON, but no store can keep it
+        try:
+            json.dumps(given, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise HttpError(
+                400,
+                "not_json",
+                "the body has half of a surrogate pair, which is not text",
+                "Send JSON that is valid Unicode.",
+            ) from None
     return given
 
 

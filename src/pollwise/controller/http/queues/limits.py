@@ -10,7 +10,7 @@ from starlette.requests import Request
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
-from pollwise.queues.limits.record import KindLimits, limits_from
+from pollwise.queues.limits.record import KindLimits, checked_note
 from pollwise.queues.limits.use import LimitUse
 from pollwise.runtime.jobs import checked_name
 
@@ -55,7 +55,10 @@ def _use_to(use: LimitUse) -> dict[str, Any]:
 
 
 def _limits_from(kind: str, value: object) -> KindLimits:
-    found = limits_from(kind, value) if isinstance(value, str) else None
-    if found is None:
-        raise ConfigError(f"value = {shown(value)} of the kind {kind!r} is not the value of limits")
-    return found
+    what = f"value = {shown(value)} of the kind {kind!r} is not the value of limits"
+    if not isinstance(value, str):
+        raise ConfigError(f"{what}: it is not text")
+    try:
+        return checked_note(kind, value)
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from None

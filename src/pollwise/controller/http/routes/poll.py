@@ -69,7 +69,7 @@ class PollRoute:
             posted = scope["method"] == "POST"
             if not posted:
                 worker_id, ask = _from_query(scope["query_string"])
-                known = self._known_at_once(worker_id, authorization)
+                known = self._known_from_memory(worker_id, authorization)
                 if known is None:
                     await controller.start()
                     who = await controller.auth.caller(authorization)
@@ -110,7 +110,7 @@ class PollRoute:
             if refused.code == "too_soon" and known is not None:
                 self._emit(known, "too_soon", 0, began)
 
-    def _known_at_once(self, worker_id: str, authorization: bytes) -> KnownWorker | None:
+    def _known_from_memory(self, worker_id: str, authorization: bytes) -> KnownWorker | None:
         """The worker, if it is in memory and the token is its own and valid."""
         known = self._controller.registry.remembered(worker_id)
         if known is None or authorization[:7].lower() != b"bearer ":

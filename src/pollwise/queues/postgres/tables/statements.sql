@@ -31,6 +31,25 @@ SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 -- name: settle
 SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
+-- name: settle_unknown
+-- The same for clients that do not send the headers of their jobs: if a job is in a flow, others need
+-- its result for as long as $13 says, in addition to $12, the time for which its queue keeps jobs.
+SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, ARRAY(
+    SELECT CASE
+        WHEN coalesce(s.action, 0) IN (0, 3)
+            AND greatest(s.keep, $12::double precision, 0) < $13::double precision
+            AND EXISTS (
+                SELECT 1 FROM {schema}.jobs AS j
+                WHERE j.seq = s.seq AND position('"pollwise-flow"' IN j.headers) > 0
+            )
+        THEN greatest(s.keep, $12::double precision, 0) + $13::double precision
+        ELSE s.keep
+    END
+    FROM unnest($2::bigint[], $4::smallint[], $8::double precision[])
+        WITH ORDINALITY AS s (seq, action, keep, at)
+    ORDER BY s.at
+), $9, $10, $11)
+
 -- name: renew
 SELECT {schema}.renew($1, $2, $3, $4, $5, $6, $7)
 

@@ -465,7 +465,8 @@ local function finish(job, state, now, keep, more)
   if job.flow then
     note('ended', job)
     links.now, links.keep = now, keep
-    if not more and tonumber(keep) < FLOW_KEPT then more = FLOW_KEPT end
+    -- Also if a client that does not know of flows says for how long.
+    if (more or tonumber(keep)) < FLOW_KEPT then more = (more or 0) + FLOW_KEPT end
   end
   if job.key and job.state ~= STATE.blocked then note('freed', job.key) end
   job.state, job.since = state, now

@@ -35,6 +35,8 @@ SWEPT_MORE = 10_000
 #: How many groups whose rate is unused a claim that charges groups forgets, in addition to twice as
 #: many as it charges.
 FORGOTTEN = 100
+#: How many a prune forgets.
+PRUNED_AT_ONCE = 1000
 
 #: Runs a named statement of the store.
 Rows = Callable[..., list[tuple[Any, ...]]]
@@ -172,6 +174,11 @@ class SqliteLimits:
         """A kind has no limits any more."""
         self._rows("limit_removed", kind=kind)
         self._rows("limit_forget", now=now)
+
+    def prune(self, now: float) -> None:
+        """Delete what says nothing any more: claims do it only while groups have rates."""
+        self._rows("limit_forget", now=now)
+        self._rows("limit_forget_groups", now=now, most=PRUNED_AT_ONCE)
 
     def use(self, limits: KindLimits, most: int, now: float) -> LimitUse:
         """How the limits of a kind are used."""

@@ -11,7 +11,14 @@ from pollwise.testing.conformance.bench import (
     refused,
     require,
 )
-from pollwise.testing.conformance.flows.jobs import able, chain, finish, job, states
+from pollwise.testing.conformance.flows.jobs import (
+    able,
+    chain,
+    finish,
+    job,
+    states,
+    without_headers,
+)
 
 # Ends that are not `done`
 
@@ -26,6 +33,18 @@ async def check_a_dead_job_holds_its_successors(bench: Bench) -> None:
     equal(await queue.retry([put[0]]), 1, "retried jobs")
     await finish(queue, await bench.take(queue))
     equal(payloads(await bench.take(queue)), [2], "what may run when it was done")
+
+
+async def check_ends_for_clients_that_send_no_headers(bench: Bench) -> None:
+    """Settlements without the headers of a job mean the same for those that wait for it."""
+    queue = await able(bench)
+    put = await queue.put([*chain(1, 2), *chain(3, 4), *chain(5, 6)])
+    one, three, five = map(without_headers, await bench.take(queue))
+    await queue.settle(
+        [Settlement.done(one), Settlement.cancelled(three), Settlement.dead(five, "broken")]
+    )
+    ends = ["done", "ready", "cancelled", "cancelled", "dead", "blocked"]
+    equal(await states(queue, put), ends, "the states")
 
 
 async def check_on_failure_runs_when_a_job_is_dead(bench: Bench) -> None:

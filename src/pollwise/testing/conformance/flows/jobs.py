@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pollwise.queues.base import Queue
-from pollwise.runtime.jobs import Claim, NewJob, Settlement
+from pollwise.runtime.jobs import UNKNOWN_HEADERS, Claim, NewJob, Settlement
 from pollwise.testing.conformance.bench import Bench, keeping, require
 
 
@@ -32,6 +33,11 @@ def chain(*payloads_: Any, **options: Any) -> list[NewJob]:
 async def states(queue: Queue, put: list[str]) -> list[str | None]:
     found = [await queue.get(job_id) for job_id in put]
     return [None if info is None else info.state for info in found]
+
+
+def without_headers(claim: Claim) -> Claim:
+    """A claim as a client sends it back that does not send the headers of jobs."""
+    return replace(claim, job=replace(claim.job, headers=UNKNOWN_HEADERS))
 
 
 async def finish(queue: Queue, claims: list[Claim], result: Any = None) -> None:

@@ -15,7 +15,14 @@ from pollwise.testing.conformance.bench import (
     refused,
     require,
 )
-from pollwise.testing.conformance.flows.jobs import able, chain, finish, job, states
+from pollwise.testing.conformance.flows.jobs import (
+    able,
+    chain,
+    finish,
+    job,
+    states,
+    without_headers,
+)
 
 # What successors and operators read
 
@@ -91,6 +98,28 @@ async def check_results_stay_while_a_flow_goes_on(bench: Bench) -> None:
     await bench.elapse(2 * FLOW_SHOWN / bench.unit)
     equal(await queue.prune(), 0, "pruned jobs while one is dead")
     equal(await states(queue, put), ["done", "dead", "blocked"], "the states")
+
+
+async def check_results_stay_for_clients_that_send_no_headers(bench: Bench) -> None:
+    """A client that settles without the headers of a job need not know that others wait for it."""
+    for keep in (None, 2.0):
+        queue = await able(bench, keep)
+        require(bench.unit >= 1, "hours in a test")
+        first, second, other = job("first"), job("second"), job("other")
+        put = await queue.put([first, second, other, job("last", first, second, other)])
+        claims = await bench.take(queue, lease=10 * FLOW_SHOWN)
+        bare = [without_headers(claim) for claim in claims]
+        await queue.settle([Settlement.done(bare[0], "kept", keep=60), Settlement.done(bare[1], 2)])
+        await bench.elapse(2 * FLOW_SHOWN / bench.unit)
+        await queue.prune()
+        found = await queue.predecessors(put[3])
+        results = [ending and ending.result for _, ending in found]
+        equal(results, ["kept", 2, None], f"results of a queue with keep = {keep}")
+        await finish(queue, [*bare[2:]])
+        await finish(queue, await bench.take(queue))
+        await bench.elapse(2 * FLOW_SHOWN / bench.unit)
+        await queue.prune()
+        await nothing_left(queue, "jobs after the flow")
 
 
 async def check_a_flow_that_has_ended_is_let_go(bench: Bench) -> None:

@@ -64,6 +64,18 @@ async def check_limits_of_jobs_that_wait_already(bench: Bench) -> None:
     equal(len(await bench.take(queue)), 3, "jobs of a claim when groups do not count")
 
 
+async def check_removed_limits_hold_nothing_up(bench: Bench) -> None:
+    """After limits were removed, workers claim the kind ahead of free handlers again."""
+    queue, other = await limited(bench, Concurrency(1))
+    await queue.put(numbered(1, 2, 3))
+    claims = await bench.take(queue)
+    equal(queue._limited, {"job"}, "kinds for free handlers")
+    await queue.settle(done(claims))
+    await other.limits.remove("job")
+    await queue.settle(done(await bench.take(queue)))
+    equal(queue._limited, set(), "kinds for free handlers, when there are no limits")
+
+
 async def check_faster_rate(bench: Bench) -> None:
     """After a rate became faster, nothing waits longer than the new rate says."""
     queue, _ = await limited(bench, rate_of(bench, 1, 900))
