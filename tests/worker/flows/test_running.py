@@ -385,7 +385,7 @@ def test_a_result_that_is_gone_makes_the_job_dead(store: str, tmp_path: Path) ->
         assert (await tasks.queue.drop(JobFilter(state="done"))).count == 1
         await until(lambda: "JobDead" in tasks.seen.names())
         [dead] = tasks.seen.of(JobDead)
-        assert dead.error.startswith("of 1 of the 2 jobs right before it, there is no result any m")
+        assert dead.error.startswith("the results of 1 of the 2 jobs right before it are gone")
         assert tasks.ran == ["first", "slow"]
 
     on(store, tmp_path, main)

@@ -282,7 +282,7 @@ def limits_from(kind: str, text: str) -> KindLimits | None:
 
 
 def checked_note(kind: str, text: str) -> KindLimits:
-    """From the value of a note that somebody sends. Raises ConfigError."""
+    """Read a note that somebody sends. Raises ConfigError."""
     try:
         if len(text.encode()) > NOTE_VALUE_MAX:
             raise ConfigError(f"it has more than {NOTE_VALUE_MAX} bytes")

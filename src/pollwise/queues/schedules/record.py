@@ -189,7 +189,7 @@ def schedule_from(name: str, text: str) -> Schedule | None:
 
 
 def checked_note(name: str, text: str) -> Schedule:
-    """From the value of a note that somebody sends. Raises ConfigError."""
+    """Read a note that somebody sends. Raises ConfigError."""
     try:
         value = decode(text)
         when = When.checked(

@@ -39,10 +39,10 @@ def shape_of_group(members: Sequence[str]) -> str:
 
 
 def fits(shape: str, count: int) -> bool:
-    """True if a shape, which anybody can have written, is one of this many results."""
+    """True if a shape, which anybody may have written, is valid for this many results."""
     if len(shape) > SHAPE_LENGTH_MAX or not _SHAPE.fullmatch(shape):
         return False
-    counts, times = [0], [1]  # of each group that is open, how many results it has, and how often
+    counts, times = [0], [1]  # for each open group: its results so far, and its repetitions
     for number, what, _ in (match.groups() for match in _TOKEN.finditer(shape)):
         if what == ONE:
             counts[-1] += int(number or 1)

@@ -132,9 +132,9 @@ def taken_by(job: Job) -> Any:
             )
         if lost := sum(each.state is None for each in before):
             raise Reject(
-                f"of {lost} of the {len(before)} jobs right before it, there is no result any "
-                "more: they were retried or dropped since, or ended 30 days ago. Retry this job "
-                "when they are done"
+                f"the results of {lost} of the {len(before)} jobs right before it are gone: these "
+                "were retried or dropped since, or ended 30 days ago. Retry this job when they are "
+                "done"
             )
         return in_shape(shape, [each.result for each in before])
     return next((each.error or NO_ERROR for each in before if each.state == "dead"), NO_ERROR)

@@ -35,7 +35,7 @@ SWEPT_MORE = 10_000
 #: How many groups whose rate is unused a claim that charges groups forgets, in addition to twice as
 #: many as it charges.
 FORGOTTEN = 100
-#: How many a prune forgets.
+#: The maximum number of rows that one prune deletes.
 PRUNED_AT_ONCE = 1000
 
 #: Runs a named statement of the store.
@@ -176,7 +176,7 @@ class SqliteLimits:
         self._rows("limit_forget", now=now)
 
     def prune(self, now: float) -> None:
-        """Delete what says nothing any more: claims do it only while groups have rates."""
+        """Delete rows that are no longer needed: claims do so only while groups have rates."""
         self._rows("limit_forget", now=now)
         self._rows("limit_forget_groups", now=now, most=PRUNED_AT_ONCE)
 

@@ -36,7 +36,7 @@ async def states(queue: Queue, put: list[str]) -> list[str | None]:
 
 
 def without_headers(claim: Claim) -> Claim:
-    """A claim as a client sends it back that does not send the headers of jobs."""
+    """A claim as returned by a client that does not send the headers of jobs."""
     return replace(claim, job=replace(claim.job, headers=UNKNOWN_HEADERS))
 
 
