@@ -134,7 +134,7 @@ def fill_postgres(server: Postgres, mix: State, jobs: int, now: float) -> None:
         )
     for _, sql in indexes:
         server.execute(sql)
-    server.execute("VACUUM pollwise.jobs")  # as autovacuum does soon after so many puts
+    server.execute("VACUUM pollwise.jobs")  # as autovacuum would soon do
 
 
 def counts(mix: State, jobs: int) -> list[tuple[int, int]]:

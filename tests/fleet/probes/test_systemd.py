@@ -101,7 +101,7 @@ def test_a_systemctl_that_fails_or_lies_is_a_failure(systemctl: Systemctl) -> No
     systemctl.tells(1, "Failed to connect to bus: Host is down")
     assert "systemctl exited with 1: Failed to connect to bus" in str(failure())
     systemctl.tells(ActiveState="")
-    assert "did not tell the state" in str(failure())
+    assert "did not print the state" in str(failure())
     systemctl.tells(NRestarts="9" * 5000, ExecMainStatus="²", MemoryCurrent="[not set]")
     assert set(reading().facts) == {"state", "sub", "result", "ms"}
     systemctl.tells(LoadError="x" * 70_000)

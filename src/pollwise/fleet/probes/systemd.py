@@ -79,7 +79,7 @@ class SystemdProbe:
                 said = "does not exist"
             raise failed(f"unit {self._unit!r} {said}", permanent=True)
         if not state:
-            raise failed("systemctl did not tell the state of the unit")
+            raise failed("systemctl did not print the state of the unit")
         facts: dict[str, Plain] = {"state": state[:80], "sub": sub[:80]}
         facts["ms"] = round((loop.time() - began) * 1000, 1)
         if result := told.get("Result"):
