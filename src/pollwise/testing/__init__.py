@@ -1,4 +1,4 @@
-"""For users' own tests: pytest fixtures, a virtual clock, stores in memory, the conformance suite.
+"""For your own tests: pytest fixtures, a virtual clock, stores in memory, the conformance suite.
 
     from pollwise.testing import MemoryQueue, VirtualClock
 
