@@ -4,8 +4,9 @@ a rate is kept while workers are killed. On SQLite (with fsync), Postgres and Va
     throughput  One worker with 10 concurrent handlers and empty jobs: without limits, and with
                 limits that do not slow it: global ones, and 50 at a time for each of 100 groups.
     turns       Ten small groups put a job now and then; the handlers take 10 to 30 ms. Their pickup
-                when they are alone, and when a group with a large backlog shares the kind, in
-                turns: then all handlers are busy, and a job waits for the next that is free.
+                when they are alone, and when a group with a large backlog shares the kind. With
+                fair turns alone, all handlers are busy, and a job waits for the next that is free.
+                With a limit for each group that is below the concurrency, handlers stay free.
     rate        Four workers share a rate, and each is killed in turn, every few seconds. Jobs that
                 started in each window of a minute; a job that starts again counts again.
 """
@@ -48,6 +49,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 GLOBAL = ("1,000 at a time", "a million a second")
 
+#: How the large group shares the kind with the small ones.
+SHARES: dict[str, dict[str, Any]] = {
+    "fair": {"fair_by": "group"},
+    "5 at a time each": {"limit": Concurrency(5, by="group")},
+}
 HOT, SMALL = "hot", [f"small-{n}" for n in range(10)]
 #: How long a handler takes, in seconds. Equal times would free all handlers at the same moment.
 HANDLER = (0.01, 0.03)
@@ -167,10 +173,10 @@ def throughput(places: Places, store: str, quick: bool) -> dict[str, list[float]
     return rates
 
 
-def turns(places: Places, store: str, backlog: int, samples: int) -> list[float]:
+def turns(places: Places, store: str, share: str, backlog: int, samples: int) -> list[float]:
     """Seconds from put to start of the small groups' jobs, beside a backlog of the hot group."""
     url = places.url(store)
-    asyncio.run(state(url, {"fair_by": "group"}))
+    asyncio.run(state(url, SHARES[share]))
     asyncio.run(fill(url, backlog, [HOT]))
     with child("slowly", url) as worker:
         return asyncio.run(_put_small(url, worker, samples))
@@ -243,16 +249,17 @@ def show_throughput(rates: dict[str, dict[str, list[float]]]) -> Iterator[Goal]:
     common.table(["", "jobs/s", "share"], rows)
 
 
-def show_turns(found: dict[str, dict[int, list[float]]], backlog: int) -> Iterator[Goal]:
-    heading("Pickup of small groups' jobs, in turns with a large group, ms")
+def show_turns(found: dict[str, dict[str, dict[int, list[float]]]], backlog: int) -> Iterator[Goal]:
+    heading("Pickup of small groups' jobs beside a large group, ms")
     rows = []
-    for store, each in found.items():
-        alone, beside = each[0], each[backlog]
-        for name, took in (("alone", alone), (f"beside {backlog:,} jobs", beside)):
-            cells = [number(value * 1000) for value in (median(took), percentile(took, 0.95))]
-            rows.append([f"{store}, {name}", *cells])
-        goal = median(beside) / median(alone)
-        yield Goal(f"pickup beside a large group, {store}, median", goal, 2, "×")
+    for store, shares in found.items():
+        for share, each in shares.items():
+            alone, beside = each[0], each[backlog]
+            for name, took in (("alone", alone), (f"beside {backlog:,} jobs", beside)):
+                cells = [number(value * 1000) for value in (median(took), percentile(took, 0.95))]
+                rows.append([f"{store}, {share}, {name}", *cells])
+            goal = median(beside) / median(alone)
+            yield Goal(f"pickup beside a large group, {store}, {share}, median", goal, 2, "×")
     common.table(["", "median", "p95"], rows)
 
 
@@ -288,7 +295,12 @@ def main() -> None:
         if "turns" in sections:
             backlog, samples = (20_000, 100) if given.quick else (1_000_000, 500)
             pickups = {
-                store: {size: turns(places, store, size, samples) for size in (0, backlog)}
+                store: {
+                    share: {
+                        size: turns(places, store, share, size, samples) for size in (0, backlog)
+                    }
+                    for share in SHARES
+                }
                 for store in stores
             }
             goals += show_turns(pickups, backlog)

@@ -56,7 +56,9 @@ TOPICS = (
         "limits",
         "What limits cost a worker with 10 handlers and empty jobs, how long small groups wait "
         "beside a group with a million jobs, and how exactly a rate is kept while workers are "
-        "killed. Limits by group cost Postgres about half of its jobs/s.",
+        "killed. Limits by group cost Postgres about half of its jobs/s. One slow p95 on Postgres "
+        "comes from a worker's first look at a table that was just filled: until Postgres has "
+        "analyzed it, that look takes long, and claims wait for it once.",
         ("Throughput with limits", "Pickup of small groups", "Starts in each window"),
     ),
     Topic(
