@@ -24,6 +24,7 @@ NOT_OURS = {
 
 # Put together here, so that this file does not contain what it looks for.
 LOOSE_ENDS = ("TO" + "DO", "FIX" + "ME")
+CONFLICTS = ("<<<<" + "<<< ", ">>>>" + ">>> ")
 OLD_NAME = "pol" + "lux"
 REGISTRY_HOSTS = ("py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com")
 
@@ -195,6 +196,15 @@ def test_no_loose_ends() -> None:
         f"{name}:{number} says {word}: finish it, or write it down outside the tree"
         for name, text in texts()
         for number, word in lines_with(LOOSE_ENDS, text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_conflict_of_a_merge_is_left() -> None:
+    found = [
+        f"{name}:{number} has {mark!r}: choose a side, and delete the marks"
+        for name, text in texts()
+        for number, mark in lines_with(CONFLICTS, text)
     ]
     assert not found, "\n".join(found)
 
