@@ -177,6 +177,9 @@ def own_postgres(servers: Servers) -> Iterator[OwnPostgres]:
     """`own_postgres(oldest=False, **settings)` starts one that the test may break."""
     with ExitStack() as stack:
         yield lambda **given: stack.enter_context(closing(servers.postgres(**given)))
+    from tests.queues.benches import migrated
+
+    migrated.cache_clear()  # another server may get the port of this one
 
 
 @pytest.fixture
