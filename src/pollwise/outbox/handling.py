@@ -15,6 +15,7 @@ from pollwise.outbox.handlers import FailedRecord, RecordHandler, RecordHandlers
 from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
 from pollwise.outbox.records import Record
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.contexts import isolated
 from pollwise.runtime.events import (
     BreakerChanged,
     Events,
@@ -210,7 +211,7 @@ class Handling:
             began = self._clock.now()
             now_runs(record)
             try:
-                await self._calls[handler.name][0](record)
+                await isolated(self._calls[handler.name][0], record)
             except BaseException as error:  # SystemExit of a handler must not end the relay
                 if work.held.ended:
                     self._breakers.inconclusive(handler.name, work.trial)
@@ -280,7 +281,7 @@ class Handling:
         failed = FailedRecord(replace(record, attempt=state.attempts), state.error)
         now_runs(failed.record)
         try:
-            await fallback(failed)
+            await isolated(fallback, failed)
         except BaseException as error:
             if work.held.ended:
                 raise

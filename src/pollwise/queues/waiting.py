@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import CodecError, JobFailed, StoreError
+from pollwise.runtime.contexts import task_in
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import ENDED, JobFailure, JobInfo, State
 from pollwise.runtime.loop import POLL_RETRY, Batch, LoopOptions, PollLoop
@@ -63,6 +65,7 @@ class EndingWaiters:
     def __init__(self, queue: Queue, opened: Callable[[Any, str, str], Any]) -> None:
         self._queue = queue
         self._decoded = opened
+        self._context = copy_context()
         self._by_loop: dict[asyncio.AbstractEventLoop, LoopWaiters] = {}
 
     async def result(self, job_id: str, timeout: Duration | None) -> Any:
@@ -113,7 +116,7 @@ class EndingWaiters:
             self._by_loop.pop(each, None)  # another thread may have done so
         waiters = self._by_loop.get(loop)
         if waiters is None:
-            waiters = self._by_loop[loop] = LoopWaiters(self._queue)
+            waiters = self._by_loop[loop] = LoopWaiters(self._queue, self._context)
         return await waiters.wait(ids, within, until)
 
     def cancelled(self, ids: Iterable[str]) -> None:
@@ -136,8 +139,9 @@ class EndingWaiters:
 class LoopWaiters:
     """The waits in one event loop."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Queue, context: Context) -> None:
         self._queue = queue
+        self._context = context
         self._waiting: dict[str, set[Ended]] = {}
         self._new: set[str] = set()  # not read yet
         self._reading: asyncio.Task[None] | None = None
@@ -183,12 +187,12 @@ class LoopWaiters:
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
         if self._polling is None or self._polling.done():
-            self._polling = loop.create_task(self._poll())
+            self._polling = task_in(self._context, self._poll(), loop)
         elif self._polls is not None and self._queue.hints().known_at(ENDINGS) is None:
             if loop.time() - self._began > AGAIN_EVERY:
                 self._polls.stop()
         if self._reading is None or self._reading.done():
-            self._reading = loop.create_task(self._read_new())
+            self._reading = task_in(self._context, self._read_new(), loop)
 
     # Reading
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from pollwise.core.agenda import Agenda
@@ -45,6 +46,7 @@ class Chores:
         self._chores: dict[str, _Chore] = {}
         self._agenda: Agenda[str] = Agenda()
         self._failing: dict[str, ChoreFailed] = {}
+        self._context = copy_context()
         self._timer: asyncio.TimerHandle | None = None
         self._round: asyncio.Task[None] | None = None
 
@@ -99,7 +101,8 @@ class Chores:
         first = self._agenda.peek()
         if first is not None and self._round is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(first.due, self._begin_round)
+            context = self._context.copy()  # not of the handler that woke a chore
+            self._timer = loop.call_at(first.due, self._begin_round, context=context)
 
     def _begin_round(self) -> None:
         self._timer = None

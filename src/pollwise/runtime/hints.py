@@ -16,6 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 
 from pollwise.platforms.signals import lock_wait_max
 from pollwise.runtime.events import Events
@@ -176,6 +177,8 @@ class Hints:
         #: The kinds that hints have named, a limited number.
         self.heard: set[str] = set()
         self._listeners: dict[Listening, None] = {}
+        #: What hints start does not belong to the handler or request that made them start it.
+        self._context = copy_context()
         self._send_timer: asyncio.TimerHandle | None = None
         self._send_loop: asyncio.AbstractEventLoop | None = None
         watch_forks(self)
@@ -303,7 +306,7 @@ class Hints:
             if self._send_loop is loop and self._send_timer.when() <= when:
                 return
             self._send_timer.cancel()
-        self._send_timer = loop.call_at(when, self._send_due)
+        self._send_timer = loop.call_at(when, self._send_due, context=self._context.copy())
         self._send_loop = loop
 
     @property

@@ -26,6 +26,7 @@ from hashlib import blake2b
 
 from pollwise.core.retry import Retry
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.contexts import task_in
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints, Listening
 from pollwise.runtime.home import keep_for_parent
@@ -214,7 +215,7 @@ class HintChannel(Hints):
 
     def _begin_sending(self) -> None:
         if self._sending_hints is None or _dead(self._sending_hints):
-            self._sending_hints = asyncio.get_running_loop().create_task(self._send_hints())
+            self._sending_hints = task_in(self._context, self._send_hints())
 
     async def _send_hints(self) -> None:
         while self._unsent or self._unsent_broadcasts:
@@ -238,7 +239,7 @@ class HintChannel(Hints):
     def _begin(self) -> None:
         if self._listening is None or _dead(self._listening):
             self._forget()
-            self._listening = asyncio.get_running_loop().create_task(self._keep_listening())
+            self._listening = task_in(self._context, self._keep_listening())
 
     async def _keep_listening(self) -> None:
         loop = asyncio.get_running_loop()
@@ -312,7 +313,7 @@ class HintChannel(Hints):
             self._send_soon(*before, self._new_check())
 
     def _send_soon(self, *messages: str) -> None:
-        sending = asyncio.get_running_loop().create_task(self._send_quietly(*messages))
+        sending = task_in(self._context, self._send_quietly(*messages))
         self._sending.add(sending)  # a task without a reference may be collected
         sending.add_done_callback(self._sending.discard)
 

@@ -35,6 +35,7 @@ from pollwise.fleet.targets import ProbeContext, Reading
 from pollwise.runtime import events
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.contexts import isolated
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.background import to_its_end
 
@@ -359,7 +360,7 @@ class FleetRun:
         reading: Reading | None = None
         try:
             context = ProbeContext(entry.reading, deadline, started + self.scheduler.offset)
-            answer = await entry.probe(target, context)
+            answer = await isolated(entry.probe, target, context)
             reading = answer if type(answer) is Reading else Reading.of(answer)
         except BaseException as raised:
             error = raised

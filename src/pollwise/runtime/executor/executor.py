@@ -20,6 +20,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, Generic, Literal, TypeVar
 
 from pollwise.core.retry import Retry
@@ -118,6 +119,7 @@ class Executor(Generic[H, C]):
         )  # fmt: skip
         self.pruning: Pruning = Pruning(store, clock, events, work.source)
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # each handler gets a copy
         self._idle = asyncio.Event()
         self._hurry = asyncio.Event()
         self._held_poll: asyncio.Timeout | None = None
@@ -281,7 +283,8 @@ class Executor(Generic[H, C]):
             self._running[held] = None
             self.recycling.started()
             self._watchdog.watch(True)
-            held.task = self._loop.create_task(self._run(held))
+            # Not in the context of whichever handler ended, whose variables it would see.
+            held.task = self._context.copy().run(self._loop.create_task, self._run(held))
 
     async def _run(self, held: H) -> None:
         """Run one handler and settle its work. Catches everything that a handler raises."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 from pollwise.core.retry import Retry
 from pollwise.errors import LeaseLost
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.contexts import task_in
 from pollwise.runtime.events import ChoreFailed, Events
 from pollwise.runtime.executor.work import Held, Work
 from pollwise.runtime.hints import Hint
@@ -51,6 +53,7 @@ class Settler(Generic[H]):
         self._random = rng
         self._on_room = on_room
         self._rounds = rounds
+        self._context = copy_context()
         self._pending: dict[str, H] = {}
         self._flush: asyncio.Task[None] | None = None
         self._failures = 0  # in a row
@@ -78,7 +81,7 @@ class Settler(Generic[H]):
 
     def _begin(self) -> None:
         if self._flush is None:
-            self._flush = asyncio.get_running_loop().create_task(self._flush_all())
+            self._flush = task_in(self._context, self._flush_all())
 
     async def finish(self, tries: int, within: float) -> None:
         """Settle the rest, with at most `tries` more calls in quick succession.

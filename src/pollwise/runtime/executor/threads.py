@@ -8,12 +8,13 @@ may end.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 from pollwise.runtime.executor.control.run_control import was_cancelled
@@ -24,7 +25,10 @@ T = TypeVar("T")
 
 
 class DaemonThreads(Executor):
-    """Up to `limit` daemon threads, started when they are needed."""
+    """Up to `limit` daemon threads, started when they are needed.
+
+    Each call runs in a copy of its caller's context: its variables do not stay in the thread.
+    """
 
     def __init__(self, limit: int, name: str) -> None:
         self.limit = limit
@@ -42,7 +46,7 @@ class DaemonThreads(Executor):
             self._busy += 1
             start = self._busy > self._threads and self._threads < self.limit
             self._threads += start
-        self._calls.put((future, lambda: fn(*args, **kwargs)))
+        self._calls.put((future, partial(copy_context().run, fn, *args, **kwargs)))
         if start:
             name = f"{self._name}-{self._threads}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
@@ -73,7 +77,6 @@ class _Call(Generic[T]):
     def __init__(self, function: Callable[[Any], T], argument: Any) -> None:
         self._function = function
         self._argument = argument
-        self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._stage: Literal["queued", "running", "over", "dropped"] = "queued"
         self._come_back: Callable[[], None] | None = None
@@ -86,7 +89,7 @@ class _Call(Generic[T]):
                 return None
             self._stage = "running"
         try:
-            self._result = self._context.run(self._function, self._argument)
+            self._result = self._function(self._argument)
             return self._result
         except StopIteration as error:  # asyncio cannot pass it on: the caller would hang
             self._raised = RuntimeError(f"the handler raised StopIteration({error})")

@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, SchemaError, StoreError
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.contexts import task_in
 from pollwise.storage.postgres.connections import Connections
 from pollwise.storage.postgres.conninfo import checked, completed, shown
 from pollwise.storage.postgres.errors import migrating_error, refused_error
@@ -87,6 +89,7 @@ class Database:
         #: The tables were checked, and have the version of this code.
         self.fits: bool = False
         self._ended = 0
+        self._context = copy_context()
         self._vacuum: asyncio.Task[None] | None = None
 
     def listening(self, listen: str | None) -> str:
@@ -150,7 +153,7 @@ class Database:
         idle = self._vacuum is None or self._vacuum.done()
         if self._ended >= VACUUM_EVERY and idle and self.clock.imposed() is None:
             self._ended = 0
-            self._vacuum = asyncio.get_running_loop().create_task(self._vacuumed())
+            self._vacuum = task_in(self._context, self._vacuumed())
 
     async def _vacuumed(self) -> None:
         with suppress(StoreError):  # it only keeps claims fast; the server has its own vacuum

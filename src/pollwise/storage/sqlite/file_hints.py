@@ -97,7 +97,8 @@ class FileHints(Hints):
             return self._start_reading()
         if self._next_look is not None or self._loop is None:
             return False
-        self._next_look = self._loop.call_later(self._every, self._look_again)
+        context = self._context.copy()
+        self._next_look = self._loop.call_later(self._every, self._look_again, context=context)
         return True
 
     # Reported by the kernel

@@ -84,7 +84,8 @@ class WatchedDatabase(FileHints):
     def _check_at(self, when: float) -> None:
         self._cancel_check()
         if self._loop is not None:
-            self._next_check = self._loop.call_at(when, self._check_now)
+            context = self._context.copy()
+            self._next_check = self._loop.call_at(when, self._check_now, context=context)
 
     def _check_now(self) -> None:
         self._next_check = None

@@ -23,6 +23,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +122,7 @@ class LoadedHandlers:
         self._calls: dict[str, Callable[[Any], Any]] = {}
         self._runner: asyncio.Runner | None = None
         self._entered: AsyncExitStack | None = None
+        self._variables = copy_context()  # each job gets a copy
         self._context: Any = None
 
     def load(self, message: dict[str, Any]) -> None:
@@ -145,7 +147,10 @@ class LoadedHandlers:
 
     def run(self, message: dict[str, Any]) -> Any:
         """Run a job; return what its handler returned."""
-        from pollwise.runtime.executor.control.run_control import RunControl, begin_run, now_runs
+        return self._variables.copy().run(self._run_job, message)
+
+    def _run_job(self, message: dict[str, Any]) -> Any:
+        from pollwise.runtime.executor.control.run_control import RunControl, begin_run
         from pollwise.runtime.jobs import Job
         from pollwise.runtime.tracing.w3c import attached
         from pollwise.worker.flows.taking import EndedBefore
@@ -157,12 +162,11 @@ class LoadedHandlers:
         try:
             with attached(message["trace"]):
                 value = self._calls[job.kind](job)
-            if inspect.isawaitable(value):
-                value = self._run(value, attached(message["trace"]))
+                if inspect.isawaitable(value):
+                    value = self._run(value, copy_context())
         finally:
             self.report()
             self._control = None
-            now_runs(None)
         return value if message["returns"] else None
 
     def report(self) -> None:
@@ -189,21 +193,15 @@ class LoadedHandlers:
         self._context = self._run(entered.enter_async_context(manager))
         self._entered = entered
 
-    def _run(self, awaitable: Any, within: Any = contextlib.nullcontext()) -> Any:  # noqa: B008
+    def _run(self, awaitable: Any, variables: Context | None = None) -> Any:
         """Async handlers and the context share one event loop, which runs only for them."""
 
-        from pollwise.runtime.executor.control.run_control import now_runs, running
-
-        job = running()
-
         async def awaited() -> Any:
-            now_runs(job)  # the event loop keeps the context in which it was made
-            with within:
-                return await awaitable
+            return await awaitable
 
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(awaited())
+        return self._runner.run(awaited(), context=variables or self._variables)
 
 
 def main(fd: int) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextvars import Context, copy_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from pollwise.errors import HandlerCrashed, HandlerTimeout, JobError
 from pollwise.platforms import processes
 from pollwise.platforms.signals import name_of
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.contexts import task_in
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.control.run_control import control_of
 from pollwise.runtime.executor.handlers import Proceed
@@ -66,8 +68,9 @@ class ProcessDied(Exception):
 class HandlerProcess:
     """One process. It does one thing at a time: `load` or `run`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, context: Context) -> None:
         self._clock = clock
+        self._context = context  # for what outlives the job that starts the process
         self._spawned: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -92,7 +95,7 @@ class HandlerProcess:
 
     async def start(self) -> None:
         """Start it. If that is cancelled, `kill` ends what was started."""
-        self._spawned = asyncio.ensure_future(self._spawn())
+        self._spawned = task_in(self._context, self._spawn())
         with self._clock.outside():
             await asyncio.shield(self._spawned)
 
@@ -285,6 +288,7 @@ class ProcessPool:
         self._max_memory = max_memory
         self._clock = clock
         self._loads = {kind: _load_of(call, context) for kind, call in calls.items()}
+        self._context = copy_context()
         self._places = asyncio.Semaphore(limit)
         self._taken = 0
         self._idle: list[HandlerProcess] = []
@@ -324,7 +328,7 @@ class ProcessPool:
 
     async def _ready(self, kind: str) -> HandlerProcess:
         while True:
-            process = self._idle.pop() if self._idle else HandlerProcess(self._clock)
+            process = self._idle.pop() if self._idle else HandlerProcess(self._clock, self._context)
             known = kind in process.loaded
             try:
                 if not process.started:
