@@ -20,7 +20,7 @@ from tests.queues.redis.kit import within
 from tests.queues.redis.test_record import left_of
 from tests.support.servers import Redis
 
-#: The scripts of a version without limits, as they were.
+#: The scripts of a version without limits, with today's layout of a token.
 FORMER = Path(__file__).parent / "former"
 GROUPS = "abc"
 

@@ -417,3 +417,60 @@ def test_a_claim_ends_when_a_script_found_nothing(redis: Redis, name: str) -> No
             assert claim.job.kind == "y"
 
     clock.run(main())
+
+
+def test_a_claim_that_the_server_lost_is_refused(redis: Redis, name: str) -> None:
+    """A failover may lose a claim: the next claim of the job must not get the same token."""
+
+    def keys() -> list[str]:
+        found = redis.execute("KEYS", f"*{name}*")
+        return [key.decode() if isinstance(key, bytes) else str(key) for key in found]
+
+    async def work(queue: Queue) -> None:
+        await queue.put(NewJob("job", "first"))
+        before = keys()
+        for key in before:
+            redis.execute("COPY", key, f"{key}:saved")
+        [lost] = await queue.claim("old", 1, 60)
+        await queue.put(NewJob("job", "lost"))
+        [other] = await queue.claim("old", 1, 60)
+        for key in set(keys()) - {*before, *(f"{key}:saved" for key in before)}:
+            redis.execute("DEL", key)
+        for key in before:
+            redis.execute("COPY", f"{key}:saved", key, "REPLACE")
+            redis.execute("DEL", f"{key}:saved")
+        [again] = await queue.claim("new", 1, 60)
+        await queue.put(NewJob("job", "with the number of the lost one"))
+        [fresh] = await queue.claim("new", 1, 60)
+        assert (again.job.id, fresh.job.id) == (lost.job.id, other.job.id)
+        assert again.token > lost.token
+        assert fresh.token > other.token
+        for stale in (lost, other):
+            with pytest.raises(LeaseLost):
+                await queue.settle([Settlement.done(stale)])
+            assert (await queue.renew([stale], 60)).lost == (stale.job.id,)
+        await queue.settle([Settlement.done(again), Settlement.done(fresh)])
+        assert (await queue.stats()).leased == 0
+
+    within(redis.url(), name, work)
+
+
+def test_tokens_of_a_job_grow_though_the_clock_goes_back(redis: Redis, name: str) -> None:
+    class SetClock(VirtualClock):
+        def back(self) -> None:
+            self._epoch -= 3600
+
+    clock = SetClock()
+
+    async def main() -> None:
+        async with RedisQueue(redis.url(), name, clock=clock) as queue:
+            await queue.put(NewJob("job"))
+            tokens = []
+            for _ in range(5):
+                [claim] = await queue.claim("w", 1, 60)
+                await queue.settle([Settlement.retry(claim, error="again")])
+                tokens.append(claim.token)
+                clock.back()
+            assert tokens == sorted(set(tokens))
+
+    clock.run(main())

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.errors import ConfigError, LeaseLost, SchemaError, StoreError, StoreUnavailable
 from pollwise.queues.base import Queue
 from pollwise.queues.limits.record import Rate
 from pollwise.queues.sqlite import store as sqlite_store
@@ -470,3 +470,32 @@ def test_rates_that_are_unused_are_pruned(tmp_path: Path) -> None:
             assert count() == [0, 0]
 
     clock.run(main())
+
+
+def test_a_backup_that_is_put_back_makes_no_old_claim_valid(tmp_path: Path) -> None:
+    """It brings numbers of jobs back, so another job must not get the token of a claim."""
+    path, saved = tmp_path / "jobs.db", tmp_path / "saved.db"
+
+    def copy(source: Path, target: Path) -> None:
+        with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
+            one.backup(other)
+
+    async def main() -> None:
+        async with SqliteQueue(path) as queue:
+            await queue.put(NewJob("job", "first"))
+            copy(path, saved)
+            await queue.put(NewJob("job", "lost"))
+            old = await queue.claim("old", 2, 60)
+            copy(saved, path)
+            await queue.put(NewJob("job", "put after that"))
+            new = await queue.claim("new", 2, 60)
+            assert [claim.job.id for claim in new] == [claim.job.id for claim in old]
+            assert min(c.token for c in new) > max(c.token for c in old)
+            with pytest.raises(LeaseLost):
+                await queue.settle([Settlement.done(claim) for claim in old])
+            assert len((await queue.renew(old, 60)).lost) == 2
+            assert (await queue.stats()).leased == 2
+            await queue.settle([Settlement.done(claim) for claim in new])
+            assert (await queue.stats()).leased == 0
+
+    asyncio.run(main())

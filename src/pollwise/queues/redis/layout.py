@@ -40,17 +40,19 @@ from pollwise.storage.ids import number_of
 INLINE_MAX = 1024
 
 _ENTRY = struct.Struct(">QI")
-_HEAD = struct.Struct(">BBIIdd")
+_HEAD = struct.Struct(">BBIQdd")
 _RUN = struct.Struct(">ddH")
-_CLAIMED = struct.Struct(">QIBBIIddddH")  # an entry, a head and a run
+_CLAIMED = struct.Struct(">QIBBIQddddH")  # an entry, a head and a run
 _TAIL = struct.Struct(">BhHHH")
 _PUT = struct.Struct(">BdBhHHH")  # when it is due, and a tail
 _SIZE_OF_HEADERS = struct.Struct(">H")
 _SIZE_OF_PART = struct.Struct(">I")
 _ERROR = struct.Struct(">dIH")
 _TIME = struct.Struct(">d")
-_SETTLEMENT = struct.Struct(">QIBBBdH")
-_RENEWAL = struct.Struct(">QIHH")
+_SETTLEMENT = struct.Struct(">QQBBBdH")
+_RENEWAL = struct.Struct(">QQHH")
+#: Tokens are below this: scripts calculate with floating-point numbers. No claim has the token 0.
+_TOKENS_END = 2**53
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
 _SEPARATE, _WITH_HEADERS, _WITH_GROUP, _FLOW = 1, 2, 4, 8
 _REPLACES = 4
@@ -97,7 +99,7 @@ def packed_settlement(settlement: Settlement, with_result: bool, keep: float | N
     """A settlement as settle.lua takes it. keep: how long its record outlasts its queue's."""
     claim, failure = settlement.claim, settlement.failure
     error = b"" if failure is None else failure.encode()
-    token = claim.token if 0 <= claim.token < 2**32 else 0
+    token = claim.token if 0 <= claim.token < _TOKENS_END else 0
     more = with_result * _WITH_RESULT + (keep is not None) * _WITH_KEEP
     head = _SETTLEMENT.pack(
         number_of(claim.job.id), token, _CODES[settlement.action],
@@ -111,7 +113,7 @@ def packed_renewal(claim: Claim, progress: Progress | None) -> bytes:
     worker, text = claim.worker.encode(), b""
     if progress is not None:
         text = json.dumps([progress.fraction, progress.note], ensure_ascii=False).encode()
-    token = claim.token if 0 <= claim.token < 2**32 else 0
+    token = claim.token if 0 <= claim.token < _TOKENS_END else 0
     head = _RENEWAL.pack(number_of(claim.job.id), token, len(worker), len(text))
     return b"".join((head, worker, text))
 

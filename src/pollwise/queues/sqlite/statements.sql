@@ -126,9 +126,11 @@ SELECT -priority, since, seq FROM ({arms}) ORDER BY priority DESC, since, seq LI
 SELECT value AS seq, 0 AS priority, 0 AS since FROM json_each(:batch)
 
 -- name: claim
--- Lease the best jobs of all arms.
+-- Lease the best jobs of all arms. A token is at least the time in microseconds: a backup that is put
+-- back never gives the token of a claim that is still held to another one.
 UPDATE pollwise_jobs SET
-    state = 3, since = :until, worker = :worker, token = token + 1, claimed_at = :now,
+    state = 3, since = :until, worker = :worker, claimed_at = :now,
+    token = max(token + 1, CAST(:now * 1000000 AS INTEGER)),
     progress = NULL, ahead = :ahead,
     attempt = attempt + NOT (lapsed IS token AND ahead),
     lapses = CASE WHEN lapsed IS token THEN lapses + 1 ELSE 0 END{more}

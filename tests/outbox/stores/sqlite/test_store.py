@@ -615,3 +615,30 @@ def test_a_retry_in_another_process_is_known_here(tmp_path: Path) -> None:
                 assert await Clock().sleep(PATIENCE, hint), "the pause lasted to its end"
 
     asyncio.run(main())
+
+
+def test_a_backup_that_is_put_back_makes_no_old_claim_valid(tmp_path: Path) -> None:
+    path, saved = tmp_path / "shop.db", tmp_path / "saved.db"
+
+    def copy(source: Path, target: Path) -> None:
+        with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
+            one.backup(other)
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            await store.put([NewRecord("first", key="k")])
+            copy(path, saved)
+            await store.put([NewRecord("lost", key="k"), NewRecord("lost")])
+            old = await store.claim("old", 10, 10, "60s")
+            copy(saved, path)
+            await store.put([NewRecord("put after that", key="k"), NewRecord("put after that")])
+            new = await store.claim("new", 10, 10, "60s")
+            assert len(old) == len(new) == 2
+            assert min(c.token for c in new) > max(c.token for c in old)
+            lost = await store.settle([KeySettlement(c, len(c.records)) for c in old])
+            assert len(lost) == 2
+            assert len(await store.renew(old, "60s")) == 2
+            assert (await store.stats()).leased == 2
+            assert not await store.settle([KeySettlement(c, len(c.records)) for c in new])
+
+    asyncio.run(main())

@@ -66,7 +66,7 @@ local function name_of(number) return format('%.0f', number) end
 local function read(id, bytes)
   local job, at, size = {id = id}
   job.state, job.flags, job.attempt, job.token, job.run_at, job.created_at, at =
-    unpack_bytes('>BBI4I4dd', bytes)
+    unpack_bytes('>BBI4I8dd', bytes)
   if job.flags % 2 == 1 then
     job.since, job.claimed_at, size, at = unpack_bytes('>ddH', bytes, at)
     job.worker = sub(bytes, at, at + size - 1)
@@ -97,10 +97,10 @@ end
 
 local function written(job)
   if job.flags % 2 == 1 then
-    return pack('>BBI4I4ddddH', job.state, job.flags, job.attempt, job.token, job.run_at,
+    return pack('>BBI4I8ddddH', job.state, job.flags, job.attempt, job.token, job.run_at,
       job.created_at, job.since, job.claimed_at, #job.worker) .. job.worker .. job.tail
   end
-  return pack('>BBI4I4dd', job.state, job.flags, job.attempt, job.token, job.run_at,
+  return pack('>BBI4I8dd', job.state, job.flags, job.attempt, job.token, job.run_at,
     job.created_at) .. job.tail
 end
 

@@ -13,7 +13,7 @@ local at, size = 1, #batch
 while at <= size do
   local s, failed, more, error_size = {}
   s.id, s.token, s.action, failed, more, s.delay, error_size, at =
-    unpack_bytes('>I8I4BBBdH', batch, at)
+    unpack_bytes('>I8I8BBBdH', batch, at)
   if failed == 1 then s.error = sub(batch, at, at + error_size - 1) end
   at = at + error_size
   if more >= 2 then s.more = s.delay end

@@ -151,7 +151,7 @@ class SqliteCalls(RelayCalls):
             with transaction(self.connect()):
                 self._change("promote", now=now)
                 chosen, more = self._choose(keys, now)
-                claims = self._lease(lane, chosen, relay, per_key, now + lease)
+                claims = self._lease(lane, chosen, relay, per_key, now, lease)
                 lanes = self.lanes()
                 if len(claims) == keys:
                     return claims, None, lanes
@@ -206,11 +206,18 @@ class SqliteCalls(RelayCalls):
             last = page[-1][0]
 
     def _lease(
-        self, lane: str, chosen: Sequence[KeyOrRecord], relay: str, per_key: int, until: float
+        self,
+        lane: str,
+        chosen: Sequence[KeyOrRecord],
+        relay: str,
+        per_key: int,
+        now: float,
+        lease: float,
     ) -> list[KeyClaim]:
         if not chosen:
             return []
-        [(last,)] = self._rows("draw", count=len(chosen))
+        until = now + lease
+        [(last,)] = self._rows("draw", count=len(chosen), now=now)
         claims = []
         for token, (key, record) in enumerate(chosen, last - len(chosen) + 1):
             if record:

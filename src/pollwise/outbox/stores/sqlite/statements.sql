@@ -119,9 +119,11 @@ SELECT 1 FROM pollwise_outbox_keys WHERE outbox = :outbox AND "key" = :key AND r
 UPDATE pollwise_outbox SET state = 1 WHERE outbox = :outbox AND state = 0 AND seq <= :last;
 
 -- name: draw
--- Draws :count tokens; returns the last of them.
-INSERT INTO pollwise_outbox_tokens (outbox, last) VALUES (:outbox, :count)
-ON CONFLICT (outbox) DO UPDATE SET last = last + excluded.last
+-- Draws :count tokens, all above the time in microseconds: a backup that is put back never gives the
+-- token of a claim that is still held to another one. Returns the last of them.
+INSERT INTO pollwise_outbox_tokens (outbox, last)
+VALUES (:outbox, CAST(:now * 1000000 AS INTEGER) + :count)
+ON CONFLICT (outbox) DO UPDATE SET last = max(last + :count, excluded.last)
 RETURNING last;
 
 -- name: of_key

@@ -148,6 +148,7 @@ if alone then limit = only_others == '1' and 0 or 1 end
 
 -- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
 local answer, size, count, step, more, again = {}, 0, 0, 16, true, false
+local token = token_at(now)
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
@@ -176,7 +177,7 @@ while more and count < limit do
         clear_part(job, FLAG.progress)
         local lapsed, flags = has(job, FLAG.lapsed), bit.bor(job.flags, FLAG.ran)
         -- One more than a settlement adds, so that the two can be told apart.
-        job.token = job.token + (lapsed and 2 or 1)
+        job.token = math.max(job.token + (lapsed and 2 or 1), token)
         if not (lapsed and has(job, FLAG.ahead)) then job.attempt = job.attempt + 1 end
         flags = bit.band(flags, 255 - FLAG.lapsed - FLAG.again - FLAG.ahead)
         if lapsed then flags = flags + FLAG.again end

@@ -77,7 +77,7 @@ local function name_of(number) return format('%.0f', number) end
 local function read(id, bytes)
   local job, at, size = {id = id}
   job.state, job.flags, job.attempt, job.token, job.run_at, job.created_at, at =
-    unpack_bytes('>BBI4I4dd', bytes)
+    unpack_bytes('>BBI4I8dd', bytes)
   if job.flags % 2 == 1 then
     job.since, job.claimed_at, size, at = unpack_bytes('>ddH', bytes, at)
     job.worker = sub(bytes, at, at + size - 1)
@@ -111,10 +111,10 @@ end
 
 local function written(job)
   if job.flags % 2 == 1 then
-    return pack('>BBI4I4ddddH', job.state, job.flags, job.attempt, job.token, job.run_at,
+    return pack('>BBI4I8ddddH', job.state, job.flags, job.attempt, job.token, job.run_at,
       job.created_at, job.since, job.claimed_at, #job.worker) .. job.worker .. job.tail
   end
-  return pack('>BBI4I4dd', job.state, job.flags, job.attempt, job.token, job.run_at,
+  return pack('>BBI4I8dd', job.state, job.flags, job.attempt, job.token, job.run_at,
     job.created_at) .. job.tail
 end
 
@@ -419,6 +419,10 @@ local function flush()
   if noted.over then links.use().let_go(noted.over) end
   if noted.guarded then links.use().guard(noted.guarded) end
 end
+
+-- The token of a claim: at least this time in microseconds. So a server that has lost a claim, after
+-- a failover or a restart, never gives its token to another one.
+local function token_at(now) return math.floor(now * 1000000) end
 
 -- The job of a claim, if its token is the newest and it was not settled since.
 local function held(job, token)

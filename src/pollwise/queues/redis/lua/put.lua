@@ -117,8 +117,7 @@ local first = 0
 if #fresh > 0 then
   local last = call('HINCRBY', KEY.meta, 'last', #fresh)
   first = last - #fresh + 1
-  -- Tokens start at random, so that a claim from before the server lost its data is not valid.
-  local token = math.floor(now * 1000) % 2147483648
+  local token = token_at(now)
   local payloads, unique_ids, groups, numbers, flows = {}, {}, {}, {}, {}
   for n, job in ipairs(fresh) do
     numbers[n] = first + n - 1

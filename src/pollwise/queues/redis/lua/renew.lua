@@ -9,7 +9,7 @@ local at, size, count = 1, #batch, 0
 while at <= size do
   local number, worker, progress
   count = count + 1
-  number, tokens[count], worker, progress, at = unpack_bytes('>I8I4HH', batch, at)
+  number, tokens[count], worker, progress, at = unpack_bytes('>I8I8HH', batch, at)
   ids[count] = name_of(number)
   workers[count] = sub(batch, at, at + worker - 1)
   at = at + worker

@@ -21,7 +21,7 @@ if bytes then
   local number = call('HINCRBY', KEY.meta, 'last', 1)
   if number == 1 then call('HSET', KEY.meta, 'layout', layout) end
   id = name_of(number)
-  job.id, job.token = id, math.floor(now * 1000) % 2147483648
+  job.id, job.token = id, token_at(now)
   enter(job, now)
   flush()
   if body then call('HSET', KEY.payloads, id, body) end
