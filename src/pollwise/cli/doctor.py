@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +42,7 @@ from pollwise.settings import load
 from pollwise.settings.codecs import codec_of
 from pollwise.settings.strategies import ADDED as STRATEGIES
 from pollwise.sources.urls import ADDED as SOURCES
+from pollwise.storage.sqlite import file as sqlite_file
 from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
@@ -164,6 +165,7 @@ async def _queue(url: str) -> list[Finding]:
     if parts.scheme in ("sqlite", "file") and not parts.netloc:
         place = Path(unquote(parts.path[1:] if parts.scheme == "sqlite" else parts.path))
         disk = _disk(place.parent if parts.scheme == "sqlite" else place)
+        disk += check_log(place) if parts.scheme == "sqlite" else []
     try:
         async with open_queue(url, create=False) as queue:
             stats = await queue.stats()
@@ -199,6 +201,20 @@ def _disk(folder: Path) -> list[Finding]:
     if free < FREE_MIN:
         says = f"only {free // 2**20} MiB free in {folder}; when it is full, puts and claims fail"
     return [Finding("disk", "note" if free < FREE_MIN else "ok", says)]
+
+
+def check_log(path: Path) -> list[Finding]:
+    """The size of a SQLite file's write-ahead log, and what keeps it if it is large."""
+    if not path.is_file():
+        return []
+    size, kept = sqlite_file.log_size(path), sqlite_file.LOG_KEPT // 2**20
+    if size > sqlite_file.LOG_KEPT:
+        with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:
+            if sqlite_file.readers_keep_log(connection):
+                says = "; ".join(sqlite_file.text_of_large_log(path, size))
+                return [Finding("write-ahead log", "note", says)]
+    says = f"{size / 2**20:.1f} MiB; SQLite cuts it to {kept} MiB when it begins again"
+    return [Finding("write-ahead log", "ok", says)]
 
 
 async def _writing(url: str) -> Finding:
@@ -249,7 +265,8 @@ async def _outbox(url: str) -> list[Finding]:
                 look = f"{stats.keys_blocked}: pollwise outbox blocked '{without_secrets(url)}'"
                 findings.append(Finding("blocked keys", "note", look))
             if isinstance(store, SqliteOutboxStore):
-                return [*findings, _journal(store), *_disk(store.path.parent)]
+                rest = [*_disk(store.path.parent), *check_log(store.path)]
+                return [*findings, _journal(store), *rest]
         return [*findings, await _channel(open_store(url))]
     except PollwiseError as error:
         return [Finding("outbox", "bad", str(error))]

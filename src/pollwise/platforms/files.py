@@ -46,6 +46,12 @@ def create_private(path: str | Path) -> None:
         os.close(file)
 
 
+def may_create_in(folder: Path) -> bool:
+    """True if this user may create files in a folder; always True on Windows."""
+    effective = os.access in os.supports_effective_ids
+    return os.access(folder, os.W_OK | os.X_OK, effective_ids=effective)
+
+
 def may_be_used_by_others(mode: int) -> bool:
     """True if users other than its owner may read or change a file; never on Windows."""
     return not is_windows() and bool(mode & 0o077)

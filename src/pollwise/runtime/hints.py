@@ -236,7 +236,7 @@ class Hints:
         return None
 
     def report_to(self, source: str, events: Events) -> None:
-        """Emit `HintsProven` and `HintsLost` of the channel on this bus, as of this source."""
+        """Emit `HintsProven`, `HintsLost` and `JournalGrew` on this bus, as of this source."""
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Send hints to other processes, where the store has a channel."""

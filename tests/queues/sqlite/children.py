@@ -108,7 +108,7 @@ async def as_nobody(path: str, *calls: str) -> None:
                 if call == "put":
                     await queue.put(NewJob("job", "from nobody"))
                 else:
-                    await queue.stats()
+                    await getattr(queue, "stats" if call == "open" else call)()
                 say("ok")
             except Exception as error:
                 say([type(error).__name__, str(error)])

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pollwise.cli.doctor import check_log
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.errors import SchemaError, StoreError, StoreUnavailable
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.outbox.records import NewRecord
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.queues.sqlite.queue import SqliteQueue
-from pollwise.runtime.events import PollFailed, PollRecovered
+from pollwise.runtime.events import JournalGrew, PollFailed, PollRecovered
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.storage.sqlite import file as sqlite_file
 from pollwise.worker import Worker
@@ -193,5 +196,101 @@ def test_a_worker_says_that_its_file_is_gone_and_goes_on_when_it_is_back(tmp_pat
             await asyncio.wait_for(ran.wait(), PATIENCE)
         assert await queue.claim("w", 1, "1s") == []
         await queue.close()
+
+    asyncio.run(main())
+
+
+# The write-ahead log
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def small_logs(at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_file, "LOG_KEPT", MIB)
+    monkeypatch.setattr(sqlite_file, "LOG_REPORTED", 2 * MIB)
+    monkeypatch.setattr(sqlite_file.FileConnection, "report_at", 2 * MIB)
+
+
+@pytest.mark.usefixtures("small_logs")
+@pytest.mark.parametrize("kind", ["queue", "outbox"])
+def test_a_long_reader_is_reported_and_the_log_is_cut_after_it(kind: str, tmp_path: Path) -> None:
+    path, seen = tmp_path / "shop.db", Seen()
+
+    def journal() -> str:
+        return check_log(path)[0].level
+
+    async def main() -> None:
+        store, _ = await opened(kind, path)
+        with closing(sqlite3.connect(path)) as user:
+            user.execute("PRAGMA journal_mode = WAL")
+            store.hints().report_to(store.name, seen.events)
+
+            async def put() -> None:
+                made = NewJob("job", "x" * 400_000), NewRecord("e", "x" * 400_000)
+                await store.put(made[kind == "outbox"])
+
+            await put()
+            assert journal() == "ok"
+            user.execute("BEGIN")
+            user.execute("SELECT count(*) FROM sqlite_master").fetchall()
+            for _ in range(20):
+                await put()
+            await asyncio.sleep(0)  # the thread has sent its reports
+            first, second = seen.of(JournalGrew)
+            assert 2 * MIB <= first.size < 3 * MIB
+            assert 2 * first.size <= second.size
+            assert first.source == store.name
+            assert f"{path}-wal" in first.reason
+            assert "fuser" in first.advice
+            assert journal() == "note"
+            user.rollback()
+            for _ in range(3):
+                await put()
+            assert sqlite_file.log_size(path) <= MIB
+            assert journal() == "ok"
+            assert len(seen.of(JournalGrew)) == 2
+        await store.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("small_logs")
+def test_a_large_transaction_is_not_reported(tmp_path: Path) -> None:
+    path, seen = tmp_path / "jobs.db", Seen()
+
+    async def main() -> None:
+        async with SqliteQueue(path) as queue:
+            queue.hints().report_to("jobs", seen.events)
+            await queue.put([NewJob("job", "x" * 500_000) for _ in range(20)])
+            assert sqlite_file.log_size(path) > 4 * MIB
+            for _ in range(3):
+                await queue.put(NewJob("job"))
+            assert sqlite_file.log_size(path) <= MIB
+        assert seen.of(JournalGrew) == []
+
+    asyncio.run(main())
+
+
+def test_a_copy_that_is_used_after_all_is_opened_again(
+    tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in a read-only folder may belong to a user who may write there."""
+    path = tmp_path / "jobs.db"
+
+    async def main() -> None:
+        async with SqliteQueue(path) as queue:
+            await queue.put(NewJob("job"))
+        monkeypatch.setattr(sqlite_file, "may_create_in", lambda folder: False)
+        async with SqliteQueue(path, create=False) as other:
+            assert (await other.stats()).ready == 1
+            with pytest.raises(StoreError, match="may not write"):
+                await other.put(NewJob("job"))
+            monkeypatch.undo()
+            monkeypatch.setattr(sqlite_file, "CHECK_FILE_EVERY", 0.0)
+            async with SqliteQueue(path) as queue:
+                await queue.put(NewJob("job"))
+                assert (await other.stats()).ready == 2
+                await other.put(NewJob("job"))
 
     asyncio.run(main())

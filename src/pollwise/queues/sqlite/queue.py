@@ -84,6 +84,7 @@ class SqliteQueue(Queue):
             self.path, name, synchronous=synchronous, create=create, keep=self.keep,
             clock=self.clock.epoch,
         )  # fmt: skip
+        self._store.on_large_log = self._hints.reporter(self.path)
         self._puts_here = 0
         self._in_thread_until = 0.0
         self._thread = SqliteThread(self._store, store=self.url, opened=self._hints.opened)

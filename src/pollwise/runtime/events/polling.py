@@ -184,6 +184,21 @@ class HintsProven(Event):
 
 
 @event
+class JournalGrew(Event):
+    """The write-ahead log of a SQLite file has this many bytes: a long reader keeps it.
+
+    It is emitted again when the log has doubled. SQLite uses the log again, and cuts it, after that
+    transaction has ended.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+
+    size: int
+    reason: str
+    advice: str
+
+
+@event
 class HintsLost(Event):
     """Hints no longer arrive; until they do, pauses use the strategy's own intervals."""
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollwise.platforms.files import create_private
+from pollwise.platforms.files import create_private, may_create_in
 from pollwise.runtime.decoding import NotUtf8
 from pollwise.storage.sql import incomplete_record, migrations, statements
 
@@ -32,6 +32,12 @@ BUSY_APART = 0.003
 #: How often to check that the path still names the open file, in seconds.
 CHECK_FILE_EVERY = 1.0
 
+#: The write-ahead log is cut to this size when it begins again, in bytes. SQLite alone keeps it as
+#: large as it ever was.
+LOG_KEPT = 8 * 1024 * 1024
+#: A log of this size is reported if readers keep it from beginning again; then at twice the size.
+LOG_REPORTED = 32 * 1024 * 1024
+
 #: The error of a text that is not UTF-8; SQLite itself accepts any bytes.
 _NOT_UTF8 = "Could not decode to UTF-8"
 #: The errors of a migration that was already applied.
@@ -44,12 +50,16 @@ class FileConnection(sqlite3.Connection):
     grouped: a transaction stays open at its end, and the next joins it; the thread commits them.
     inside: the current call is in its own part of that transaction.
     file: the device and the inode of the open file. check_at: when to compare them again.
+    report_at: the size of the write-ahead log that is reported next.
+    read_only: it is open as a copy that nobody changes.
     """
 
     grouped = False
     inside = False
     file: tuple[int, int] | None = None
     check_at: float = 0.0
+    report_at: int = LOG_REPORTED
+    read_only = False
 
 
 class FileBusy(Exception):
@@ -93,6 +103,8 @@ class SqliteFile:
         self._bound = bound
         self._sql = statements(self.package)
         self.connection: FileConnection | None = None
+        #: Called in the thread of the calls when readers keep a large log: with its size.
+        self.on_large_log: Callable[[int], None] | None = None
         self._sharing = [self]
         self._was_open = False
         self._lost = ""  # what became of the open file, until a call has raised it
@@ -134,12 +146,26 @@ class SqliteFile:
         if connection is None or now < connection.check_at:
             return
         connection.check_at = now + CHECK_FILE_EVERY
-        if _identity(self.path) == connection.file:
+        lost = _identity(self.path) != connection.file
+        if not lost and not (connection.read_only and is_in_use(self.path)):
+            self._check_log(connection)
             return
         for each in [each for each in self._sharing if each.connection is connection]:
             each.connection = None
-            each._lost = each._removed()
+            each._lost = each._removed() if lost else ""
         connection.close()
+
+    def _check_log(self, connection: FileConnection) -> None:
+        """Report a write-ahead log that grows because readers keep it."""
+        size = log_size(self.path)
+        if size <= LOG_KEPT:
+            connection.report_at = LOG_REPORTED
+        elif size >= connection.report_at and not connection.in_transaction:
+            with suppress(sqlite3.Error):
+                if readers_keep_log(connection):
+                    connection.report_at = 2 * size
+                    if self.on_large_log is not None:
+                        self.on_large_log(size)
 
     def _removed(self) -> str:
         if not self.path.exists():
@@ -178,8 +204,11 @@ class SqliteFile:
             )
         if create:
             _make_private(self.path)
+        mode = "rwc" if create else "rw"
+        if read_only := _is_read_only(self.path):
+            mode = "ro&immutable=1"
         connection = sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+            f"{self.path.absolute().as_uri()}?mode={mode}",
             uri=True,
             timeout=BUSY_APART,
             isolation_level=None,
@@ -189,12 +218,21 @@ class SqliteFile:
         )
         connection.file = _identity(self.path)
         connection.check_at = time.monotonic() + CHECK_FILE_EVERY
+        connection.read_only = read_only
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_KEPT}")
         return connection
 
     def _prepare(self, connection: FileConnection) -> None:
         found = self._version(connection)  # first, so that a foreign file stays untouched
         if not found and not self._create:
             raise SchemaError(f"{self.path} holds no {self.holds}; check the path in the URL")
+        if connection.read_only:
+            if found < (needed := migrations(self.package)[-1][0]):
+                raise SchemaError(
+                    f"{self.path} has {self.holds} of version {found}, this code needs {needed}, "
+                    f"and {self.path.parent} is read-only; copy the file into a folder of your own"
+                )
+            return
         [(mode,)] = connection.execute("PRAGMA journal_mode = WAL")
         if mode != "wal":
             raise StoreError(
@@ -318,6 +356,58 @@ def _make_private(path: Path) -> None:
     """Create the file for this user only; SQLite gives its -wal and -shm the same permissions."""
     with suppress(OSError):  # it exists, or SQLite's error says why it cannot
         create_private(os.path.realpath(path))
+
+
+def log_of(path: Path) -> Path:
+    """The write-ahead log of a database."""
+    return path.with_name(f"{path.name}-wal")
+
+
+def log_size(path: Path) -> int:
+    """The size of a database's write-ahead log, in bytes."""
+    try:
+        return log_of(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def text_of_large_log(path: Path, size: int) -> tuple[str, str]:
+    """Why a write-ahead log is large, and what to do about it."""
+    why = (
+        f"{log_of(path)} has {size // 2**20} MiB: a transaction that reads was open for long, and "
+        "SQLite cannot use the log again before it ends"
+    )
+    advice = (
+        "end that transaction, such as that of a backup, an open sqlite3 shell or an idle program; "
+        f"`fuser -v {log_of(path)}` lists the processes that have the file open"
+    )
+    return why, advice
+
+
+def readers_keep_log(connection: sqlite3.Connection) -> bool:
+    """True if SQLite cannot begin the log again, because a transaction reads. Waits for none."""
+    [(_, pages, copied)] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    return bool(copied < pages)
+
+
+def is_in_use(path: Path) -> bool:
+    """True if a process has the database open, or has died while it had."""
+    return log_of(path).exists() or path.with_name(f"{path.name}-shm").exists()
+
+
+def _is_read_only(path: Path) -> bool:
+    """True for a copy that nobody uses, in a folder where this user cannot create SQLite's files.
+
+    SQLite then has to be told that nobody changes the file.
+    """
+    if not path.exists() or may_create_in(path.parent):
+        return False
+    if log_size(path) and not path.with_name(f"{path.name}-shm").exists():
+        raise StoreError(
+            f"{path} cannot be read without writing in {path.parent}, because it has a write-ahead "
+            f"log; copy it and {log_of(path).name} into a folder of your own"
+        )
+    return not is_in_use(path)
 
 
 def file_path(path: str | Path, example: str) -> Path:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
 from pollwise.platforms.files import set_mode
 from pollwise.platforms.watching import can_watch, inotify
+from pollwise.runtime.events import Events, JournalGrew
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.storage.sqlite.file import text_of_large_log
 
 
 class FileHints(Hints):
@@ -41,6 +44,26 @@ class FileHints(Hints):
         self._cannot_watch = not can_watch()
         self._reading = False
         self._next_look: asyncio.TimerHandle | None = None
+        self._reports: dict[int, tuple[str, Events, asyncio.AbstractEventLoop | None]] = {}
+
+    def report_to(self, source: str, events: Events) -> None:
+        self._reports[id(events)] = source, events, asyncio._get_running_loop()
+
+    def reporter(self, path: Path) -> Callable[[int], None]:
+        """A function that reports a large log of this file, from any thread."""
+        ref = weakref.ref(self)  # the thread of a store must not keep the store
+
+        def report(size: int) -> None:
+            hints = ref()
+            for source, events, loop in [] if hints is None else list(hints._reports.values()):
+                grew = JournalGrew(source, size, *text_of_large_log(path, size))
+                if loop is None:
+                    events.emit(grew)
+                else:
+                    with suppress(RuntimeError):  # the event loop is closed
+                        loop.call_soon_threadsafe(events.emit, grew)
+
+        return report
 
     def _changed(self) -> None:
         """A file has changed."""

@@ -62,6 +62,7 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
         super().__init__(
             name, clock=clock, keep=keep, on_dead=on_dead, max_payload_bytes=max_payload_bytes
         )
+        self._calls.on_large_log = self._hints.reporter(self.path)
         self._thread = SqliteThread(self._calls, store=self.url, opened=self._hints.opened)
         self._call = self._thread.call
 
