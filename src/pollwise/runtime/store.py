@@ -28,6 +28,13 @@ MAX_PAGE = 1_000
 #: out.
 GIVE_BACK_WITHIN = 5.0
 
+#: How long a poll may take after one that found nothing, in seconds, if the timeout of the store
+#: is longer: a network may have swallowed it, and an idle worker should notice soon. The poll after
+#: one that failed may take the whole timeout, so that a slow server gets its time.
+IDLE_WITHIN = 10.0
+#: How long the opening of a connection may take, in seconds, if the timeout of a call is longer.
+CONNECT_WITHIN = 10.0
+
 C = TypeVar("C")
 S = TypeVar("S")
 
@@ -41,6 +48,8 @@ class WorkStore(ABC, Generic[C]):
     #: that bill each call gather.
     gather: ClassVar[float] = 0.0
     gather_up_to: ClassVar[int] = 1
+    #: A limit of the next poll below the timeout of the store; see IDLE_WITHIN.
+    _poll_within: float | None = None
 
     def __init__(
         self, name: str, *, clock: Clock | None, keep: Duration | None, max_payload_bytes: int

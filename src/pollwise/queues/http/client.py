@@ -21,6 +21,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import decode_document
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.store import CONNECT_WITHIN
 
 try:
     import httpx
@@ -36,8 +37,6 @@ TOKEN_VARIABLE = variables.TOKEN
 TOKEN_FILE_VARIABLE = variables.TOKEN_FILE
 #: The maximum length of a token, in characters.
 TOKEN_LENGTH_MAX = 1024
-#: How long connecting may take, in seconds.
-CONNECT_TIMEOUT = 10.0
 #: The maximum number of connections; only held polls and uploads need more than one.
 CONNECTIONS_MAX = 100
 #: How long an idle connection is kept, in seconds; most proxies close theirs after 60 s or more.
@@ -177,13 +176,16 @@ class ControllerClient:
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         longer: float = 0.0,
+        within: float | None = None,
     ) -> httpx.Response:
         """One request and its complete answer; raises for any status that is not a success.
 
         longer: how much longer than usual the answer may take, in seconds.
+        within: a limit below the usual one.
         """
         client = self._opened()
-        timeout = httpx.Timeout(self._timeout + longer, connect=CONNECT_TIMEOUT)
+        limit = self._timeout if within is None else min(within, self._timeout)
+        timeout = httpx.Timeout(limit + longer, connect=CONNECT_WITHIN)
         with self._outside(), _our_errors(self.base):
             response = await client.request(
                 method,
@@ -208,7 +210,7 @@ class ControllerClient:
                 "GET",
                 path,
                 headers={"Authorization": f"Bearer {token}", **(headers or {})},
-                timeout=httpx.Timeout(self._timeout, connect=CONNECT_TIMEOUT),
+                timeout=httpx.Timeout(self._timeout, connect=CONNECT_WITHIN),
             ) as response:
                 if response.status_code >= 300:
                     await response.aread()

@@ -58,6 +58,7 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
+from pollwise.runtime.store import IDLE_WITHIN
 from pollwise.storage.in_doubt import InDoubt
 
 if TYPE_CHECKING:  # else `client` imports it, and says which extra is missing
@@ -176,13 +177,16 @@ class HttpQueue(FlowCalls, HttpNotes):
         if check := self._channel.check():
             said["check"] = check
         try:
-            answer = await self._post("claim", said, repeatable=True, longer=hold)
+            within, self._poll_within = self._poll_within, None
+            answer = await self._post("claim", said, repeatable=True, longer=hold, within=within)
         except asyncio.CancelledError:
             if hold:  # the controller must give back at once what it claims from now on
                 with suppress(StoreError):
                     await self._post("abandon", {"nonce": nonce})
             raise
         claims = [wire.claim_from(each, self.name, asked.worker) for each in answer["claims"]]
+        if not claims:
+            self._poll_within = IDLE_WITHIN
         self._limited = frozenset(answer.get("limited", ()))
         due_in = answer.get("due_in")
         if due_in is not None:
@@ -300,6 +304,7 @@ class HttpQueue(FlowCalls, HttpNotes):
         *,
         repeatable: bool = False,
         longer: float = 0.0,
+        within: float | None = None,
     ) -> dict[str, Any]:
         content = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
         path = f"{self._path}/{what}"
@@ -307,7 +312,7 @@ class HttpQueue(FlowCalls, HttpNotes):
 
         async def once(extra: dict[str, str]) -> dict[str, Any]:
             return await self._call(
-                "POST", path, content.encode(), {**headers, **extra}, longer=longer
+                "POST", path, content.encode(), {**headers, **extra}, longer=longer, within=within
             )
 
         try:
@@ -346,6 +351,7 @@ class HttpQueue(FlowCalls, HttpNotes):
         asked: Mapping[str, Any] | None = None,
         *,
         longer: float = 0.0,
+        within: float | None = None,
     ) -> dict[str, Any]:
         token = self.token()
         params = {**self._params, **(asked or {})}
@@ -353,7 +359,7 @@ class HttpQueue(FlowCalls, HttpNotes):
             try:
                 response = await self._http.call(
                     method, path, token, content=content, params=params, headers=headers,
-                    longer=longer,
+                    longer=longer, within=within,
                 )  # fmt: skip
                 break
             except RequestRefused as refused:

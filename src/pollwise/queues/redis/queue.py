@@ -42,6 +42,7 @@ from pollwise.runtime.jobs import (
     checked_name,
 )
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
+from pollwise.runtime.store import IDLE_WITHIN
 from pollwise.storage.channel import HintChannel
 
 try:
@@ -127,7 +128,10 @@ class RedisQueue(Queue):
 
     async def _claim(self, asked: ClaimRequest) -> list[Claim]:
         check = self._channel.check()
-        claims, due, counted = await self._store.claim(asked, self.clock.imposed(), check)
+        within, self._poll_within = self._poll_within, None
+        claims, due, counted = await self._store.claim(asked, self.clock.imposed(), check, within)
+        if not claims:
+            self._poll_within = IDLE_WITHIN
         others = () if asked.kinds is None else self._limited.difference(asked.kinds)
         self._limited = frozenset((*others, *(kind.decode() for kind in counted)))
         if due is not None:  # relative, so our clock may be wrong

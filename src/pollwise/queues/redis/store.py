@@ -213,7 +213,7 @@ class RedisStore:
         )
 
     async def claim(
-        self, asked: ClaimRequest, now: float | None, message: str | None
+        self, asked: ClaimRequest, now: float | None, message: str | None, within: float | None
     ) -> tuple[list[Claim], float | None, list[bytes]]:
         """Return the claims; in how many seconds the next job is due, if no more are ready; and the
         kinds that limit how many of their jobs run."""
@@ -224,7 +224,7 @@ class RedisStore:
             blob, until, due, alone, *more = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
                 self._keep, int(asked.ahead), int(bool(claims)), self.channel, message or "",
-                int(kinds is not None), *(kinds or ()),
+                int(kinds is not None), *(kinds or ()), within=within,
             )  # fmt: skip
             message = None
             found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
@@ -424,8 +424,8 @@ class RedisStore:
         found, _ = await self._run("ended", *asked, kept, MOST_AT_ONCE)
         return int(found)
 
-    async def _run(self, name: str, *args: bytes | str | int) -> Any:
-        return await self._connections.run(script(SCRIPTS, name), self.tag, *args)
+    async def _run(self, name: str, *args: bytes | str | int, within: float | None = None) -> Any:
+        return await self._connections.run(script(SCRIPTS, name), self.tag, *args, within=within)
 
     async def _run_counted_once(
         self, name: str, before: Sequence[bytes | str | int], after: Sequence[bytes | str | int]

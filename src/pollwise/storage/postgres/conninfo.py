@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -11,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import Conninfo, PGconn
 
 from pollwise.errors import ConfigError
+from pollwise.runtime.store import CONNECT_WITHIN
 
 #: The encoding of our statements and their parameters.
 _FIXED = {"client_encoding": "utf8"}
@@ -81,8 +83,13 @@ def _check_values(parts: dict[str, Any], name: str) -> None:
 
 
 def completed(parts: dict[str, Any]) -> str:
-    """The conninfo to connect with."""
-    return make_conninfo(**{**_DEFAULTS, **parts, **_FIXED})
+    """The conninfo to connect with.
+
+    The connection to each address has a time limit, so that the next call does not wait for a
+    network that is away for as long as a call may take.
+    """
+    limit = {} if "PGCONNECT_TIMEOUT" in os.environ else {"connect_timeout": int(CONNECT_WITHIN)}
+    return make_conninfo(**{**_DEFAULTS, **limit, **parts, **_FIXED})
 
 
 def shown(parts: dict[str, Any], name: str, schema: str, what: str = "queue") -> str:

@@ -104,13 +104,18 @@ class Database:
     # Calls
 
     async def rows(
-        self, name: str, params: Sequence[Param] = (), *, safe: bool = False
+        self,
+        name: str,
+        params: Sequence[Param] = (),
+        *,
+        safe: bool = False,
+        within: float | None = None,
     ) -> list[tuple[Any, ...]]:
-        """The rows of the statement `name`. safe: see `Connections.rows`."""
+        """The rows of the statement `name`. safe, within: see `Connections.rows`."""
         if not self.fits:
             await self.check()
         connections = self._own if name == self._apart else self.connections
-        return await connections.rows(self.sql[name], params, safe=safe)
+        return await connections.rows(self.sql[name], params, safe=safe, within=within)
 
     async def check(self) -> None:
         """Refuse tables of another version, and a transaction isolation that does not work."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.store import WorkStore
+from pollwise.runtime.store import IDLE_WITHIN, WorkStore
 from pollwise.storage.channel import HintChannel
 from pollwise.storage.in_doubt import InDoubt
 from pollwise.storage.postgres.database import Database
@@ -58,8 +58,11 @@ class PostgresWorkStore(WorkStore[C], Generic[C, S]):
         self, params: Sequence[Param]
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
         """The rows of a claim, and its last row, which ends with the time when more falls due."""
-        rows = await self.database.rows("claim", params)
+        within, self._poll_within = self._poll_within, None
+        rows = await self.database.rows("claim", params, within=within)
         last = rows.pop()
+        if not rows:
+            self._poll_within = IDLE_WITHIN
         if last[-1] is not None:
             self._hints.send_at(self.clock.now() + max(last[-1], 0.0))
         return rows, last

@@ -22,6 +22,7 @@ from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailab
 from pollwise.platforms.sockets import keepalive
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
+from pollwise.runtime.store import CONNECT_WITHIN
 from pollwise.storage.redis.scripts import Script
 
 #: The maximum number of open connections of one queue handle.
@@ -163,13 +164,19 @@ class Connections:
         self._idle: list[wire.AbstractConnection] = []
         watch_forks(self)
 
-    async def run(self, script: Script, key: str, *args: bytes | str | int) -> Any:
-        """Run a script within the time limit. key: the tag of all its keys."""
+    async def run(
+        self, script: Script, key: str, *args: bytes | str | int, within: float | None = None
+    ) -> Any:
+        """Run a script within the time limit. key: the tag of all its keys.
+
+        within: a limit below the general timeout.
+        """
+        limit = self._timeout if within is None else min(within, self._timeout)
         if self.closed:
             raise StoreError(f"the queue at {self.address} is closed; open it again")
         try:
             with self._clock.outside():
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(limit):
                     if not self._checked:
                         await self._check(self)
                         self._checked = True
@@ -181,7 +188,7 @@ class Connections:
                     f"{self.address} did not answer within {self._timeout:g} s. {NO_TLS}"
                 ) from None
             raise StoreUnavailable(
-                f"{self.address} did not answer within {self._timeout:g} s, so the call may or may "
+                f"{self.address} did not answer within {limit:g} s, so the call may or may "
                 "not have been carried out. Check its load, or raise `timeout`."
             ) from None
 
@@ -222,7 +229,7 @@ class Connections:
             sent = False
             try:
                 if not connection.is_connected:
-                    await connection.connect()  # type: ignore[no-untyped-call]
+                    await self._open(connection)
                 sent = self._reached = True
                 await connection.send_packed_command(pack(command))
                 answer = await connection.read_response()
@@ -240,6 +247,19 @@ class Connections:
                 raise
             self._idle.append(connection)
             return answer
+
+    async def _open(self, connection: wire.AbstractConnection) -> None:
+        limit = asyncio.timeout(CONNECT_WITHIN)
+        try:
+            async with limit:
+                await connection.connect()  # type: ignore[no-untyped-call]
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            advice = NO_TLS if self.address.tls else "Check the network, and that the server runs."
+            raise StoreUnavailable(
+                f"{self.address} opened no connection within {CONNECT_WITHIN:g} s. {advice}"
+            ) from None
 
     async def _a_connection(self) -> wire.AbstractConnection:
         """An open connection, as far as can be known without asking, or a new one."""
