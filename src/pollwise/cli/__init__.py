@@ -9,17 +9,34 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from pollwise.cli.app import app
-from pollwise.cli.output import Unread, fail, warn
 from pollwise.errors import PollwiseError
-from pollwise.runtime.redact import without_secrets_of
 
 _URL = re.compile(r"(?:--[\w-]+=)?[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 OURS = str(Path(__file__).parent.parent)
+#: The commands that run until a signal stops them.
+LONG_RUNNING = (
+    *(("worker",), ("agent",), ("serve",), ("web",), ("poll",)),
+    *(("outbox", "run"), ("fleet", "run")),
+)
 
 
 def main() -> None:
     """Run a command. Exit code 0: done; 1: not found, or a check failed; 2: bad input."""
+    if any(tuple(sys.argv[1 : 1 + len(words)]) == words for words in LONG_RUNNING):
+        from pollwise.platforms import signals
+
+        with signals.ending_the_start():
+            _run()
+    else:
+        _run()
+
+
+def _run() -> None:
+    # Imported here, because that takes some tenths of a second in which a signal may come.
+    from pollwise.cli.app import app
+    from pollwise.cli.output import Unread, fail
+    from pollwise.runtime.redact import without_secrets_of
+
     warnings.showwarning = _show_warning
     warnings.filterwarnings("default", category=DeprecationWarning, module=r"pollwise\..*")
     try:
@@ -37,5 +54,7 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     """Show a warning; for Pollwise's own warnings without file and line."""
+    from pollwise.cli.output import warn
+
     where = "" if filename.startswith(OURS) else f"{filename}:{lineno}: {category.__name__}: "
     warn(f"{where}{message}")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pollwise.platforms.system import is_windows
@@ -35,6 +38,38 @@ INTERRUPTS = signal.default_int_handler
 handler_of = signal.getsignal
 set_handler = signal.signal
 send_to_self = signal.raise_signal
+
+
+@contextmanager
+def ending_the_start() -> Iterator[None]:
+    """A signal to stop ends the process at once, until what it runs takes the signals over.
+
+    Nothing has begun by then, so nothing has to be finished: the exit code is 0. A handler that
+    somebody else has set stays.
+    """
+    free = [number for number in STOPPING if handler_of(number) in (DEFAULT, INTERRUPTS)]
+    if threading.current_thread() is not threading.main_thread():
+        free = []  # only the main thread may set handlers
+    for number in free:
+        set_handler(number, end_start)
+    try:
+        yield
+    finally:
+        for number in free:
+            if handler_of(number) is end_start:
+                set_handler(number, usual_handler(number))
+
+
+def end_start(number: int, _: object) -> None:
+    """The handler that `ending_the_start` sets."""
+    with suppress(OSError):  # standard error is closed
+        os.write(2, f"stopped by {name_of(number)} before it began\n".encode())
+    os._exit(0)
+
+
+def usual_handler(number: Signal) -> Any:
+    """What Python does on a signal if no program says otherwise."""
+    return INTERRUPTS if number is INTERRUPT else DEFAULT
 
 
 def lock_wait_max() -> float:

@@ -125,7 +125,8 @@ def _free(number: signals.Signal) -> bool:
     if handler is signals.IGNORED:
         return number is not signals.HANGUP
     runner = getattr(getattr(handler, "func", None), "__self__", None)
-    return handler in (signals.DEFAULT, signals.INTERRUPTS) or isinstance(runner, asyncio.Runner)
+    usual = (signals.DEFAULT, signals.INTERRUPTS, signals.end_start)
+    return handler in usual or isinstance(runner, asyncio.Runner)
 
 
 def _take_over(loop: asyncio.AbstractEventLoop) -> None:
@@ -134,7 +135,8 @@ def _take_over(loop: asyncio.AbstractEventLoop) -> None:
     else:
         free = [number for number in signals.STOPPING if _free(number)]
     for number in free:
-        _before[number] = signals.handler_of(number)
+        before = signals.handler_of(number)
+        _before[number] = signals.usual_handler(number) if before is signals.end_start else before
         signals.wake(loop, number, _stop_all)  # where it cannot, `_noted` does
         signals.set_handler(number, _noted)
 
