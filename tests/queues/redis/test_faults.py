@@ -93,9 +93,9 @@ def test_a_put_that_arrives_late_does_nothing(
             sent: list[tuple[Any, ...]] = []
             real = queue._connections.run
 
-            async def noting(*args: Any) -> Any:
+            async def noting(*args: Any, **named: Any) -> Any:
                 sent.append(args)
-                return await real(*args)
+                return await real(*args, **named)
 
             monkeypatch.setattr(queue._connections, "run", noting)
             await queue.put(NewJob("job", "once"))

@@ -75,11 +75,11 @@ def test_a_plain_queue_has_the_older_layout(redis: Redis, name: str) -> None:
             return redis.execute("HGET", f"{redis_store.tag_of('pollwise', name)}:meta", "layout")
 
         await queue.put(NewJob("job"))
-        assert layout() == "1"
+        assert layout() == "3"
         await queue.put(fan_in(2))
-        assert layout() == "2"
+        assert layout() == "4"
         await queue.put(NewJob("job"))
-        assert layout() == "2"
+        assert layout() == "4"
 
     within(redis.url(), name, work)
 

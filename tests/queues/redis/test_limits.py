@@ -39,9 +39,9 @@ class FormerQueue(RedisQueue):
         super().__init__(*args, **options)
         store = self._store
 
-        async def run(name: str, *given: bytes | str | int) -> Any:
+        async def run(name: str, *given: bytes | str | int, within: float | None = None) -> Any:
             chosen = former_script(redis_store.SCRIPTS, name)
-            return await self._connections.run(chosen, store.tag, *given)
+            return await self._connections.run(chosen, store.tag, *given, within=within)
 
         store._run = run  # type: ignore[method-assign]
 

@@ -411,7 +411,7 @@ def test_a_claim_ends_when_a_script_found_nothing(redis: Redis, name: str) -> No
             await queue.put([NewJob("y", delay=2)])
             await clock.advance(3)
             asked = ClaimRequest("w", 10, 60.0, 0.0, ["y"], False)
-            claims, again, _ = await queue._store.claim(asked, clock.epoch(), None)
+            claims, again, _ = await queue._store.claim(asked, clock.epoch(), None, None)
             assert (claims, again) == ([], EMPTY_PAUSE)
             [claim] = await queue.claim("w", 10, 60, kinds=["y"])
             assert claim.job.kind == "y"

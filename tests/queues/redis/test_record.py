@@ -109,8 +109,8 @@ def test_claims_do_not_read_results(
             assert (await queue.retry([job_id])) == 1
             run = queue._connections.run
 
-            async def measuring(*args: Any) -> Any:
-                answer = await run(*args)
+            async def measuring(*args: Any, **named: Any) -> Any:
+                answer = await run(*args, **named)
                 sizes.append(len(answer[0]))
                 return answer
 

@@ -256,11 +256,13 @@ def test_keys_of_another_program(redis: Redis, name: str) -> None:
     assert redis.execute("KEYS", f"{{theirs:{name}}}*") == [f"{{theirs:{name}}}:jobs"]
 
 
-def test_a_layout_that_is_newer(redis: Redis, name: str) -> None:
-    redis.execute("HSET", f"{{pollwise:{name}}}:meta", "layout", "3")
+@pytest.mark.parametrize(("layout", "advice"), [("5", "Upgrade"), ("2", "Work the queue off")])
+def test_a_layout_of_another_version(redis: Redis, name: str, layout: str, advice: str) -> None:
+    redis.execute("HSET", f"{{pollwise:{name}}}:meta", "layout", layout)
     error = refusal(redis.url(), name=name)
     assert type(error) is SchemaError
-    assert "layout 3; this code knows up to 2" in str(error)
+    assert f"layout {layout}" in str(error)
+    assert advice in str(error)
 
 
 def test_a_payload_too_large(redis: Redis, name: str) -> None:

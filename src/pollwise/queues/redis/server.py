@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pollwise.errors import SchemaError, StoreError
-from pollwise.queues.redis.store import LAYOUT_WITH_FLOWS, SCRIPTS
+from pollwise.queues.redis.store import LAYOUT, LAYOUT_WITH_FLOWS, SCRIPTS
 from pollwise.storage.redis.connections import Connections
 from pollwise.storage.redis.scripts import script
 
@@ -41,6 +41,12 @@ async def check_server(connections: Connections, tag: str, *, allow_eviction: bo
         raise SchemaError(
             f"{connections.address}: the queue has layout {found.decode()}; this code knows up to "
             f"{LAYOUT_WITH_FLOWS}. Upgrade pollwise, or use another queue."
+        )
+    if found and int(found) < LAYOUT:
+        raise SchemaError(
+            f"{connections.address}: the queue has layout {found.decode()} of an older pollwise; "
+            f"this code needs {LAYOUT}. Work the queue off with that version, then delete its "
+            f"keys, or use another queue."
         )
 
 

@@ -106,7 +106,7 @@ from pollwise.storage.redis.scripts import script
 #: The package of the scripts.
 SCRIPTS = f"{__package__}.lua"
 #: The version of the layout, and of one with flows. Older code reads a queue until it has flows.
-LAYOUT, LAYOUT_WITH_FLOWS = 1, 2
+LAYOUT, LAYOUT_WITH_FLOWS = 3, 4
 #: The maximum number of jobs that one script claims, cancels, retries, drops or prunes; the server
 #: is blocked meanwhile.
 MOST_AT_ONCE = 1000
