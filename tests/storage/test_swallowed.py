@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from pollwise.errors import StoreUnavailable
-from pollwise.outbox.stores.postgres import store as outbox_store
 from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.queues.http.client import NoAnswer
 from pollwise.queues.http.queue import HttpQueue
@@ -34,7 +33,7 @@ def test_an_idle_poll_has_less_time_and_a_new_connection_too(
     store: str, postgres: Postgres, redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing waits for the timeout of the store, which is longer than the test may take."""
-    for module in (work_store, redis_queue, outbox_store):
+    for module in (work_store, redis_queue):
         monkeypatch.setattr(module, "IDLE_WITHIN", 0.5)
     monkeypatch.setattr(conninfo, "CONNECT_WITHIN", 2.0)  # the least that psycopg takes
     monkeypatch.setattr(redis_connections, "CONNECT_WITHIN", 0.5)
@@ -76,7 +75,7 @@ def test_a_poll_of_an_http_queue_has_less_time_after_an_empty_one(tmp_path: Path
     token.write_text("secret")
     token.chmod(0o600)
     limits: list[tuple[float, float]] = []
-    empty = {"claims": [], "limited": []}
+    empty: dict[str, list[str]] = {"claims": [], "limited": []}
 
     async def answer(request: httpx.Request) -> httpx.Response:
         limit = request.extensions["timeout"]

@@ -42,7 +42,7 @@ from pollwise.settings import load
 from pollwise.settings.codecs import codec_of
 from pollwise.settings.strategies import ADDED as STRATEGIES
 from pollwise.sources.urls import ADDED as SOURCES
-from pollwise.storage.sqlite import file as sqlite_file
+from pollwise.storage.sqlite import write_ahead_log
 from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
@@ -207,11 +207,11 @@ def check_log(path: Path) -> list[Finding]:
     """The size of a SQLite file's write-ahead log, and what keeps it if it is large."""
     if not path.is_file():
         return []
-    size, kept = sqlite_file.log_size(path), sqlite_file.LOG_KEPT // 2**20
-    if size > sqlite_file.LOG_KEPT:
+    size, kept = write_ahead_log.log_size(path), write_ahead_log.LOG_KEPT // 2**20
+    if size > write_ahead_log.LOG_KEPT:
         with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as connection:
-            if sqlite_file.readers_keep_log(connection):
-                says = "; ".join(sqlite_file.text_of_large_log(path, size))
+            if write_ahead_log.readers_keep_log(connection):
+                says = "; ".join(write_ahead_log.text_of_large_log(path, size))
                 return [Finding("write-ahead log", "note", says)]
     says = f"{size / 2**20:.1f} MiB; SQLite cuts it to {kept} MiB when it begins again"
     return [Finding("write-ahead log", "ok", says)]

@@ -23,6 +23,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.events import JournalGrew, PollFailed, PollRecovered
 from pollwise.runtime.jobs import Job, NewJob
 from pollwise.storage.sqlite import file as sqlite_file
+from pollwise.storage.sqlite import write_ahead_log
 from pollwise.worker import Worker
 from tests.support.kit import Seen, options, working
 
@@ -207,8 +208,8 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def small_logs(at_once: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_file, "LOG_KEPT", MIB)
-    monkeypatch.setattr(sqlite_file, "LOG_REPORTED", 2 * MIB)
+    monkeypatch.setattr(write_ahead_log, "LOG_KEPT", MIB)
+    monkeypatch.setattr(write_ahead_log, "LOG_REPORTED", 2 * MIB)
     monkeypatch.setattr(sqlite_file.FileConnection, "report_at", 2 * MIB)
 
 
@@ -247,7 +248,7 @@ def test_a_long_reader_is_reported_and_the_log_is_cut_after_it(kind: str, tmp_pa
             user.rollback()
             for _ in range(3):
                 await put()
-            assert sqlite_file.log_size(path) <= MIB
+            assert write_ahead_log.log_size(path) <= MIB
             assert journal() == "ok"
             assert len(seen.of(JournalGrew)) == 2
         await store.close()
@@ -263,10 +264,10 @@ def test_a_large_transaction_is_not_reported(tmp_path: Path) -> None:
         async with SqliteQueue(path) as queue:
             queue.hints().report_to("jobs", seen.events)
             await queue.put([NewJob("job", "x" * 500_000) for _ in range(20)])
-            assert sqlite_file.log_size(path) > 4 * MIB
+            assert write_ahead_log.log_size(path) > 4 * MIB
             for _ in range(3):
                 await queue.put(NewJob("job"))
-            assert sqlite_file.log_size(path) <= MIB
+            assert write_ahead_log.log_size(path) <= MIB
         assert seen.of(JournalGrew) == []
 
     asyncio.run(main())

@@ -25,6 +25,7 @@ from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import Claim, NewJob
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.sqlite.file import FileBusy, file_path
+from pollwise.storage.sqlite.file_hints import large_log_reporter
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_file import WatchedFile
 
@@ -84,7 +85,7 @@ class SqliteQueue(Queue):
             self.path, name, synchronous=synchronous, create=create, keep=self.keep,
             clock=self.clock.epoch,
         )  # fmt: skip
-        self._store.on_large_log = self._hints.reporter(self.path)
+        self._store.on_large_log = large_log_reporter(self._hints, self.path)
         self._puts_here = 0
         self._in_thread_until = 0.0
         self._thread = SqliteThread(self._store, store=self.url, opened=self._hints.opened)

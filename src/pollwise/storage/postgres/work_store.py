@@ -58,13 +58,20 @@ class PostgresWorkStore(WorkStore[C], Generic[C, S]):
         self, params: Sequence[Param]
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
         """The rows of a claim, and its last row, which ends with the time when more falls due."""
+        rows, last = await self._polled("claim", params)
+        if last[-1] is not None:
+            self._hints.send_at(self.clock.now() + max(last[-1], 0.0))
+        return rows, last
+
+    async def _polled(
+        self, name: str, params: Sequence[Param]
+    ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
+        """The rows of a poll, and its last row; a poll after an empty one has less time."""
         within, self._poll_within = self._poll_within, None
-        rows = await self.database.rows("claim", params, within=within)
+        rows = await self.database.rows(name, params, within=within)
         last = rows.pop()
         if not rows:
             self._poll_within = IDLE_WITHIN
-        if last[-1] is not None:
-            self._hints.send_at(self.clock.now() + max(last[-1], 0.0))
         return rows, last
 
     async def _settled(

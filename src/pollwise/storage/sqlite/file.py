@@ -21,6 +21,7 @@ from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailab
 from pollwise.platforms.files import create_private, may_create_in
 from pollwise.runtime.decoding import NotUtf8
 from pollwise.storage.sql import incomplete_record, migrations, statements
+from pollwise.storage.sqlite import write_ahead_log as log
 
 #: The oldest SQLite with all features that the statements use (RETURNING, UPDATE FROM, JSON).
 OLDEST_SQLITE = (3, 38, 0)
@@ -31,12 +32,6 @@ BUSY_TIMEOUT = 5.0
 BUSY_APART = 0.003
 #: How often to check that the path still names the open file, in seconds.
 CHECK_FILE_EVERY = 1.0
-
-#: The write-ahead log is cut to this size when it begins again, in bytes. SQLite alone keeps it as
-#: large as it ever was.
-LOG_KEPT = 8 * 1024 * 1024
-#: A log of this size is reported if readers keep it from beginning again; then at twice the size.
-LOG_REPORTED = 32 * 1024 * 1024
 
 #: The error of a text that is not UTF-8; SQLite itself accepts any bytes.
 _NOT_UTF8 = "Could not decode to UTF-8"
@@ -58,7 +53,7 @@ class FileConnection(sqlite3.Connection):
     inside = False
     file: tuple[int, int] | None = None
     check_at: float = 0.0
-    report_at: int = LOG_REPORTED
+    report_at: int = log.LOG_REPORTED
     read_only = False
 
 
@@ -147,7 +142,7 @@ class SqliteFile:
             return
         connection.check_at = now + CHECK_FILE_EVERY
         lost = _identity(self.path) != connection.file
-        if not lost and not (connection.read_only and is_in_use(self.path)):
+        if not lost and not (connection.read_only and log.is_in_use(self.path)):
             self._check_log(connection)
             return
         for each in [each for each in self._sharing if each.connection is connection]:
@@ -157,12 +152,12 @@ class SqliteFile:
 
     def _check_log(self, connection: FileConnection) -> None:
         """Report a write-ahead log that grows because readers keep it."""
-        size = log_size(self.path)
-        if size <= LOG_KEPT:
-            connection.report_at = LOG_REPORTED
+        size = log.log_size(self.path)
+        if size <= log.LOG_KEPT:
+            connection.report_at = log.LOG_REPORTED
         elif size >= connection.report_at and not connection.in_transaction:
             with suppress(sqlite3.Error):
-                if readers_keep_log(connection):
+                if log.readers_keep_log(connection):
                     connection.report_at = 2 * size
                     if self.on_large_log is not None:
                         self.on_large_log(size)
@@ -219,7 +214,7 @@ class SqliteFile:
         connection.file = _identity(self.path)
         connection.check_at = time.monotonic() + CHECK_FILE_EVERY
         connection.read_only = read_only
-        connection.execute(f"PRAGMA journal_size_limit = {LOG_KEPT}")
+        connection.execute(f"PRAGMA journal_size_limit = {log.LOG_KEPT}")
         return connection
 
     def _prepare(self, connection: FileConnection) -> None:
@@ -358,43 +353,6 @@ def _make_private(path: Path) -> None:
         create_private(os.path.realpath(path))
 
 
-def log_of(path: Path) -> Path:
-    """The write-ahead log of a database."""
-    return path.with_name(f"{path.name}-wal")
-
-
-def log_size(path: Path) -> int:
-    """The size of a database's write-ahead log, in bytes."""
-    try:
-        return log_of(path).stat().st_size
-    except OSError:
-        return 0
-
-
-def text_of_large_log(path: Path, size: int) -> tuple[str, str]:
-    """Why a write-ahead log is large, and what to do about it."""
-    why = (
-        f"{log_of(path)} has {size // 2**20} MiB: a transaction that reads was open for long, and "
-        "SQLite cannot use the log again before it ends"
-    )
-    advice = (
-        "end that transaction, such as that of a backup, an open sqlite3 shell or an idle program; "
-        f"`fuser -v {log_of(path)}` lists the processes that have the file open"
-    )
-    return why, advice
-
-
-def readers_keep_log(connection: sqlite3.Connection) -> bool:
-    """True if SQLite cannot begin the log again, because a transaction reads. Waits for none."""
-    [(_, pages, copied)] = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-    return bool(copied < pages)
-
-
-def is_in_use(path: Path) -> bool:
-    """True if a process has the database open, or has died while it had."""
-    return log_of(path).exists() or path.with_name(f"{path.name}-shm").exists()
-
-
 def _is_read_only(path: Path) -> bool:
     """True for a copy that nobody uses, in a folder where this user cannot create SQLite's files.
 
@@ -402,12 +360,12 @@ def _is_read_only(path: Path) -> bool:
     """
     if not path.exists() or may_create_in(path.parent):
         return False
-    if log_size(path) and not path.with_name(f"{path.name}-shm").exists():
+    if log.log_size(path) and not path.with_name(f"{path.name}-shm").exists():
         raise StoreError(
             f"{path} cannot be read without writing in {path.parent}, because it has a write-ahead "
-            f"log; copy it and {log_of(path).name} into a folder of your own"
+            f"log; copy it and {log.log_of(path).name} into a folder of your own"
         )
-    return not is_in_use(path)
+    return not log.is_in_use(path)
 
 
 def file_path(path: str | Path, example: str) -> Path:

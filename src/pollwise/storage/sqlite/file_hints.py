@@ -19,7 +19,7 @@ from pollwise.platforms.files import set_mode
 from pollwise.platforms.watching import can_watch, inotify
 from pollwise.runtime.events import Events, JournalGrew
 from pollwise.runtime.hints import Hint, Hints
-from pollwise.storage.sqlite.file import text_of_large_log
+from pollwise.storage.sqlite.write_ahead_log import text_of_large_log
 
 
 class FileHints(Hints):
@@ -49,21 +49,15 @@ class FileHints(Hints):
     def report_to(self, source: str, events: Events) -> None:
         self._reports[id(events)] = source, events, asyncio._get_running_loop()
 
-    def reporter(self, path: Path) -> Callable[[int], None]:
-        """A function that reports a large log of this file, from any thread."""
-        ref = weakref.ref(self)  # the thread of a store must not keep the store
-
-        def report(size: int) -> None:
-            hints = ref()
-            for source, events, loop in [] if hints is None else list(hints._reports.values()):
-                grew = JournalGrew(source, size, *text_of_large_log(path, size))
-                if loop is None:
-                    events.emit(grew)
-                else:
-                    with suppress(RuntimeError):  # the event loop is closed
-                        loop.call_soon_threadsafe(events.emit, grew)
-
-        return report
+    def report_large_log(self, path: Path, size: int) -> None:
+        """Emit `JournalGrew` for a database, from any thread."""
+        for source, events, loop in list(self._reports.values()):
+            grew = JournalGrew(source, size, *text_of_large_log(path, size))
+            if loop is None:
+                events.emit(grew)
+            else:
+                with suppress(RuntimeError):  # the event loop is closed
+                    loop.call_soon_threadsafe(events.emit, grew)
 
     def _changed(self) -> None:
         """A file has changed."""
@@ -222,3 +216,14 @@ def create_beside(path: Path, database: Path) -> None:
     """Create a file of our own for all users of a database."""
     path.touch()
     set_mode(path, database.stat().st_mode & 0o666)
+
+
+def large_log_reporter(hints: Hints, path: Path) -> Callable[[int], None]:
+    """A function that reports a large log of a database by way of its hints."""
+    ref = weakref.ref(hints)  # the thread of a store must not keep the store
+
+    def report(size: int) -> None:
+        if isinstance(found := ref(), FileHints):
+            found.report_large_log(path, size)
+
+    return report

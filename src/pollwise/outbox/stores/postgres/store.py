@@ -43,7 +43,6 @@ from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.queues.views import COUNTED_MAX
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
-from pollwise.runtime.store import IDLE_WITHIN
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 
@@ -146,8 +145,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
     async def _claim(
         self, lane: str, relay: str, keys: int, per_key: int, lease: float
     ) -> list[KeyClaim]:
-        within, self._poll_within = self._poll_within, None
-        rows = await self.database.rows(
+        rows, (*_, again, lanes) = await self._polled(
             "claim_lane" if lane else "claim",
             [
                 text(outbox_of(self.name, lane)),
@@ -158,10 +156,7 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], WalkedOutb
                 None if lane else text(self._channel.check()),
                 self.database.now(),
             ],
-            within=within,
         )
-        *_, again, lanes = rows.pop()
-        self._poll_within = None if rows else IDLE_WITHIN
         if again is not None:
             self._hints.send_at(self.clock.now() + max(again, 0.0))
         if not lane:

@@ -23,6 +23,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.sqlite.file import file_path
+from pollwise.storage.sqlite.file_hints import large_log_reporter
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_database import WatchedDatabase
 
@@ -62,7 +63,7 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
         super().__init__(
             name, clock=clock, keep=keep, on_dead=on_dead, max_payload_bytes=max_payload_bytes
         )
-        self._calls.on_large_log = self._hints.reporter(self.path)
+        self._calls.on_large_log = large_log_reporter(self._hints, self.path)
         self._thread = SqliteThread(self._calls, store=self.url, opened=self._hints.opened)
         self._call = self._thread.call
 
