@@ -201,7 +201,9 @@ def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("words", [QUEUE_COMMANDS[0], QUEUE_COMMANDS[5]], ids=["put", "retry"])
+@pytest.mark.parametrize(
+    "words", [QUEUE_COMMANDS[0], ["queue", "cancel", "{}", "1"]], ids=["put", "cancel"]
+)
 def test_a_database_that_may_not_be_written(words: list[str], open_folder: Path) -> None:
     good("queue", "put", URL, "greet")
     Path("jobs.db").chmod(0o444)
@@ -209,6 +211,23 @@ def test_a_database_that_may_not_be_written(words: list[str], open_folder: Path)
     less = f"os.setgid({NOBODY}); os.setuid({NOBODY})" if os.geteuid() == 0 else ""
     before = files(open_folder)
     check_refused(run_with_less(less, *at(words, URL)), "jobs.db", "may not write")
+    assert files(open_folder) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["stats"], ["stats", "--by-kind"], ["list"], ["show", "1"], ["workers"]],
+    ids=" ".join,
+)
+def test_a_read_only_copy_can_be_looked_at(words: list[str], open_folder: Path) -> None:
+    good("queue", "put", URL, "greet")
+    Path("jobs.db").chmod(0o444)
+    open_folder.chmod(0o555)
+    less = f"os.setgid({NOBODY}); os.setuid({NOBODY})" if os.geteuid() == 0 else ""
+    before = files(open_folder)
+    command, *rest = words
+    result = run_with_less(less, "queue", command, URL, *rest)
+    assert result.code == 0, result.err
     assert files(open_folder) == before
 
 
