@@ -6,16 +6,19 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.views import Stats
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from pollwise.runtime.rollups import Histogram, HistoryPoint
 from pollwise.runtime.rollups.rows import BY_WORKER, HistoryRow, encoded
+from pollwise.storage.sqlite import file as sqlite_file
 from pollwise.web.access import Viewer, WebAccess
 from tests.web.visiting import HOSTILE, Visitor
 
@@ -290,3 +293,22 @@ def test_an_unknown_queue_is_not_found() -> None:
         assert "There is no queue lost here." in await visitor.main("/queues/lost", 404)
 
     with_page(work)
+
+
+def test_a_read_only_copy_can_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "jobs.db"
+
+    async def main() -> None:
+        async with SqliteQueue(path, "shop") as queue:
+            await queue.put([NewJob("mail", number) for number in range(3)])
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        path.chmod(0o444)
+        monkeypatch.setattr(sqlite_file, "may_create_in", lambda folder: False)
+        async with SqliteQueue(path, "shop", create=False) as queue:
+            visitor = Visitor(queue)
+            assert rows(await visitor.get("/queues/shop")) == ["1", "2", "3"]
+            for page in ("/", "/queues/shop/jobs/1"):
+                await visitor.get(page)
+        assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+    asyncio.run(main())
