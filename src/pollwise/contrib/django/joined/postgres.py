@@ -38,7 +38,12 @@ class DjangoConnections:
         self._url = url
 
     async def rows(
-        self, statement: bytes, params: Sequence[Param] = (), *, safe: bool = False
+        self,
+        statement: bytes,
+        params: Sequence[Param] = (),
+        *,
+        safe: bool = False,
+        within: float | None = None,
     ) -> list[tuple[Any, ...]]:
         query = _PARAMETER.sub(r"%(p\1)s", statement.decode().replace("%", "%%"))
         values = {
