@@ -380,7 +380,8 @@ def test_a_busy_worker_prunes_as_well(store: str, tmp_path: Path) -> None:
             async with working(bench.worker, options(concurrency=2, polling=Fixed("2s"))):
                 await bench.queue.put([NewJob("x") for _ in range(2)])
                 await clock.advance(600)
-                assert (await bench.queue.stats()).done < 200
+                # Two a second, kept for a minute, and deleted once a minute while they are few.
+                assert (await bench.queue.stats()).done < 2 * (60 + 60) + 10
 
     virtually(main)
 

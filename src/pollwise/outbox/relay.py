@@ -206,7 +206,7 @@ class Relay:
                 async for claims in executor.polls:
                     executor.take(self._held(claims))
                     self._tally.polled(executor.polls.counts, executor.polls.interval)
-                    await executor.pruning.run(bool(claims))
+                    executor.pruning.after_poll(bool(claims))
                     await self._measure()
                     await self._forget_lanes()
                     await executor.room_for_a_claim()

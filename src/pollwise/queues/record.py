@@ -21,6 +21,10 @@ from pollwise.storage.ids import number_of
 #: may have been locked, or committed late.
 PRUNE_LOOK_BACK = 600.0
 
+#: How often it does so, in seconds; in between, it begins EXAMINED_OVERLAP before the last limit.
+PRUNE_LOOK_BACK_EVERY = 60.0
+EXAMINED_OVERLAP = 1.0
+
 #: The sources of a page in their order, each with the types of a place in it. A place ends with
 #: the number of the job. Leased and delayed jobs are ordered by the end of the lease or delay,
 #: ready ones by kind and in the order of claims. Blocked ones are ordered by key, ended ones with
@@ -40,6 +44,28 @@ SOURCES: dict[str, tuple[type, ...]] = {
     "cancelled": (float, int),
 }
 _SHAPES = {(str, *types) for types in SOURCES.values()}
+
+
+class Examined:
+    """Up to which end of theirs jobs were examined by prunes, so that each is read about once.
+
+    start: where the present pass over all that is due began. next: where its next slice begins.
+    """
+
+    def __init__(self) -> None:
+        self.start = self.next = 0.0
+        self._look_back_at = 0.0
+
+    def pause(self, ended: Iterable[float]) -> None:
+        """A slice deleted jobs that ended at these times, and more may be due."""
+        self.next = max(ended, default=self.next)
+
+    def end(self, now: float, before: float) -> None:
+        """All jobs that ended before were examined."""
+        back = EXAMINED_OVERLAP
+        if now >= self._look_back_at:
+            self._look_back_at, back = now + PRUNE_LOOK_BACK_EVERY, PRUNE_LOOK_BACK
+        self.start = self.next = before - back
 
 
 def sources_of(chosen: JobFilter, *, waiting: bool = False) -> list[tuple[str, list[Any] | None]]:

@@ -72,6 +72,13 @@ class Chores:
             self._agenda.upsert(name, sooner)
             self._set_timer()
 
+    def run_by(self, name: str, when: float) -> None:
+        """Run a chore at this time, awake or not, unless it is due sooner."""
+        due = self._agenda.due(name)
+        if due is None or when < due:
+            self._agenda.upsert(name, when)
+            self._set_timer()
+
     async def at_once(self, name: str) -> None:
         """Run a chore now, awake or not; a failure is emitted as usual."""
         await self._run(name, self._chores[name])

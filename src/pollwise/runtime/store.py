@@ -24,6 +24,9 @@ from pollwise.runtime.payloads.sealing import Sealing
 MAX_BATCH = 10_000
 #: The maximum number of jobs or records in one page.
 MAX_PAGE = 1_000
+#: How many jobs or records one prune deletes at most, so that it does not keep the store from other
+#: calls for long. One that deletes fewer leaves nothing that is due.
+PRUNE_SLICE = 1_000
 #: How long `close` waits for claims that are being given back, in seconds; then their leases run
 #: out.
 GIVE_BACK_WITHIN = 5.0

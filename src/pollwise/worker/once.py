@@ -121,6 +121,7 @@ class OnceOnly:
             return
         if not found and self._was_idle:
             self._summary.limited = await self._limits.waiting()
+            await executor.pruning.until_done(lambda: executor.stopping)
             executor.stop()
             return
         self._was_idle = not found

@@ -198,7 +198,7 @@ class WorkerRun:
                     executor.chores.hasten(MEASURE, 0.0)
                 async for claims in executor.polls:
                     executor.take([self._held(claim) for claim in claims])
-                    await executor.pruning.run(bool(claims))
+                    executor.pruning.after_poll(bool(claims))
                     await self._look_for_unhandled(bool(claims))
                     await self._presence.after_poll(bool(claims))
                     await self._schedules.after_poll()

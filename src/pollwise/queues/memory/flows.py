@@ -23,6 +23,8 @@ class MemoryFlows:
         self._keep = keep
         self._members: dict[str, dict[int, None]] = {}  # by the name of the flow, in put order
         self._open: dict[str, set[int]] = {}  # those that are live or dead
+        #: Jobs that are kept less long than when they ended, until the queue takes note.
+        self.relaxed: list[MemoryJob] = []
 
     def link(self, record: MemoryJob, job: NewJob, ids: Sequence[str]) -> None:
         """Give a new job its place; `ids` are those of the jobs before it in the batch."""
@@ -90,6 +92,7 @@ class MemoryFlows:
             if record.expires_at is not None and record.expires_at >= record.since + FLOW_KEPT:
                 own = max(record.expires_at - FLOW_KEPT, record.since + (self._keep or 0.0))
                 record.expires_at = max(own, now + FLOW_SHOWN)
+                self.relaxed.append(record)
 
     def delete(self, record: MemoryJob, now: float) -> None:
         """A member is deleted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
@@ -34,6 +34,7 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
+from pollwise.runtime.store import PRUNE_SLICE
 from pollwise.storage.ids import number_of
 
 
@@ -50,6 +51,8 @@ class MemoryQueue(MemoryViews):
         self._due: list[tuple[float, int, int]] = []  # delayed and leased, by the time that ends
         self._keys: dict[str, deque[int]] = {}  # live jobs of a key; the first is not blocked
         self._unique: dict[str, MemoryJob] = {}
+        self._kept: list[tuple[float, int, int]] = []  # done and cancelled, by when they ended
+        self._expiring: list[tuple[float, int, int]] = []  # by when their results are over
         self._limits = MemoryLimits(self)
         self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
 
@@ -315,11 +318,20 @@ class MemoryQueue(MemoryViews):
         if state != "dead":
             record.expires_at = self._flows.kept(record, now)
         self._flows.count(record, state, now)
-        if state != "dead" and self.keep is None:
-            if record.expires_at is None:
-                self._delete(record, now)
-            else:
-                self._free_unique(record)
+        if state == "dead":
+            return
+        if record.expires_at is not None:
+            self._push_expiring(record)
+        if self.keep is not None:
+            heapq.heappush(self._kept, (record.since, record.seq, record.version))
+        elif record.expires_at is None:
+            self._delete(record, now)
+        else:
+            self._free_unique(record)
+
+    def _push_expiring(self, record: MemoryJob) -> None:
+        if record.expires_at is not None:
+            heapq.heappush(self._expiring, (record.expires_at, record.seq, record.version))
 
     def _follow(self, record: MemoryJob, state: State, now: float) -> list[tuple[MemoryJob, State]]:
         """Release the jobs that waited for one that ended; return those to cancel."""
@@ -425,12 +437,30 @@ class MemoryQueue(MemoryViews):
 
     async def _prune(self, keep: float | None) -> int:
         now = self._now()
+        while self._flows.relaxed:
+            self._push_expiring(self._flows.relaxed.pop())
         before = -math.inf if keep is None else now - keep
         count = 0
-        for record in self._ended(None, ("done", "cancelled")):
-            if self._expired(record) or (record.expires_at is None and record.since <= before):
+        for record in self._ended_by(self._expiring, now):
+            if self._expired(record):
                 self._delete(record, now)
                 count += 1
-            elif record.since <= before:
+            if count == PRUNE_SLICE:
+                return count
+        for record in self._ended_by(self._kept, before):
+            if record.expires_at is None:
+                self._delete(record, now)
+                count += 1
+            else:
                 self._free_unique(record)
+            if count == PRUNE_SLICE:
+                return count
         return count
+
+    def _ended_by(self, heap: list[tuple[float, int, int]], end: float) -> Iterator[MemoryJob]:
+        """Remove entries up to this time from a heap; yield those that are still true."""
+        while heap and heap[0][0] <= end:
+            _, seq, version = heapq.heappop(heap)
+            record = self._records.get(seq)
+            if record is not None and record.version == version:
+                yield record

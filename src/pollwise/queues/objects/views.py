@@ -28,16 +28,20 @@ from pollwise.queues.objects.claiming import UnitClaimer, since_of
 from pollwise.queues.objects.core import TICK, Core
 from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.markers.unique import UniqueMarkers
-from pollwise.queues.objects.names import PutName, kept_for, place_after, read_id, tag_of
+from pollwise.queues.objects.names import PutName, digits, kept_for, place_after, read_id, tag_of
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import LIVE, JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
+from pollwise.runtime.store import PRUNE_SLICE
 
 T = TypeVar("T")
 
-#: The maximum number of finished jobs that one prune deletes, and that it examines.
-PRUNE_MAX, PRUNE_LOOK = 1000, 10_000
+#: The maximum number of results that one prune examines.
+PRUNE_LOOK = 10_000
+#: A prune also examines jobs that were put up to this many seconds after the last that can be old
+#: enough: clocks differ.
+PRUNE_AHEAD = 600.0
 #: How many puts are listed one by one, rather than all, to find out whether their jobs have ended.
 LISTED_ALONE = 8
 #: The folders of ended jobs, and the states of these.
@@ -384,33 +388,57 @@ class Views:
     async def prune(self, keep: float | None) -> int:
         """Delete a bounded number of finished jobs that are old enough; each call continues."""
         core, now = self._core, self._core.time.surely() + TICK
-        over = await self._old("results", lambda item: item.written + kept_for(item.size) <= now)
+        over = await self._old("results", lambda i: i.written + kept_for(i.size) <= now, PRUNE_LOOK)
         if over:
             await core.delete(over)
         if keep is None:
             return len(over)
         before = now - keep
-        old = await self._old("ended", lambda item: item.written <= before)
-        return len(over) + _counted(await core.all(self._drop(name) for name in old))
+        # In put order: a job that was put later than this cannot have ended early enough.
+        end = digits(max(round((before + PRUNE_AHEAD) * 1e6), 0), 11)
+        old = await self._old("ended", lambda item: item.written <= before, math.inf, end)
+        freed = await core.all(self._free(name) for name in old)
+        found = [name for name, was in zip(old, freed, strict=True) if was is True]
+        await core.delete(found)
+        _checked(freed)
+        return len(over) + len(found)
 
-    async def _old(self, folder: str, is_old: Callable[[ListedObject], bool]) -> list[str]:
-        """The records of a folder that are old enough, a bounded number; each call continues."""
+    async def _free(self, name: str) -> bool:
+        """Free the `unique` of a record that is to be deleted; False if it is gone."""
+        raw = await self._core.get(name)
+        if raw is None:
+            return False
+        job, _ = read_record(raw)
+        if job.unique is not None:
+            await self._uniques.free(job.unique, job.id)
+        return True
+
+    async def _old(
+        self, folder: str, is_old: Callable[[ListedObject], bool], most: float, end: str = "~"
+    ) -> list[str]:
+        """Up to PRUNE_SLICE records of a folder that are old enough; each call continues.
+
+        most: how many it examines. end: no record from this name on is old enough.
+        """
         old: list[str] = []
         looked = 0
-        last = ""
-        async for page in self._core.pages(folder):
+        last = self._pruned_to[folder]
+        async for page in self._core.pages(folder, after=last):
             for item in page:
-                if item.name > self._pruned_to[folder]:
-                    looked += 1
-                    last = item.name
-                    if is_old(item):
-                        old.append(item.name)
-            if len(old) >= PRUNE_MAX or looked >= PRUNE_LOOK:
-                break
-        else:
-            last = ""
-        self._pruned_to[folder] = last
-        return old[:PRUNE_MAX]
+                if len(old) == PRUNE_SLICE or looked >= most:
+                    self._pruned_to[folder] = last
+                    return old
+                name = item.name.rpartition("/")[2]
+                if name >= end:
+                    break
+                looked, last = looked + 1, name
+                if is_old(item):
+                    old.append(item.name)
+            else:
+                continue
+            break
+        self._pruned_to[folder] = ""
+        return old
 
 
 def _beyond(place: tuple[int, str, int], begin: tuple[int, str, int], newest: bool) -> bool:

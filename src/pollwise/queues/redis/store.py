@@ -98,6 +98,7 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
+from pollwise.runtime.store import PRUNE_SLICE
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 from pollwise.storage.redis.connections import ConnectionLost, Connections
@@ -110,6 +111,8 @@ LAYOUT, LAYOUT_WITH_FLOWS = 3, 4
 #: The maximum number of jobs that one script claims, cancels, retries, drops or prunes; the server
 #: is blocked meanwhile.
 MOST_AT_ONCE = 1000
+#: How many slices one prune examines at most, while the jobs in them stay for their results.
+PRUNE_LOOKS = 100
 #: The maximum number of jobs that one claim makes ready.
 MOST_DUE = 1000
 #: In how many seconds to claim again if a script found nothing, though more may be ready.
@@ -421,8 +424,13 @@ class RedisStore:
     async def prune(self, keep: float | None, now: float | None) -> int:
         kept = "" if keep is None else repr(keep)
         asked = (time_text(now), "prune", self._keep)
-        found, _ = await self._run("ended", *asked, kept, MOST_AT_ONCE)
-        return int(found)
+        count = 0
+        for _ in range(PRUNE_LOOKS):
+            found, more = await self._run("ended", *asked, kept, PRUNE_SLICE)
+            count += int(found)
+            if not more or count >= PRUNE_SLICE:
+                break
+        return count
 
     async def _run(self, name: str, *args: bytes | str | int, within: float | None = None) -> Any:
         return await self._connections.run(script(SCRIPTS, name), self.tag, *args, within=within)

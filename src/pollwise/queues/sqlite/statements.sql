@@ -538,20 +538,16 @@ WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue
 RETURNING seq, flow;
 
 -- name: prune
--- Jobs that are kept longer for their results stay, see `free_unique`. Jobs that ended before :from
+-- Jobs that are kept longer for their results stay, see `free_unique`. Jobs that ended before :start
 -- were examined before.
 DELETE FROM pollwise_jobs
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
-    WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = 5
-      AND since <= :before AND since > :from AND (expires_at IS NULL OR expires_at <= :now)
-    UNION ALL
-    SELECT seq FROM pollwise_jobs
-    WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = 6
-      AND since <= :before AND since > :from AND (expires_at IS NULL OR expires_at <= :now)
-    LIMIT :most
+    WHERE queue = :queue AND likelihood(state >= 4, 1.0) AND state = :state
+      AND since <= :before AND since >= :start AND (expires_at IS NULL OR expires_at <= :now)
+    ORDER BY since LIMIT :most
 )
-RETURNING seq;
+RETURNING seq, since;
 
 -- name: note
 -- Write a note, unless its topic has the maximum of others.
@@ -582,7 +578,7 @@ ORDER BY topic, name;
 -- name: free_unique
 -- Of jobs that stay only for their results.
 UPDATE pollwise_jobs SET "unique" = NULL
-WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before AND since > :from
+WHERE queue = :queue AND state >= 4 AND state = :state AND since <= :before AND since >= :start
   AND "unique" IS NOT NULL;
 
 -- name: expire

@@ -18,7 +18,7 @@ from pollwise.queues.limits.plan import counted
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.notes import without_paused
 from pollwise.queues.record import (
-    PRUNE_LOOK_BACK,
+    Examined,
     encoded_progress,
     endings_from,
     info_from,
@@ -43,11 +43,11 @@ from pollwise.runtime.jobs import (
     Settlement,
     State,
 )
+from pollwise.runtime.store import PRUNE_SLICE
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sqlite.file import snapshot, transaction
 
-#: The maximum number of jobs that one claim makes ready or one prune deletes; it limits how long
-#: the lock is held.
+#: The maximum number of jobs that one claim makes ready; it limits how long the lock is held.
 MOST_AT_ONCE = 1000
 #: The maximum number of kinds that a claim looks up one by one, because SQLite allows 500 selects
 #: in a union; with more kinds, it sorts all ready jobs.
@@ -84,7 +84,7 @@ class SqliteStore(SqliteNotes):
         super().__init__(path, queue, synchronous=synchronous, create=create)
         self._keep = keep
         self._clock = clock
-        self._pruned_to = 0.0  # jobs that ended before were all examined
+        self._examined = {state: Examined() for state in ("done", "cancelled")}
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
             added = self._sql["with_error"].replace("{error}", error).replace("{at}", at)
@@ -466,15 +466,18 @@ class SqliteStore(SqliteNotes):
         with transaction(self.connect()):
             self.flows.sweep(now)
             self._limits.prune(now)
-            count = len(self._rows("expire", now=now, most=MOST_AT_ONCE))
-            if keep is None:
-                return count
-            span = {"before": now - keep, "from": self._pruned_to}
-            pruned = len(self._rows("prune", now=now, most=MOST_AT_ONCE, **span))
-            if pruned < MOST_AT_ONCE:
-                self._rows("free_unique", **span)
-                self._pruned_to = now - keep - PRUNE_LOOK_BACK
-            return count + pruned
+            count = len(self._rows("expire", now=now, most=PRUNE_SLICE))
+            for state, examined in () if keep is None else self._examined.items():
+                before, most = now - (keep or 0.0), max(PRUNE_SLICE - count, 0)
+                span = {"state": _CODES[state], "before": before}
+                ended = self._rows("prune", now=now, most=most, start=examined.next, **span)
+                if len(ended) == most:
+                    examined.pause([since for _, since in ended])
+                else:
+                    self._rows("free_unique", start=examined.start, **span)
+                    examined.end(now, before)
+                count += len(ended)
+            return count
 
     def predecessors(self, now: float, job_id: str) -> list[tuple[str, JobEnding | None]]:
         with snapshot(self.connect()):

@@ -110,14 +110,22 @@ class Executor(Generic[H, C]):
         #: is free.
         self.spare: int | None = None
         self._settler: Settler[H] = Settler(
-            self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
+            self._held,
+            work,
+            store,
+            self.lease,
+            clock,
+            events,
+            self.random,
+            self._batch_sent,
+            rounds,
         )
         self.chores: Chores = Chores(work.source, clock, events)
         self.leases: Leases[H] = Leases(
             self._held, work, self._settler, self.chores, self.lease, clock, self._lose,
             self._cancel, self._start_waiting,
         )  # fmt: skip
-        self.pruning: Pruning = Pruning(store, clock, events, work.source)
+        self.pruning: Pruning = Pruning(store, clock, self.chores)
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # each handler gets a copy
         self._idle = asyncio.Event()
@@ -267,6 +275,11 @@ class Executor(Generic[H, C]):
     def count_by(self, group: Callable[[H], str]) -> Counter[str]:
         """How much of each group is held and not done yet."""
         return Counter(group(held) for held in self._held.values() if held.settlement is None)
+
+    def _batch_sent(self) -> None:
+        self._room.set()
+        if self._store.keep is not None:
+            self.pruning.stored(self._store.keep)
 
     # Running
 

@@ -35,6 +35,7 @@ from pollwise.outbox.stores.viewed import KEYS_EXAMINED, capped_stats
 from pollwise.outbox.stores.walks import RecordWalk, WalkedRow, with_shown
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.queues.views import COUNTED_MAX
+from pollwise.runtime.store import PRUNE_SLICE
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sql import needed_version, statements
 from pollwise.storage.sqlite.file import (
@@ -45,8 +46,8 @@ from pollwise.storage.sqlite.file import (
 )
 from pollwise.storage.sqlite.history import SqliteHistory
 
-#: The maximum number of new records that one claim reads, and that one prune deletes: limits the
-#: time that the write lock is held.
+#: The maximum number of new records that one claim reads: limits the time that the write lock is
+#: held.
 ROWS_MAX = 2000
 
 #: Versions that relays run without: the history, and indexes for views.
@@ -450,7 +451,7 @@ class SqliteCalls(RelayCalls):
 
     def prune(self, now: float, keep: float) -> int:
         with transaction(self.connect()):
-            return len(self._rows("prune", before=now - keep, limit=ROWS_MAX))
+            return len(self._rows("prune", before=now - keep, limit=PRUNE_SLICE))
 
 
 def _claimed(claim: KeyClaim) -> KeyOrRecord:

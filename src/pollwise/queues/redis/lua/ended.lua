@@ -3,9 +3,9 @@
 -- the number to start after, the maximum count; then the numbers, unless all are meant. To prune, the
 -- number is how long they are kept, or '' if they are not.
 -- What: "retry" (all: dead ones), "drop" (only dead ones), "drop_ended", "prune" (done and cancelled ones) or "read".
--- Returns how many, and the number to continue after, or '' at the end. "read" returns for each named
--- job that has ended, or does not exist: its number, its state or -1, and, if it exists, its kind, its
--- errors and its result.
+-- Returns how many, and the number to continue after, or '' at the end; for a prune, another text if
+-- more may be due. "read" returns for each named job that has ended, or does not exist: its number, its
+-- state or -1, and, if it exists, its kind, its errors and its result.
 local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[4], tonumber(ARGV[5])
 links.now, links.keep = now, ARGV[3]
 local ids, go_on = {}, ''
@@ -67,6 +67,7 @@ if what == 'prune' then
       end
     end
     flush()
+    if #ids + #longer >= most then go_on = 'more' end
   end
   local seen = {}
   for _, id in ipairs(ids) do seen[id] = true end
