@@ -37,7 +37,7 @@ from pollwise.controller.opening import (
     state_of,
 )
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.retention import RETENTION_EVERY, retain
+from pollwise.controller.retention import RETENTION_EVERY, Retention
 from pollwise.controller.security.auth import Auth
 from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.security.urls import SignedUrls
@@ -131,6 +131,7 @@ class Controller:
         self.registry: WorkerRegistry = WorkerRegistry(self.storage, hints, *common, self.source)
         self.runs: Runs = Runs(self.queue, self.registry, *common)
         self.jobs: Jobs = Jobs(self.queue, self.registry, self.artefacts, self.clock, self.events)
+        self._retention = Retention(self.queue, self.storage, self.jobs, self.artefacts)
         self.logs: Logs = Logs(
             self.storage, self.options.log_limit, self.jobs.folder_of, self._has_ended
         )
@@ -490,6 +491,9 @@ class Controller:
 
     async def _retain(self) -> None:
         keep = self.queue.keep or self.options.span("keep")
-        await retain(self.queue, self.storage, self.jobs, self.artefacts, keep)
-        if not self.awake:
+        began = self.clock.now()
+        after = await self._retention.delete_slice(keep)
+        now = self.clock.now()
+        self._chores.run_by("retention", now + (after or now - began))
+        if after and not self.awake:
             self._chores.rest("retention")

@@ -246,7 +246,7 @@ class Jobs:
         """Delete files of a job that was not put. If this fails, the retention chore does it."""
         if folder is not None:
             with suppress(StoreError):
-                await self._artefacts.forget(folder)
+                await self._artefacts.forget([folder])
 
 
 def _new_of(

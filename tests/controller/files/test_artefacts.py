@@ -386,7 +386,7 @@ def test_artefacts_of_a_job(tmp_path: Path) -> None:
         with pytest.raises(JobError, match="64 hex"):
             await artefacts.save(JOB, "b", sent(b""), sha256="xyz")
         assert len(left_over(artefacts.blobs)) == 2
-        await artefacts.forget(JOB)
+        await artefacts.forget([JOB])
         assert await artefacts.list(JOB) == []
         assert left_over(artefacts.blobs) == []
         await artefacts.close()

@@ -17,7 +17,7 @@ from pollwise.errors import StoreUnavailable
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.jobs import NewJob
+from pollwise.runtime.jobs import NewJob, Settlement
 from tests.controller.farm import Agent, Farm, farm_on, virtually_on_farm
 
 KEEP = "1h"
@@ -269,3 +269,29 @@ def test_retention_leaves_the_files_of_another_queue(
             assert len(files_in(tmp_path)) == 3
 
     clock.run(main())
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["done", "dead"])
+def test_a_turn_goes_on_until_all_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dead: bool
+) -> None:
+    monkeypatch.setattr(retention, "RETENTION_LIMIT", 10)
+
+    async def main(farm: Farm) -> None:
+        for _ in range(25):
+            await put_files(farm)
+        ids = [info.job.id for info in await farm.queue.jobs(limit=100)]
+        ids += await farm.queue.put([NewJob("bulk") for _ in range(2500)])
+        if dead:
+            claims = await farm.queue.claim("w", 10_000, 60)
+            await farm.queue.settle([Settlement.dead(claim, "broken") for claim in claims])
+        else:
+            await farm.queue.cancel(ids)
+        await asyncio.sleep(7200 if dead else 3601)
+        await farm.call("GET", "/api/jobs")  # a controller without requests rests
+        await asyncio.sleep(retention.RETENTION_EVERY + 60)
+        assert len(await farm.queue.jobs(limit=1000)) == 0
+        assert await folders(farm) == []
+        assert files_in(tmp_path) == []
+
+    virtually_on_farm(main, tmp_path, keep=KEEP)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import unquote
@@ -180,10 +180,11 @@ class Artefacts:
         """Note that the inputs in a folder belong to the job with the folder `job`."""
         await self._state.attach(folder, job)
 
-    async def forget(self, folder: str) -> None:
-        """Delete the files and the log in a folder."""
-        await self.blobs.delete_all(folder)
-        await self._state.forget([folder])
+    async def forget(self, folders: Sequence[str]) -> None:
+        """Delete the files and the logs in these folders."""
+        for folder in folders:
+            await self.blobs.delete_all(folder)
+        await self._state.forget(folders)
 
     async def close(self) -> None:
         await self.blobs.close()
