@@ -33,8 +33,10 @@ class Retention:
         self._slices = 0  # of this turn
 
     async def delete_slice(self, keep: float) -> float:
-        """Delete a slice of what is older than `keep`, in seconds, and of what belonged to jobs that
-        are gone. Return after how many seconds to go on: 0 if this turn has more to do."""
+        """Delete a slice of what is older than `keep`, in seconds, and of what belongs to no job.
+
+        Returns after how many seconds to go on: 0 if this turn has more to do.
+        """
         more = await self._delete_jobs(keep)
         more |= await self._forget_files(keep)
         more |= await self._state.prune_workers(WORKERS_KEPT, RETENTION_LIMIT) == RETENTION_LIMIT
