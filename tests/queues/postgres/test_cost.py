@@ -185,3 +185,49 @@ def test_what_keys_cost_does_not_grow_with_their_line(postgres: Postgres) -> Non
         assert took == [1, 1], "only the first of a key is looked at by claims"
 
     run(main)
+
+
+def test_a_slice_of_a_prune_costs_no_more_with_a_backlog(postgres: Postgres) -> None:
+    def make(due: int) -> str:
+        name = f"prune{due}"
+        dsn = migrated(postgres.create_database(name))
+        # Before the jobs that are due, some that stay for their results.
+        postgres.execute(
+            "INSERT INTO pollwise.jobs (queue, kind, payload, state, since, run_at, created_at,"
+            ' "unique", expires_at) SELECT \'cost\', \'job\', \'null\', 5, i, i, i,'
+            " CASE WHEN i <= 50 THEN 'u' || i END, CASE WHEN i <= 50 THEN 1e12 END"
+            f" FROM generate_series(1, {due + 50}) AS i",
+            dbname=name,
+        )
+        postgres.execute("VACUUM ANALYZE pollwise.jobs", dbname=name)
+        return dsn
+
+    async def blocks(dsn: str) -> list[int]:
+        spent = []
+        async with PostgresQueue(dsn, "cost", connections=1, keep=60) as queue:
+            for _ in range(3):
+                before = await touched_blocks(queue)
+                assert await queue.prune() == 1000
+                spent.append(await touched_blocks(queue) - before)
+            while await queue.prune() == 1000:
+                pass
+            stats = await queue.stats()
+            assert stats.done == 50
+            await queue.put([NewJob("job", unique=f"u{n}") for n in range(1, 51)])
+            assert (await queue.stats()).ready == 50, "their unique is free"
+        return spent
+
+    few, many = (asyncio.run(blocks(make(due))) for due in (3500, 30_000))
+    assert max(many) <= 1.5 * max(few)
+
+
+async def touched_blocks(queue: PostgresQueue) -> int:
+    """How many blocks of the tables and indexes were looked at."""
+    connections = queue.database.connections
+    await connections.rows(b"SELECT pg_stat_force_next_flush()")
+    await connections.rows(b"SELECT pg_stat_clear_snapshot()")
+    [(blocks,)] = await connections.rows(
+        b"SELECT sum(pg_stat_get_blocks_fetched(c.oid))::bigint FROM pg_class AS c"
+        b" WHERE c.relnamespace = 'pollwise'::regnamespace"
+    )
+    return int(blocks)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.queues.sqlite import pages
+from pollwise.queues.sqlite import pages, store
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.queues.views import JobFilter
@@ -255,3 +255,41 @@ def test_a_claim_costs_in_proportion_to_what_it_gets(tmp_path: Path) -> None:
         assert of_many < a_job * 1.5, (
             f"{call}: {a_job:.0f} steps a job of 50, {of_many:.0f} of 2000"
         )
+
+
+def test_a_slice_of_a_prune_costs_no_more_with_a_backlog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PRUNE_SLICE", 10)
+    clock, meter = VirtualClock(), Meter()
+
+    async def steps(name: str, results: int, due: int) -> list[int]:
+        async with SqliteQueue(
+            tmp_path / f"{name}.db", "q", clock=clock, keep=5, synchronous="off"
+        ) as queue:
+            await queue.put([NewJob("x", unique=f"r{n}") for n in range(results)])
+            claims = await queue.claim("w", results or 1, 60)
+            await queue.settle([Settlement.done(each, 1, keep=1e6) for each in claims])
+            await clock.sleep(1)
+            await queue.cancel(await queue.put([NewJob("x") for _ in range(due)]))
+            await clock.sleep(60)
+            spent = []
+            for _ in range(5):
+                with meter.reading(queue._store.connect()):
+                    assert await queue.prune() == 10
+                spent.append(meter.steps)
+            while await queue.prune() == 10:
+                pass
+            assert (await queue.stats()).done == results
+            again = await queue.put([NewJob("x", unique=f"r{n}") for n in range(results)])
+            assert len(await queue.jobs("ready", limit=1000)) == len(again), "their unique is free"
+            return spent
+
+    async def main() -> None:
+        few, many = await steps("few", 0, 55), await steps("many", 0, 2000)
+        kept = await steps("kept", 500, 2000)
+        assert max(many) <= 1.1 * max(few)
+        # Once at first, and once to look back.
+        assert max(kept[2:]) <= 1.1 * max(few), "each slice begins at the first that stays"
+
+    clock.run(main())

@@ -28,7 +28,7 @@ from pollwise.queues.notes import (
     ScheduleSwapped,
     Topic,
 )
-from pollwise.queues.record import PRUNE_LOOK_BACK, endings_from, info_from, job_from
+from pollwise.queues.record import Examined, endings_from, info_from, job_from
 from pollwise.queues.unique import check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
@@ -70,6 +70,7 @@ from pollwise.queues.postgres.puts import (
     put_params,
     statement_of,
 )
+from pollwise.runtime.store import PRUNE_SLICE
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import refused_here
 from pollwise.storage.postgres.history import PostgresHistory
@@ -100,8 +101,6 @@ TABLES = TableSet(
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _SEQ_MAX = 2**63 - 1
-#: How many jobs one prune deletes at most.
-PRUNE_MAX = 1000
 
 
 class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
@@ -148,7 +147,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         self._limits = PostgresLimits(self.database, name)
         self._in_doubt = InDoubt(claim_of)
         self._blocking: BlockingPuts | None = None
-        self._pruned_to = 0.0  # jobs that ended before were all examined
+        self._examined = Examined()
         super().__init__(
             name, clock=self.database.clock, keep=keep, max_payload_bytes=max_payload_bytes
         )
@@ -452,14 +451,16 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _prune(self, keep: float | None) -> int:
         params = [text(self.name), None if keep is None else number(keep), self.database.now()]
-        [(kept, expired, now, linked)] = await self.database.rows(
-            "prune", [*params, number(self._pruned_to)]
-        )
-        await self._limits.prune()
+        params += [number(self._examined.next), number(self._examined.start)]
+        [(kept, expired, now, linked, last)] = await self.database.rows("prune", params)
         if linked:
             await self.database.rows("unlink", [numbers(linked)])
-        if keep is not None and kept < PRUNE_MAX:
-            self._pruned_to = now - keep - PRUNE_LOOK_BACK
+        if kept >= PRUNE_SLICE:
+            self._examined.pause([last])
+            return int(kept) + int(expired)
+        await self._limits.prune()
+        if keep is not None:
+            self._examined.end(now, now - keep)
         return int(kept) + int(expired)
 
 

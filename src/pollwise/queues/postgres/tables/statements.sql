@@ -74,18 +74,19 @@ SELECT count(*) FROM gone
 -- name: prune
 -- Jobs done or cancelled this many seconds ago, and jobs that were kept for a result whose time is
 -- over, a bounded number. Jobs that are kept longer for their results stay, but free their `unique`. Jobs
--- that ended before $4 were examined before. Returns how many were deleted, the time, and those whose
--- links are to be deleted.
+-- that ended before $4 were examined before; those before $5 also for their `unique`, which is freed
+-- once no more are to be deleted. Returns how many were deleted, the time, those whose links are to be
+-- deleted, and when the last of those deleted had ended.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now),
 kept AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
         WHERE queue = $1 AND state IN (5, 6)
           AND since <= (SELECT now FROM clock) - $2::double precision
-          AND since > $4::double precision AND expires_at IS NULL
+          AND since >= $4::double precision AND expires_at IS NULL
         ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
-    RETURNING seq, position('"pollwise-flow"' IN headers) > 0 AS linked
+    RETURNING seq, since, position('"pollwise-flow"' IN headers) > 0 AS linked
 ), expired AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
@@ -98,15 +99,15 @@ kept AS (
         SELECT seq FROM {schema}.jobs
         WHERE queue = $1 AND state IN (5, 6)
           AND since <= (SELECT now FROM clock) - $2::double precision
-          AND since > $4::double precision AND expires_at > (SELECT now FROM clock)
-          AND "unique" IS NOT NULL
+          AND since >= $5::double precision AND (SELECT count(*) FROM kept) < 1000
+          AND coalesce(expires_at, 0) > (SELECT now FROM clock) AND num_nonnulls("unique") = 1
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING seq
 )
 SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now, ARRAY(
     SELECT seq FROM kept WHERE linked UNION ALL SELECT seq FROM expired WHERE linked
-)
+), (SELECT max(since) FROM kept)
 FROM clock
 
 -- name: unlink
