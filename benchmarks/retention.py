@@ -71,7 +71,7 @@ async def idle_worker(queue: Queue) -> object:  # type: ignore[misc]
 
 async def measure(url: str, jobs: int, steady: int) -> dict[str, float]:
     name = f"{url}{'&' if '?' in url else '?'}queue="
-    async with open(f"{name}bulk", keep=1.0) as bulk, open(f"{name}probe") as probe:
+    async with open(f"{name}bulk&keep=1s") as bulk, open(f"{name}probe") as probe:
         await bulk.migrate()
         quiet = await rounds(probe, asyncio.Event(), 100)
         await end(bulk, jobs)
@@ -87,7 +87,7 @@ async def measure(url: str, jobs: int, steady: int) -> dict[str, float]:
             rate = first / (time.perf_counter() - began)
         over.set()
         busy = await probing
-    async with open(f"{name}steady", keep=KEEP) as queue, idle_worker(queue):
+    async with open(f"{name}steady&keep={KEEP:g}s") as queue, idle_worker(queue):
         began = time.perf_counter()
         count = 0
         while (passed := time.perf_counter() - began) < steady:
