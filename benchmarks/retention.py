@@ -5,7 +5,7 @@ an idle worker starts, and the time until all are deleted gives the rate. Meanwh
 the same store puts, claims and settles single jobs; the median and the longest round are shown, and
 the median with nothing to delete.
 
-Then jobs end at a steady rate with `keep = 5s`, and how many are left shows whether retention keeps
+Then a worker does jobs at a steady rate with `keep = 5s`, and how many are left shows whether retention keeps
 up: at 2,500 jobs a second there can be no fewer than 12,500.
 """
 
@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,15 +23,16 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Goal, heading, median, number  # noqa: E402
-from pollwise import Fixed, NewJob, Worker, WorkerRunOptions, open  # noqa: E402
+from pollwise import Job, NewJob, Worker, WorkerRunOptions, open  # noqa: E402
 from pollwise.queues.base import Queue  # noqa: E402
 from pollwise.queues.views import Stats  # noqa: E402
 from pollwise.runtime.events import Events  # noqa: E402
+from pollwise.runtime.jobs import Settlement  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
 #: Jobs to delete, in a full run and in a quick one; and how long jobs end at a steady rate.
 FULL, QUICK = 200_000, 20_000
-STEADY, STEADY_QUICK = 40, 10
+STEADY, STEADY_QUICK = 60, 20
 #: Jobs a second, ten times that, and how long they are kept, in seconds.
 RATE, RATE_GOAL, KEEP = 2_500, 25_000, 5.0
 BATCH = 5_000
@@ -55,18 +56,22 @@ async def rounds(queue: Queue, until: asyncio.Event, most: int = 1_000) -> list[
         began = time.perf_counter()
         await queue.put(NewJob("probe"))
         claims = await queue.claim("w", 1, 30)
-        await queue.settle([claim.done() for claim in claims])
+        await queue.settle([Settlement.done(claim) for claim in claims])
         took.append((time.perf_counter() - began) * 1000)
         await asyncio.sleep(0.01)
     return took
 
 
 @contextlib.asynccontextmanager
-async def idle_worker(queue: Queue) -> object:  # type: ignore[misc]
-    worker = Worker(queue, WorkerRunOptions(polling=Fixed("1s")), events=Events(quiet=True))
-    worker.handle("x")(lambda job: None)
+async def running(queue: Queue) -> AsyncIterator[None]:
+    worker = Worker(queue, WorkerRunOptions(concurrency=100), events=Events(quiet=True))
+
+    @worker.handle("x")
+    async def nothing(job: Job) -> None:
+        pass
+
     async with worker.running():
-        yield worker
+        yield
 
 
 async def measure(url: str, jobs: int, steady: int) -> dict[str, float]:
@@ -78,7 +83,7 @@ async def measure(url: str, jobs: int, steady: int) -> dict[str, float]:
         await asyncio.sleep(1.0)
         over = asyncio.Event()
         probing = asyncio.ensure_future(rounds(probe, over))
-        async with idle_worker(bulk):
+        async with running(bulk):
             while await ended(bulk) == jobs:
                 await asyncio.sleep(0.02)
             began, first = time.perf_counter(), await ended(bulk)
@@ -87,12 +92,12 @@ async def measure(url: str, jobs: int, steady: int) -> dict[str, float]:
             rate = first / (time.perf_counter() - began)
         over.set()
         busy = await probing
-    async with open(f"{name}steady&keep={KEEP:g}s") as queue, idle_worker(queue):
+    async with open(f"{name}steady&keep={KEEP:g}s") as queue, running(queue):
         began = time.perf_counter()
         count = 0
         while (passed := time.perf_counter() - began) < steady:
             if count < passed * RATE:
-                await queue.cancel(await queue.put([NewJob("x") for _ in range(250)]))
+                await queue.put([NewJob("x") for _ in range(250)])
                 count += 250
             else:
                 await asyncio.sleep(0.01)

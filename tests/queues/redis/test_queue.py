@@ -474,3 +474,38 @@ def test_tokens_of_a_job_grow_though_the_clock_goes_back(redis: Redis, name: str
             assert tokens == sorted(set(tokens))
 
     clock.run(main())
+
+
+def test_a_claim_of_any_of_many_kinds_is_bounded(redis: Redis, name: str) -> None:
+    async def work(queue: Queue) -> None:
+        async def commands() -> int:
+            await queue.claim("w", 5, 60)  # the first one sends the script
+            redis.execute("CONFIG", "RESETSTAT")
+            assert len(await queue.claim("w", 5, 60)) == 5
+            stats = redis.execute("INFO", "commandstats")
+            return sum(value["calls"] for value in stats.values())
+
+        await queue.put([NewJob(f"k{n}") for n in range(1000)])
+        few = await commands()
+        await queue.put([NewJob(f"k{n}") for n in range(1000, 6000)])
+        assert await commands() <= few + 50
+        claimed = 20
+        while claims := await queue.claim("w", 1000, 60):
+            claimed += len(claims)
+        assert claimed == 6000, "some kinds were never looked at"
+
+    within(redis.url(), name, work)
+
+
+def test_jobs_that_stay_for_their_results_hold_no_prune_up(redis: Redis, name: str) -> None:
+    async def main() -> None:
+        async with RedisQueue(redis.url(), name, keep=0.001) as queue:
+            await queue.put([NewJob("x") for _ in range(2500)])
+            claims = await queue.claim("w", 2500, 60)
+            await queue.settle([Settlement.done(each, 1, keep=3600) for each in claims])
+            await queue.cancel(await queue.put([NewJob("x") for _ in range(50)]))
+            await asyncio.sleep(0.01)  # real time: the server has a clock of its own
+            assert await queue.prune() == 50
+            assert (await queue.stats()).done == 2500
+
+    asyncio.run(main())

@@ -34,11 +34,9 @@ def sql_of(name: str) -> str:
     """A statement as it is run: the claims are put together from parts."""
     if name == "best_of_arms":
         return STATEMENTS[name].replace("{arms}", STATEMENTS["chosen"])
-    if name not in ("claim", "claim_arm", "claim_arm_many"):
+    if name not in ("claim", "claim_arm"):
         return STATEMENTS[name].replace("{narrow}", "").replace("{order}", "")
-    arm = STATEMENTS["claim_arm_many"]
-    if name != "claim_arm_many":
-        arm = " UNION ALL ".join(STATEMENTS["claim_arm"].replace("{n}", n) for n in "012")
+    arm = " UNION ALL ".join(STATEMENTS["claim_arm"].replace("{n}", n) for n in "012")
     return STATEMENTS["claim"].replace("{arms}", arm).replace("{more}", STATEMENTS["claim_group"])
 
 
@@ -291,5 +289,65 @@ def test_a_slice_of_a_prune_costs_no_more_with_a_backlog(
         assert max(many) <= 1.1 * max(few)
         # Once at first, and once to look back.
         assert max(kept[2:]) <= 1.1 * max(few), "each slice begins at the first that stays"
+
+    clock.run(main())
+
+
+def test_a_claim_of_any_of_many_kinds_is_bounded(tmp_path: Path) -> None:
+    clock, meter = VirtualClock(), Meter()
+
+    async def steps(count: int) -> int:
+        path = tmp_path / f"{count}.db"
+        async with SqliteQueue(path, "q", clock=clock, synchronous="off") as queue:
+            for at in range(0, count, 10_000):
+                await queue.put([NewJob(f"k{n}") for n in range(at, min(at + 10_000, count))])
+            with meter.reading(queue._store.connect()):
+                assert len(await queue.claim("w", 5, 60)) == 5
+            return meter.steps
+
+    async def main() -> None:
+        few, many = await steps(2_000), await steps(20_000)
+        assert many <= 1.2 * few
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_jobs_of_very_many_kinds_are_claimed_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setattr(store, "MOST_KINDS", 3)
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with SqliteQueue(tmp_path / "jobs.db", "q", clock=clock, synchronous="off") as queue:
+            names = [f"k{n % 10}" for n in range(40)]
+            ids = await queue.put([NewJob(name, priority=-(n % 7)) for n, name in enumerate(names)])
+            kinds = sorted(set(names)) if named else None
+            order = sorted(range(40), key=lambda n: (n % 7, n))
+            first = await queue.claim("w", 3, 60, kinds=kinds)
+            assert [claim.job.id for claim in first] == [ids[n] for n in order[:3]]
+            rest = await queue.claim("w", 100, 60, kinds=kinds)
+            assert {claim.job.id for claim in rest} == {ids[n] for n in order[3:]}
+
+    clock.run(main())
+
+
+def test_claims_of_any_kind_come_to_all_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "KINDS_EXAMINED", 10)
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with SqliteQueue(tmp_path / "jobs.db", "q", clock=clock, synchronous="off") as queue:
+            await queue.put([NewJob(f"k{n}") for _ in range(50) for n in range(95)])
+            found: set[str] = set()
+            for _ in range(12):
+                found |= {claim.job.kind for claim in await queue.claim("w", 100, 60)}
+            assert len(found) == 95
+            while claims := await queue.claim("w", 100, 60):
+                found |= {claim.job.id for claim in claims}
+            assert (await queue.stats()).ready == 0
 
     clock.run(main())

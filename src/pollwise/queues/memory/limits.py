@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pollwise.queues.limits.plan import (
@@ -205,13 +206,11 @@ class MemoryLimits:
     ) -> tuple[Iterable[MemoryJob], float | None]:
         """The jobs that a claim takes, and when another claim may find more."""
         if not self.sync():
-            return iter(lambda: self._queue._next_ready(wanted), None), None
+            return self._queue._take_ready(wanted), None
         free, limited = self._split(wanted)
         if (suspect := self._suspect(free, limited, now)) is not None:
             return [suspect], None
-        others: list[MemoryJob] = []
-        while len(others) < most and (record := self._queue._next_ready(free)):
-            others.append(record)
+        others = [*islice(self._queue._take_ready(free), most)]
         plans = {each: each.plan(most, now) for each in limited}
         places = {each.use.limits.kind: plan.places for each, plan in plans.items()}
         places[""] = [Place(*record.entry[:3]) for record in others]  # no kind has this name

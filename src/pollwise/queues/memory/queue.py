@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -195,23 +196,43 @@ class MemoryQueue(MemoryViews):
             heapq.heappop(self._due)
         return None
 
-    def _next_ready(self, kinds: Sequence[str] | None) -> MemoryJob | None:
-        best = self._best_heap(kinds)
-        return None if best is None else self._records[heapq.heappop(best)[2]]
+    def _take_ready(self, kinds: Sequence[str] | None) -> Iterator[MemoryJob]:
+        """Take ready jobs in the order of claims: looks at the kinds once, not for each job."""
+        heads = [(heap[0], heap) for heap in self._ready_heaps(kinds)]
+        heapq.heapify(heads)
+        while heads:
+            _, heap = heads[0]
+            yield self._records[heapq.heappop(heap)[2]]
+            if self._first_of(heap) is None:
+                heapq.heappop(heads)
+            else:
+                heapq.heapreplace(heads, (heap[0], heap))
 
     def _best_heap(self, kinds: Sequence[str] | None) -> list[Entry] | None:
         """The heap whose first job comes first of all."""
-        best = None
-        for kind in self._without_paused(self._ready if kinds is None else kinds):
-            heap = self._ready.get(kind, [])
-            while heap:
-                record = self._records.get(heap[0][2])
-                if record is not None and record.version == heap[0][3]:
-                    break
-                heapq.heappop(heap)
-            if heap and (best is None or heap[0] < best[0]):
-                best = heap
-        return best
+        return min(self._ready_heaps(kinds), key=operator.itemgetter(0), default=None)
+
+    def _ready_heaps(self, kinds: Sequence[str] | None) -> list[list[Entry]]:
+        """The heaps of these kinds that have a job; forgets the kinds that have none."""
+        found = []
+        for kind in [*self._without_paused(self._ready if kinds is None else kinds)]:
+            heap = self._ready.get(kind)
+            if heap is None:
+                continue
+            if self._first_of(heap) is None:
+                del self._ready[kind]
+            else:
+                found.append(heap)
+        return found
+
+    def _first_of(self, heap: list[Entry]) -> Entry | None:
+        """The first entry of a heap that is still true."""
+        while heap:
+            record = self._records.get(heap[0][2])
+            if record is not None and record.version == heap[0][3]:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
 
     def _move(self, record: MemoryJob, state: State, since: float) -> None:
         record.state, record.since = state, since

@@ -89,15 +89,26 @@ WHERE seq IN (
 RETURNING seq, state;
 
 -- name: ready_kinds
--- The kinds that have ready jobs: skips through the index instead of scanning it.
+-- The next kinds that have ready jobs: skips through the index instead of scanning it.
 WITH RECURSIVE kinds (kind) AS (
-    SELECT min(kind) FROM pollwise_jobs WHERE queue = :queue AND state = 0
+    SELECT min(kind) FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND kind > :after
     UNION ALL
     SELECT (SELECT min(kind) FROM pollwise_jobs
             WHERE queue = :queue AND state = 0 AND kind > kinds.kind)
     FROM kinds WHERE kind IS NOT NULL
+    LIMIT :most
 )
 SELECT kind FROM kinds WHERE kind IS NOT NULL;
+
+-- name: best_kinds
+-- Those of very many kinds whose first ready job comes first. The best n jobs are of the best n kinds.
+SELECT wanted.value FROM json_each(:kinds) AS wanted
+CROSS JOIN pollwise_jobs AS first ON first.seq = (
+    SELECT seq FROM pollwise_jobs
+    WHERE queue = :queue AND state = 0 AND kind = wanted.value
+    ORDER BY priority DESC, since, seq LIMIT 1
+)
+ORDER BY first.priority DESC, first.since, first.seq LIMIT :most;
 
 -- name: claim_arm
 -- The best of one kind; a claim is a union of one arm per kind.
@@ -106,11 +117,6 @@ SELECT * FROM (
     WHERE queue = :queue AND state = 0 AND kind = :kind_{n}
     ORDER BY priority DESC, since, seq LIMIT :limit
 )
-
--- name: claim_arm_many
--- The best of very many kinds: sorts all their ready jobs.
-SELECT seq, priority, since FROM pollwise_jobs
-WHERE queue = :queue AND state = 0 AND kind IN (SELECT value FROM json_each(:kinds))
 
 -- name: suspects
 -- The best suspect; a claim takes it alone.

@@ -50,8 +50,10 @@ from pollwise.storage.sqlite.file import snapshot, transaction
 #: The maximum number of jobs that one claim makes ready; it limits how long the lock is held.
 MOST_AT_ONCE = 1000
 #: The maximum number of kinds that a claim looks up one by one, because SQLite allows 500 selects
-#: in a union; with more kinds, it sorts all ready jobs.
+#: in a union; with more kinds, it first finds those whose first jobs come first.
 MOST_KINDS = 400
+#: The maximum number of kinds that a claim of any kind looks at; the next goes on after them.
+KINDS_EXAMINED = 2_000
 
 _SEQ_MAX = 2**63 - 1
 _CODES: dict[str, int] = {state: code for code, state in enumerate(STATES)}
@@ -84,6 +86,7 @@ class SqliteStore(SqliteNotes):
         super().__init__(path, queue, synchronous=synchronous, create=create)
         self._keep = keep
         self._clock = clock
+        self._kinds_after = self._kinds_next = ""
         self._examined = {state: Examined() for state in ("done", "cancelled")}
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
@@ -164,6 +167,7 @@ class SqliteStore(SqliteNotes):
 
     def claim(self, asked: ClaimRequest, now: float) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, when the next job is due."""
+        self._kinds_after = self._kinds_next
         worker, kinds, until = asked.worker, asked.kinds, now + asked.lease
         anything, due, suspects, paused, limited = self._glance(kinds)
         if not limited:
@@ -245,7 +249,7 @@ class SqliteStore(SqliteNotes):
         """The kinds to claim that are not paused; without kinds, all that have ready jobs."""
         paused = {note.name for note in self.read_notes(0.0, ["pauses"])}
         if kinds is None:
-            kinds = [kind for (kind,) in self._rows("ready_kinds")]
+            kinds = self._ready_kinds()
         return without_paused(kinds, paused)
 
     def _claim_suspect(
@@ -262,23 +266,35 @@ class SqliteStore(SqliteNotes):
         self, kinds: Sequence[str] | None, limit: int, values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
         chosen = self._ready_kinds() if kinds is None else kinds
-        if not chosen:
-            return []
-        arms, more = self._arms(chosen)
-        values = {**values, **more, "queue": self._queue, "limit": limit}
-        statement = self._sql["claim"].replace("{arms}", arms).replace("{more}", "")
-        return self.connect().execute(statement, values).fetchall()
+        claimed: list[tuple[Any, ...]] = []
+        while chosen:
+            arms, more = self._arms(chosen)
+            values = {**values, **more, "queue": self._queue, "limit": limit - len(claimed)}
+            statement = self._sql["claim"].replace("{arms}", arms).replace("{more}", "")
+            found = self.connect().execute(statement, values).fetchall()
+            claimed += found
+            if not found or len(claimed) == limit or len(chosen) <= MOST_KINDS:
+                break
+        return claimed
 
     def _arms(self, kinds: Sequence[str]) -> tuple[str, dict[str, Any]]:
         """The best jobs of kinds, as SQL and its values."""
         if len(kinds) > MOST_KINDS:
-            return self._sql["claim_arm_many"], {"kinds": json.dumps(kinds)}
+            best = self._rows("best_kinds", kinds=json.dumps(kinds), most=MOST_KINDS)
+            kinds = [kind for (kind,) in best] or kinds[:1]
         arm = self._sql["claim_arm"]
         arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(kinds)))
         return arms, {f"kind_{n}": kind for n, kind in enumerate(kinds)}
 
     def _ready_kinds(self) -> list[str]:
-        return [kind for (kind,) in self._rows("ready_kinds")]
+        """Kinds that have ready jobs; of very many, those after what the last claim looked at."""
+        after, most = self._kinds_after, KINDS_EXAMINED
+        kinds = [kind for (kind,) in self._rows("ready_kinds", after=after, most=most)]
+        if after and len(kinds) < most:
+            left = self._rows("ready_kinds", after="", most=most - len(kinds))
+            kinds += [kind for (kind,) in left if kind <= after]
+        self._kinds_next = kinds[-1] if len(kinds) == most else ""
+        return kinds
 
     # Limits
 

@@ -41,13 +41,17 @@ for _, key in ipairs({KEY.leased, KEY.delayed}) do
 end
 
 -- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
-local kinds, open, charge = {}, nil, nil
+local KINDS_EXAMINED = 1000  -- of any kind; of more kinds, each claim looks at others
+local kinds, open, charge, sampled = {}, nil, nil, false
+local special = call('EXISTS', KEY.limited, KEY.notes .. 'pauses') > 0
 if named == '1' then
   for n = 13, #ARGV do kinds[#kinds + 1] = ARGV[n] end
-else
+elseif special or call('SCARD', KEY.kinds) <= KINDS_EXAMINED then
   kinds = call('SMEMBERS', KEY.kinds)
+else
+  kinds, sampled = call('SRANDMEMBER', KEY.kinds, KINDS_EXAMINED), true
 end
-if call('EXISTS', KEY.limited, KEY.notes .. 'pauses') > 0 then
+if special then
   open, charge = with_limits(kinds, named == '1', limit, now, imposed == '', {
     KEY, STATE, ALONE, limits_known, fetch, load, names, remove, add, flush, add_ready, bulk, name_of,
     limits,
@@ -147,7 +151,7 @@ local alone = #heap > 0 and heap[1].score < ALONE / 2
 if alone then limit = only_others == '1' and 0 or 1 end
 
 -- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
-local answer, size, count, step, more, again = {}, 0, 0, 16, true, false
+local answer, size, count, step, more, again = {}, 0, 0, 16, true, sampled
 local token = token_at(now)
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))

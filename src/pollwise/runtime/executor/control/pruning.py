@@ -31,8 +31,9 @@ PRUNE_APART = 1.0
 PRUNE_EVERY = 60.0
 #: The longest time between two turns while others delete all that is due, in seconds.
 PRUNE_VAIN = 600.0
-#: How often a process looks for finished work that others left, in seconds. The first time is
-#: within PRUNE_FIRST after the start, at a random moment.
+#: The longest time between two looks for finished work that others left, in seconds. It is less for
+#: work that is kept for less, down to PRUNE_EVERY. The first look is within PRUNE_FIRST after the
+#: start, at a random moment.
 PRUNE_LOOK = 600.0
 PRUNE_FIRST = 15.0
 #: The same if only results are kept.
@@ -106,7 +107,8 @@ class Pruning:
 
     @property
     def _look_every(self) -> float:
-        return PRUNE_RESULTS_EVERY if self._store.keep is None else PRUNE_LOOK
+        keep = self._store.keep
+        return PRUNE_RESULTS_EVERY if keep is None else min(max(keep, PRUNE_EVERY), PRUNE_LOOK)
 
     async def _prune(self) -> None:
         """Delete one slice of what is due. If there is more, go on after other chores."""
@@ -128,7 +130,9 @@ class Pruning:
         else:
             self._apart = min(self._apart * 2, PRUNE_EVERY if count else PRUNE_VAIN)
         self._not_before = now + self._apart
-        self._plan(max(min(self._ends), self._not_before) if self._ends else None)
+        many = [now] if count >= PRUNE_SLICE // 4 else []  # others end work, too
+        ends = self._ends.union(many)
+        self._plan(max(min(ends), self._not_before) if ends else None)
 
     def _plan(self, when: float | None) -> None:
         self._chores.rest(PRUNE)
