@@ -5,8 +5,8 @@ an idle worker starts, and the time until all are deleted gives the rate. Meanwh
 the same store puts, claims and settles single jobs; the median and the longest round are shown, and
 the median with nothing to delete.
 
-Then a worker does jobs at a steady rate with `keep = 5s`, and how many are left shows whether retention keeps
-up: at 2,500 jobs a second there can be no fewer than 12,500.
+Then a worker does jobs at a steady rate with `keep = 5s`, and how many are left shows whether
+retention keeps up: at 2,500 jobs a second there can be no fewer than 12,500.
 """
 
 from __future__ import annotations

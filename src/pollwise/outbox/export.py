@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pollwise.outbox.records import OutboxStats
 from pollwise.outbox.stores.base import OutboxStore
-from pollwise.queues.views import MEASURED_MAX
+from pollwise.queues.views import METERED_MAX
 from pollwise.runtime.events import ChoreFailed, Events, OutboxMeasured
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.loop import POLL_RETRY
@@ -45,7 +45,7 @@ async def export(store: OutboxStore, events: Events, stop: asyncio.Event, every:
     source, answered = f"outbox:{store.name}", False
     while not stop.is_set():
         try:
-            stats, relays = await store.stats(MEASURED_MAX), await store.relays()
+            stats, relays = await store.stats(METERED_MAX), await store.relays()
             for event in measures(source, EXPORTER, stats, len(relays)):
                 events.emit(event)
             answered = True

@@ -34,7 +34,7 @@ from pollwise.outbox.progress import (
 )
 from pollwise.outbox.records import KeyClaim, KeySettlement
 from pollwise.outbox.stores.base import MAX_PER_KEY, OutboxStore
-from pollwise.queues.views import MEASURED_MAX
+from pollwise.queues.views import METERED_MAX
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     ChoreFailed,
@@ -337,7 +337,7 @@ class Relay:
             return
         self._next_measure = now + MEASURE_EVERY
         try:
-            stats = await self._outbox.stats(MEASURED_MAX)
+            stats = await self._outbox.stats(METERED_MAX)
         except Exception as error:
             self._chore_failed("measure", error)
             return

@@ -32,7 +32,7 @@ from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.unique import check_replacing
 from pollwise.queues.viewed import ViewedStore
-from pollwise.queues.views import MEASURED_MAX, BulkDone, JobFilter
+from pollwise.queues.views import METERED_MAX, BulkDone, JobFilter
 from pollwise.queues.waiting import ENDINGS, EndingWaiters, JobEnding, endings_one_by_one
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import CANCELS
@@ -85,7 +85,7 @@ class Queue(ViewedStore):
     #: How often to poll for results that somebody waits for.
     wait_pace: ClassVar[Strategy] = Adaptive("20ms", "1s", backoff_multiplier=1.5)
     #: The maximum number of jobs of each state that metrics count; small if requests are billed.
-    measured_max: ClassVar[int] = MEASURED_MAX
+    measured_max: ClassVar[int] = METERED_MAX
     #: The limited kinds that workers claim only for free handlers, as the last claim of this handle
     #: saw them: kinds that limit how many jobs run, and kinds whose groups take turns.
     _limited: frozenset[str] = frozenset()

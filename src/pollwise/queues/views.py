@@ -23,8 +23,10 @@ EXAMINED_MAX = 5_000
 LISTED_AT_ONCE = 500
 #: A state with more jobs than this is counted up to it, in stores that would have to scan for more.
 COUNTED_MAX = 10_000
-#: Up to how many jobs or records commands and metrics count.
+#: Up to how many jobs or records commands count.
 MEASURED_MAX = 1_000_000
+#: Up to how many metrics count, again and again: some tens of milliseconds of the store's time.
+METERED_MAX = 100_000
 #: The maximum number of queue names that `names` returns.
 NAMES_MAX = 1_000
 #: The maximum length of a cursor, in characters.

@@ -33,7 +33,7 @@ from pollwise.runtime.loop import POLL_RETRY
 from pollwise.runtime.redact import without_secrets
 
 #: How many jobs that are not ready are read to count them by kind; each read takes microseconds.
-EXAMINED_BY_KIND = 100_000
+EXAMINED_BY_KIND = 10_000
 #: How many kinds of a queue are measured one by one.
 KINDS_SHOWN = 100
 #: How many schedules of a queue are measured.

@@ -18,9 +18,10 @@ import pytest
 from pollwise.queues.sqlite import pages, store
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqlite.store import SqliteStore
-from pollwise.queues.views import JobFilter
+from pollwise.queues.views import MEASURED_MAX, METERED_MAX, JobFilter
 from pollwise.runtime.jobs import STATES, NewJob, Settlement
 from pollwise.testing import VirtualClock
+from pollwise.worker import measuring
 from tests.support.sqlite_cost import Meter, plan_of
 
 STATEMENTS = SqliteStore(Path("jobs.db"), "default", synchronous="off", create=False)._sql
@@ -349,5 +350,35 @@ def test_claims_of_any_kind_come_to_all_kinds(
             while claims := await queue.claim("w", 100, 60):
                 found |= {claim.job.id for claim in claims}
             assert (await queue.stats()).ready == 0
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "dead"])
+def test_a_measurement_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """Metrics measure again and again, so they count up to some number only."""
+    monkeypatch.setattr(measuring, "EXAMINED_BY_KIND", 100)
+    monkeypatch.setattr(SqliteQueue, "measured_max", 400)
+    clock, meter = VirtualClock(), Meter()
+    assert METERED_MAX <= 100_000 < MEASURED_MAX
+
+    async def steps(count: int) -> int:
+        path = tmp_path / f"{count}.db"
+        async with SqliteQueue(path, "q", clock=clock, synchronous="off") as queue:
+            if state == "dead":
+                await dead(queue, count)
+            else:
+                delay = 60 if state == "delayed" else 0
+                await queue.put([NewJob(f"k{n % 5}", delay=delay) for n in range(count)])
+            with meter.reading(queue._store.connect()):
+                measured = await measuring.QueueMeasurer("q").measured(queue)
+            assert sum(dict(each.counts)[state] for each in measured.kinds) >= 400
+            return meter.steps
+
+    async def main() -> None:
+        few, many = await steps(2_500), await steps(9_500)
+        assert many <= 1.2 * few
 
     clock.run(main())
