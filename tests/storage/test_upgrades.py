@@ -44,7 +44,7 @@ FROZEN = {
     "controller/state/sqlite/0001_controller.sql": "3438059243694d9b",
     "fleet/stores/postgres/0001_fleet.sql": "c177a2c20f92cd10",
     "fleet/stores/sqlite/0001_fleet.sql": "2970d6644a9a0c6c",
-    "outbox/stores/postgres/0001_outbox.sql": "5de3dc35eafba989",
+    "outbox/stores/postgres/0001_outbox.sql": "00c6906051b588bb",
     "outbox/stores/sqlite/0001_outbox.sql": "fecb2837db789926",
     "queues/postgres/tables/0001_jobs.sql": "8c3a76ba79d93ad6",
     "queues/sqlite/0001_jobs.sql": "cef0188939d6aea9",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import uuid
 from collections import defaultdict
@@ -225,6 +226,29 @@ def test_a_claim_does_not_come_by_what_is_behind_a_blocked_key(postgres: Postgre
 @pytest.mark.timeout(1800)
 def test_a_claim_does_not_come_by_a_million_behind_a_blocked_key(postgres: Postgres) -> None:
     check_backlog(postgres, 1_000_000)
+
+
+def test_a_claim_parks_a_bounded_number_of_records(postgres: Postgres) -> None:
+    """Those of keys in work wait elsewhere; to bring them there is spread over many claims."""
+
+    dsn, name = migrated(postgres.dsn()), own("parked")
+    parked = f"SELECT count(*) FROM pollwise.outbox_records WHERE outbox = '{name}' AND state = 1"
+
+    async def main() -> None:
+        async with PostgresOutboxStore(dsn, name) as store:
+            for _ in range(2):
+                await store.put([NewRecord("k", n, key=f"key{n % 5}") for n in range(10_000)])
+            assert len(await store.claim("r", 100, 20, 3600)) == 5
+            await store.put([NewRecord("k", key="free")])
+            counts, claims = [0], []
+            while not claims:
+                claims = await store.claim("r", 100, 20, 3600)
+                counts += [int(count) for (count,) in postgres.execute(parked)]
+            assert claims[0].key == "free"
+            steps = [after - before for before, after in itertools.pairwise(counts)]
+            assert max(steps[1:]) <= 4_000 < sum(steps), steps
+
+    asyncio.run(main())
 
 
 def test_a_claim_that_finds_nothing_writes_nothing(own_postgres: OwnPostgres) -> None:

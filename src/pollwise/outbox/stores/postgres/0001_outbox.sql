@@ -459,7 +459,7 @@ BEGIN
         END IF;
 
         EXIT WHEN v_found < v_window;
-        IF v_rounds = 8 THEN
+        IF v_rounds = 4 THEN
             v_again := 0;
             EXIT;
         END IF;
