@@ -33,7 +33,7 @@ class Retention:
         self._slices = 0  # of this turn
 
     async def delete_slice(self, keep: float) -> float:
-        """Delete a slice of what is older than `keep`, in seconds, and of what belongs to no job.
+        """Delete a slice of what is older than `keep`, in seconds, and of what its jobs left.
 
         Returns after how many seconds to go on: 0 if this turn has more to do.
         """
@@ -66,7 +66,7 @@ class Retention:
         jobs = {folder: self._jobs.job_of(owner) for folder, owner in page}
         gone = await self._gone([job_id for job_id in jobs.values() if job_id is not None])
         await self._artefacts.forget(
-            # Those with an owner that is no job of ours are of another queue.
+            # Those with an owner whose job is unknown here are of another queue.
             [
                 folder
                 for folder, owner in page

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pollwise.queues.sqlite import pages, store
+from pollwise.queues.sqlite.limits import kinds as kinds_module
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.queues.views import MEASURED_MAX, METERED_MAX, JobFilter
@@ -317,7 +318,7 @@ def test_a_claim_of_any_of_many_kinds_is_bounded(tmp_path: Path) -> None:
 def test_jobs_of_very_many_kinds_are_claimed_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    monkeypatch.setattr(store, "MOST_KINDS", 3)
+    monkeypatch.setattr(kinds_module, "MOST_KINDS", 3)
     clock = VirtualClock()
 
     async def main() -> None:
@@ -337,7 +338,7 @@ def test_jobs_of_very_many_kinds_are_claimed_in_order(
 def test_claims_of_any_kind_come_to_all_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "KINDS_EXAMINED", 10)
+    monkeypatch.setattr(kinds_module, "KINDS_EXAMINED", 10)
     clock = VirtualClock()
 
     async def main() -> None:
@@ -380,5 +381,20 @@ def test_a_measurement_is_bounded(
     async def main() -> None:
         few, many = await steps(2_500), await steps(9_500)
         assert many <= 1.2 * few
+
+    clock.run(main())
+
+
+def test_one_claim_takes_the_jobs_of_all_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds_module, "KINDS_EXAMINED", 10)
+    monkeypatch.setattr(kinds_module, "MOST_KINDS", 3)
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with SqliteQueue(tmp_path / "jobs.db", "q", clock=clock, synchronous="off") as queue:
+            await queue.put([NewJob(f"k{n}") for n in range(95)])
+            assert len(await queue.claim("w", 100, 60)) == 95
 
     clock.run(main())

@@ -26,6 +26,7 @@ from pollwise.queues.record import (
 )
 from pollwise.queues.sqlite.flows import SqliteFlows
 from pollwise.queues.sqlite.limits.claims import Chosen
+from pollwise.queues.sqlite.limits.kinds import ReadyKinds
 from pollwise.queues.sqlite.notes import SqliteNotes
 from pollwise.queues.sqlite.pages import SqlitePages
 from pollwise.queues.unique import WAITING, check_replaced, check_twin
@@ -49,11 +50,6 @@ from pollwise.storage.sqlite.file import snapshot, transaction
 
 #: The maximum number of jobs that one claim makes ready; it limits how long the lock is held.
 MOST_AT_ONCE = 1000
-#: The maximum number of kinds that a claim looks up one by one, because SQLite allows 500 selects
-#: in a union; with more kinds, it first finds those whose first jobs come first.
-MOST_KINDS = 400
-#: The maximum number of kinds that a claim of any kind looks at; the next goes on after them.
-KINDS_EXAMINED = 2_000
 
 _SEQ_MAX = 2**63 - 1
 _CODES: dict[str, int] = {state: code for code, state in enumerate(STATES)}
@@ -86,7 +82,6 @@ class SqliteStore(SqliteNotes):
         super().__init__(path, queue, synchronous=synchronous, create=create)
         self._keep = keep
         self._clock = clock
-        self._kinds_after = self._kinds_next = ""
         self._examined = {state: Examined() for state in ("done", "cancelled")}
         self._sql = dict(self._sql)
         for name, (error, at) in _ERRORS.items():
@@ -102,6 +97,7 @@ class SqliteStore(SqliteNotes):
             self._sql[name] = self._sql[name].replace("{columns}", self._sql["columns"])
         #: The limited kinds that are claimed for free handlers, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
+        self._kinds = ReadyKinds(self._rows, self._sql["claim_arm"])
         self._pages = SqlitePages(self.connect, self._sql, queue)
         self.flows: SqliteFlows = SqliteFlows(self._rows, self._many, queue, keep)
 
@@ -167,7 +163,7 @@ class SqliteStore(SqliteNotes):
 
     def claim(self, asked: ClaimRequest, now: float) -> tuple[list[Claim], float | None]:
         """The claims; and, if no more are ready, when the next job is due."""
-        self._kinds_after = self._kinds_next
+        self._kinds.go_on()
         worker, kinds, until = asked.worker, asked.kinds, now + asked.lease
         anything, due, suspects, paused, limited = self._glance(kinds)
         if not limited:
@@ -249,7 +245,7 @@ class SqliteStore(SqliteNotes):
         """The kinds to claim that are not paused; without kinds, all that have ready jobs."""
         paused = {note.name for note in self.read_notes(0.0, ["pauses"])}
         if kinds is None:
-            kinds = self._ready_kinds()
+            kinds = self._kinds.names()
         return without_paused(kinds, paused)
 
     def _claim_suspect(
@@ -265,36 +261,22 @@ class SqliteStore(SqliteNotes):
     def _claim(
         self, kinds: Sequence[str] | None, limit: int, values: dict[str, Any]
     ) -> list[tuple[Any, ...]]:
-        chosen = self._ready_kinds() if kinds is None else kinds
+        chosen = self._kinds.names() if kinds is None else kinds
         claimed: list[tuple[Any, ...]] = []
         while chosen:
-            arms, more = self._arms(chosen)
+            arms, more = self._kinds.arms(chosen)
             values = {**values, **more, "queue": self._queue, "limit": limit - len(claimed)}
             statement = self._sql["claim"].replace("{arms}", arms).replace("{more}", "")
             found = self.connect().execute(statement, values).fetchall()
             claimed += found
-            if not found or len(claimed) == limit or len(chosen) <= MOST_KINDS:
+            if len(claimed) == limit or not self._kinds.are_many(chosen):
                 break
+            if not found:
+                if kinds is not None:
+                    break
+                self._kinds.go_on()
+                chosen = self._kinds.names()
         return claimed
-
-    def _arms(self, kinds: Sequence[str]) -> tuple[str, dict[str, Any]]:
-        """The best jobs of kinds, as SQL and its values."""
-        if len(kinds) > MOST_KINDS:
-            best = self._rows("best_kinds", kinds=json.dumps(kinds), most=MOST_KINDS)
-            kinds = [kind for (kind,) in best] or kinds[:1]
-        arm = self._sql["claim_arm"]
-        arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(kinds)))
-        return arms, {f"kind_{n}": kind for n, kind in enumerate(kinds)}
-
-    def _ready_kinds(self) -> list[str]:
-        """Kinds that have ready jobs; of very many, those after what the last claim looked at."""
-        after, most = self._kinds_after, KINDS_EXAMINED
-        kinds = [kind for (kind,) in self._rows("ready_kinds", after=after, most=most)]
-        if after and len(kinds) < most:
-            left = self._rows("ready_kinds", after="", most=most - len(kinds))
-            kinds += [kind for (kind,) in left if kind <= after]
-        self._kinds_next = kinds[-1] if len(kinds) == most else ""
-        return kinds
 
     # Limits
 
@@ -302,7 +284,7 @@ class SqliteStore(SqliteNotes):
         """The limits of those wanted kinds that have some."""
         limits = self._limits.read()
         self.limited = counted(limits)
-        chosen = self._ready_kinds() if wanted is None else wanted
+        chosen = self._kinds.names() if wanted is None else wanted
         return {kind: limits[kind] for kind in chosen if kind in limits}
 
     def _choose(
@@ -313,13 +295,13 @@ class SqliteStore(SqliteNotes):
         suspects: int,
         now: float,
     ) -> Chosen:
-        kinds = self._ready_kinds() if wanted is None else wanted
+        kinds = self._kinds.names() if wanted is None else wanted
 
         def others() -> list[tuple[int, float, int]]:
             free = [kind for kind in kinds if kind not in limits]
             if not free:
                 return []
-            arms, values = self._arms(free)
+            arms, values = self._kinds.arms(free)
             statement = self._sql["best_of_arms"].replace("{arms}", arms)
             values |= {"queue": self._queue, "limit": most}
             return self.connect().execute(statement, values).fetchall()

@@ -110,15 +110,7 @@ class Executor(Generic[H, C]):
         #: is free.
         self.spare: int | None = None
         self._settler: Settler[H] = Settler(
-            self._held,
-            work,
-            store,
-            self.lease,
-            clock,
-            events,
-            self.random,
-            self._batch_sent,
-            rounds,
+            self._held, work, store, self.lease, clock, events, self.random, self._sent, rounds
         )
         self.chores: Chores = Chores(work.source, clock, events)
         self.leases: Leases[H] = Leases(
@@ -276,10 +268,10 @@ class Executor(Generic[H, C]):
         """How much of each group is held and not done yet."""
         return Counter(group(held) for held in self._held.values() if held.settlement is None)
 
-    def _batch_sent(self) -> None:
+    def _sent(self) -> None:
         self._room.set()
-        if self._store.keep is not None:
-            self.pruning.stored(self._store.keep)
+        if (keep := self._store.keep) is not None:
+            self.pruning.stored(keep)
 
     # Running
 
