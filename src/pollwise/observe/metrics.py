@@ -137,7 +137,7 @@ METRICS: tuple[Metric, ...] = (
             "Jobs in the store by state: ready, delayed, blocked, leased, dead, done, cancelled. "
             "At most 100 kinds are shown; jobs of others, and of those that are not ready all that "
             "are not among 10,000 counted by kind, are in the kind (other). A state is counted up "
-            "to about 100,000 jobs.",
+            "to about 50,000 jobs.",
             *("kind", "state"),
         ),
         _gauge(

@@ -26,7 +26,7 @@ COUNTED_MAX = 10_000
 #: Up to how many jobs or records commands count.
 MEASURED_MAX = 1_000_000
 #: Up to how many metrics count, again and again: some tens of milliseconds of the store's time.
-METERED_MAX = 100_000
+METERED_MAX = 50_000
 #: The maximum number of queue names that `names` returns.
 NAMES_MAX = 1_000
 #: The maximum length of a cursor, in characters.

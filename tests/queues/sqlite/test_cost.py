@@ -363,7 +363,7 @@ def test_a_measurement_is_bounded(
     monkeypatch.setattr(measuring, "EXAMINED_BY_KIND", 100)
     monkeypatch.setattr(SqliteQueue, "measured_max", 400)
     clock, meter = VirtualClock(), Meter()
-    assert METERED_MAX <= 100_000 < MEASURED_MAX
+    assert METERED_MAX <= 50_000 < MEASURED_MAX
 
     async def steps(count: int) -> int:
         path = tmp_path / f"{count}.db"
