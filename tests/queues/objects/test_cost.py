@@ -410,3 +410,21 @@ def test_a_worker_pays_little_for_a_backlog() -> None:
         assert not [name for name in bucket.objects if "/live/" in name]
 
     virtually(main)
+
+
+def test_a_prune_lists_no_more_than_what_can_be_old_enough() -> None:
+    async def main(clock: VirtualClock) -> None:
+        store = Counting(VirtualStore(clock))
+        async with ObjectQueue(store, clock=clock, keep=3600) as queue:
+            await queue.cancel(await queue.put([NewJob("x") for _ in range(1200)]))
+            await clock.sleep(3000)
+            await queue.cancel(await queue.put([NewJob("x") for _ in range(5000)]))
+            await clock.sleep(700)
+            store.take()
+            assert [await queue.prune() for _ in range(3)] == [1000, 200, 0]
+            # Of 5,000 that are kept: one page of those put soon after, for each call.
+            assert store.counts["list"] <= 12
+            assert store.counts["delete"] <= 4
+            assert (await queue.stats()).cancelled == 5000
+
+    virtually(main)
