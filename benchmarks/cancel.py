@@ -27,6 +27,7 @@ from pollwise.queues.base import Queue  # noqa: E402
 from pollwise.runtime.clock import Clock  # noqa: E402
 from pollwise.runtime.events import Events, HintsProven  # noqa: E402
 from tests.queues.http.stub import Served, make_api, make_app  # noqa: E402
+from tests.support.private import write_private  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
 #: Cancels per store: in a full run, and in a quick one.
@@ -89,7 +90,7 @@ async def measure(url: str, queue: Queue, rounds: int) -> tuple[list[float], flo
 def places(servers: Servers, folder: Path) -> Iterator[dict[str, str]]:
     """The URL of a queue on each store."""
     token = folder / "token"
-    token.write_text("admin")
+    write_private(token, "admin")
     with Served(lambda: make_app(make_api(folder / "served.db", Clock()))) as served:
         yield {
             "SQLite": f"sqlite:///{folder}/jobs.db",

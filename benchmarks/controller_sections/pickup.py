@@ -31,6 +31,7 @@ from pollwise.queues.http.queue import HttpQueue  # noqa: E402
 from pollwise.runtime.events import Events, JobStarted  # noqa: E402
 from pollwise.runtime.jobs import Job, NewJob  # noqa: E402
 from pollwise.worker import Worker, WorkerRunOptions  # noqa: E402
+from tests.support.private import write_private  # noqa: E402
 
 HOST = "127.0.0.1"
 POLL = "/api/workers/poll"
@@ -253,7 +254,7 @@ async def main(given: dict[str, Any]) -> Any:
     picked = Picked()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pickup-")))
-        (folder / "token").write_text(token)
+        write_private(folder / "token", token)
         admin = {"Authorization": f"Bearer {token}"}
         people = httpx.AsyncClient(base_url=base, headers=admin, timeout=90, limits=limits)
         http = httpx.AsyncClient(base_url=base, timeout=90, limits=limits)

@@ -20,6 +20,7 @@ from pollwise.runtime.clock import Clock, VirtualClock
 from tests.controller.farm import URL, Farm
 from tests.queues.http.stub import InsideSocket, dial_inside
 from tests.support.kit import Seen
+from tests.support.private import write_private
 
 #: A program that exists; tests that need another one name it.
 PROGRAM = [sys.executable]
@@ -104,7 +105,7 @@ def takes(seconds: float, done: list[str] | None = None) -> Execute:
 async def worker_token(farm: Farm, folder: Path, scope: str = "worker") -> Path:
     _, secret = await farm.controller.tokens.make(scope, "agents")
     file = folder / f"{scope}.token"
-    file.write_text(f"{secret}\n")
+    write_private(file, f"{secret}\n")
     return file
 
 

@@ -14,6 +14,7 @@ import httpx
 
 from tests.support.daemons import HOST, Keeper, Server, wait_until
 from tests.support.forked import Forked
+from tests.support.private import write_private
 
 #: The settings of a controller with short intervals.
 QUICK = {
@@ -88,7 +89,7 @@ class ServeProcess(Server):
         """A file that holds a new token."""
         told = self.ask("POST", "/api/tokens", json={"scope": scope, "name": f"test {scope}"})
         file = self.folder / f"{scope}.token"
-        file.write_text(told["token"])
+        write_private(file, told["token"])
         return file
 
     def put(self, kind: str = "build", **given: Any) -> str:

@@ -34,6 +34,7 @@ from pollwise.runtime.events import (
 from tests.agent.hands import Hand, at_work, ended, make_hand, takes, until, worker_token
 from tests.controller.farm import Farm, farm_on, opened_queue
 from tests.controller.farm import virtually_on_farm as on_farm
+from tests.support.private import write_private
 
 
 def test_a_job_is_run_and_reported(tmp_path: Path) -> None:
@@ -421,7 +422,7 @@ def polled(tmp_path: Path, terse: Terse, seconds: float, **options: Any) -> list
     """The gaps between the polls of an idle agent."""
     clock = VirtualClock()
     token = tmp_path / "token"
-    token.write_text("secret")
+    write_private(token, "secret")
     hands: list[Hand] = []
 
     async def main() -> None:
@@ -620,7 +621,7 @@ def test_a_stop_with_the_network_gone_ends(tmp_path: Path) -> None:
 def test_a_wrong_token_ends_it_at_once(tmp_path: Path, scope: str | None, says: str) -> None:
     async def main(farm: Farm) -> None:
         token = tmp_path / "none"
-        token.write_text("hunter2" * 6)
+        write_private(token, "hunter2" * 6)
         if scope is not None:
             token = await worker_token(farm, tmp_path, scope)
         hand = make_hand(farm.app, token, tmp_path, farm.clock)

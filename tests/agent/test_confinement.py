@@ -144,7 +144,6 @@ echo 1 > $POLLWISE_RESULT
 @pytest.mark.skipif(not ROOT, reason="only root can run commands as another user")
 def test_commands_run_as_another_user(controller: ServeProcess, folder: Path) -> None:
     token = controller.token("worker")
-    token.chmod(0o600)
     script = '. "$(tr -d \\" < "$1")"'
     options = ("--user", NOBODY, "--set", "agent.kill_after=300ms")
     with AgentProcess(controller.url, token, folder / "a", script, *options) as agent:
@@ -178,6 +177,22 @@ def test_commands_run_as_another_user(controller: ServeProcess, folder: Path) ->
             for each in controller.ask("GET", f"/api/jobs/{jobs['done']}/artefacts")["artefacts"]
         ]
         assert names == ["payload"]
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can run commands as another user")
+def test_a_token_file_that_the_user_can_read_ends_the_agent(
+    controller: ServeProcess, folder: Path
+) -> None:
+    token = controller.token("worker")
+    for change, says in (
+        (lambda: token.chmod(0o644), "run `chmod 600"),
+        (lambda: os.chown(token, pwd.getpwnam(NOBODY).pw_uid, -1), "belongs to the user"),
+    ):
+        token.chmod(0o600)
+        change()
+        with AgentProcess(controller.url, token, folder / "a", "true", "--user", NOBODY) as agent:
+            assert agent.process.wait(60) == 2
+            assert says in " ".join(agent.log.split())
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can run commands as another user")

@@ -10,6 +10,7 @@ from pollwise.cli.agent import _capability, _options
 from pollwise.errors import ConfigError
 from pollwise.settings import load
 from tests.cli.console import pollwise
+from tests.support.private import write_private
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_bad_input(words: list[str], says: str, tmp_path: Path) -> None:
 def test_the_token_may_be_in_the_environment(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "token").write_text("hunter2 and more")
+    write_private(tmp_path / "token", "hunter2 and more")
     file = str(tmp_path / "token")
     monkeypatch.setenv(name, file if name.endswith("FILE") else "hunter2 and more")
     words = ["--controller", "http://127.0.0.1:9", "--folder", str(tmp_path / "work")]
@@ -58,7 +59,7 @@ def test_the_token_may_be_in_the_environment(
 def test_a_controller_that_refuses_the_token(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("a file where a folder should be")
     token = tmp_path / "token"
-    token.write_text("hunter2")
+    write_private(token, "hunter2")
     words = ["--controller", "http://127.0.0.1:9", "--token-file", str(token)]
     result = pollwise("agent", *words, "--folder", str(tmp_path / "folder"), "--", "true")
     assert result.code == 2

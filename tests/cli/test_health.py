@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.console import PATIENCE, Command, good
 from tests.support.daemons import wait_until
+from tests.support.private import write_private
 from tests.support.servers import OwnRedis
 
 SHOP = """
@@ -144,7 +145,7 @@ def test_a_fleet_with_a_broken_target_is_ready(folder: Path) -> None:
 
 
 def test_an_agent_without_its_controller(folder: Path) -> None:
-    (folder / "token").write_text("pw_w_" + "a" * 40)
+    write_private(folder / "token", "pw_w_" + "a" * 40)
     words = ("--controller", "http://127.0.0.1:9", "--token-file", "token", "--folder", "work")
     with Command("agent", *words, "--health-port", 0, "--", "true") as agent:
         url = url_of(agent)

@@ -416,6 +416,37 @@ async def long(job):
 """
 
 
+def test_a_token_goes_to_a_new_private_file(folder: Path) -> None:
+    with served():
+        pass
+    (folder / "there").write_text("something else")
+    (folder / "link").symlink_to("elsewhere")
+    before = good("serve", "token", "list", "--store", STORE, "--json").json()
+    words = ("--name", "w", "--store", STORE)
+    for name, why in (("there", "File exists"), ("link", "File exists"), ("no/t", "No such file")):
+        refused = pollwise("serve", "token", "create", "worker", *words, "--out", name)
+        assert refused.code == 2
+        assert why in refused.err
+    assert pollwise("serve", "token", "create", "root", *words, "--out", "root.token").code == 2
+    assert good("serve", "token", "list", "--store", STORE, "--json").json() == before
+    assert [each for each in ("root.token", "elsewhere", "no") if (folder / each).exists()] == []
+    mask = os.umask(0)
+    try:
+        made = good("serve", "token", "create", "worker", *words, "--out", "t", "--json").json()
+    finally:
+        os.umask(mask)
+    secret = (folder / "t").read_text().strip()
+    assert stat.S_IMODE((folder / "t").stat().st_mode) == 0o600
+    assert secret.startswith("pollwise_")
+    assert made["file"] == "t"
+    assert secret not in json.dumps(made)
+    told = good("serve", "token", "rotate", made["id"], "--store", STORE, "--out", "new").out
+    assert (folder / "new").read_text().strip() not in told
+    assert stat.S_IMODE((folder / "new").stat().st_mode) == 0o600
+    assert pollwise("serve", "token", "rotate", "nobody", "--store", STORE, "--out", "x").code == 1
+    assert not (folder / "x").exists()
+
+
 @pytest.mark.parametrize("strategy", [(), ("--set", "worker.polling.hold=5s")], ids=["", "held"])
 def test_a_worker_needs_no_more_than_the_scopes_of_the_docs(
     folder: Path, strategy: tuple[str, ...]
@@ -423,8 +454,8 @@ def test_a_worker_needs_no_more_than_the_scopes_of_the_docs(
     words = ("--access-log", "--log-format", "json", "--set", "controller.queues=mail,thumbnails")
     with served(*words) as (url, process):
         for scope in ("worker", "put"):
-            made = good("serve", "token", "create", scope, "--name", scope, "--store", STORE)
-            (folder / f"{scope}.token").write_text(made.out)
+            words = ("--name", scope, "--out", f"{scope}.token", "--store", STORE)
+            good("serve", "token", "create", scope, *words)
         (folder / "mailers.py").write_text(MAILERS.format(url=url))
         mail = f"{url}?queue=mail&token_file="
         with Command("worker", "mailers:worker", "--set", "worker.lease=3s", *strategy) as worker:
@@ -457,8 +488,8 @@ def test_a_worker_needs_no_more_than_the_scopes_of_the_docs(
 
 def test_a_queue_that_is_not_open_is_refused_with_what_to_do(folder: Path) -> None:
     with served() as (url, _):
-        made = good("serve", "token", "create", "worker", "--name", "w", "--store", STORE)
-        (folder / "worker.token").write_text(made.out)
+        words = ("--name", "w", "--out", "worker.token", "--store", STORE)
+        good("serve", "token", "create", "worker", *words)
         (folder / "mailers.py").write_text(MAILERS.format(url=url))
         with Command("worker", "mailers:worker") as worker:
             worker.err.until("the queue 'mail' is open to admins only.*controller.queues")

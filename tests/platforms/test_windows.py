@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.private import write_private
 from tests.support.systems import on_windows
 
 
@@ -149,7 +150,7 @@ def x(job): ...
 
 def test_commands_work_or_say_why_not(tmp_path: Path) -> None:
     (tmp_path / "jobs.py").write_text(JOBS)
-    (tmp_path / "token").write_text("x" * 40)
+    write_private(tmp_path / "token", "x" * 40)
     (tmp_path / "watch.toml").write_text(
         '[[target]]\nname = "a"\ntype = "command"\nrun = ["true"]\n'
         '[[target]]\nname = "b"\ntype = "systemd"\nunit = "a.service"\n'

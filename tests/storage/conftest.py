@@ -15,6 +15,7 @@ from pollwise.runtime.clock import Clock
 from tests.queues.benches import migrated
 from tests.queues.http.stub import Served, make_api, make_app
 from tests.support.clouds import CREDENTIALS
+from tests.support.private import write_private
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def url_of(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         if store == "redis":
             return f"{request.getfixturevalue('redis').url()}?queue={name}"
         if store == "http":
-            (tmp_path / "token").write_text("admin\n")
+            write_private(tmp_path / "token", "admin\n")
             ends.append(Served(lambda: make_app(make_api(tmp_path / "served.db", Clock()))))
             address = ends[-1].__enter__().url
             return f"{address}?queue={name}&token_file={tmp_path}/token"

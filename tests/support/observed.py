@@ -46,6 +46,7 @@ from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker, WorkerRunOptions
 from pollwise.worker.measuring import QueueExporter
 from tests.support.daemons import free_port
+from tests.support.private import write_private
 from tests.support.prometheus import Scrape
 
 #: The price of a poll, in dollars.
@@ -212,8 +213,7 @@ class Observed:
         _, secret = await controller.tokens.make("worker", "workers")
         http.headers["Authorization"] = f"Bearer {admin}"
         token = self.folder / "token"
-        token.write_text(secret)
-        token.chmod(0o600)
+        write_private(token, secret)
         body = {"name": "build-2", "capabilities": {}, "slots": 1}
         (await http.post("/api/workers/register", json=body)).raise_for_status()
         agent = AgentOptions(

@@ -20,6 +20,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import JobInfo, NewJob
 from tests.cli.console import Lines
 from tests.queues.http.stub import Served, make_api, make_app
+from tests.support.private import write_private
 
 CHILD = Path(__file__).parent / "children" / "cancellable.py"
 KINDS = ("async", "plain")
@@ -79,7 +80,7 @@ def test_from_another_process(shared_url: str) -> None:
 
 def test_over_http_from_a_client_and_from_the_store(tmp_path: Path) -> None:
     token = tmp_path / "token"
-    token.write_text("admin")
+    write_private(token, "admin")
     store = tmp_path / "jobs.db"
 
     async def main(url: str) -> None:

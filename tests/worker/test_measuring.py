@@ -29,6 +29,7 @@ from pollwise.worker import Worker, WorkerRunOptions, measuring
 from pollwise.worker.measuring import KINDS_SHOWN, OTHER, QueueExporter, QueueMeasurer
 from tests.queues.http.stub import Served, make_api, make_app
 from tests.support.kit import Seen, options, virtually, working
+from tests.support.private import write_private
 
 HOSTILE = 'a"} 1\\n# {b="'
 
@@ -304,7 +305,7 @@ def test_queues_beyond_the_limit_are_named_once_and_one_that_is_gone_has_no_seri
 
 
 def test_a_queue_of_a_controller_is_measured_over_http(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("admin")
+    write_private(tmp_path / "token", "admin")
     with Served(lambda: make_app(make_api(tmp_path / "jobs.db", Clock()))) as served:
         url = f"{served.url}?queue=q&token_file={tmp_path}/token"
         asyncio.run(measure_a_store(url, "q"))

@@ -17,7 +17,7 @@ from typing import Any
 
 from pollwise.agent.commands.confinement import CommandUser
 from pollwise.agent.folder import AgentFolder
-from pollwise.agent.job import AgentJob, AgentRun, Execute, sandbox_of
+from pollwise.agent.job import AgentJob, AgentRun, Execute, sandbox_of, token_file_of
 from pollwise.agent.link import ControllerLink, NotRegistered
 from pollwise.agent.options import AgentOptions
 from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, RETURN_SHARE, Suggested
@@ -122,6 +122,8 @@ class Agent:
         """Run until stopped. Raises errors of the first registration; later ones are retried."""
         with stopping_on_signals(self.stop if self.options.signals else None):
             user = CommandUser.of(self.options.user)
+            if user is not None:
+                user.check_closed(token_file_of(self.options))
             self._root = AgentFolder(self.options.folder, self.options.name, user)
             try:
                 sandbox = sandbox_of(self.options, self._root.path)

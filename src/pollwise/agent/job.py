@@ -79,13 +79,19 @@ class AgentJob:
         )
 
 
+def token_file_of(options: AgentOptions) -> Path | None:
+    """The file with the agent's token, if it is in a file."""
+    token = options.token_file or os.environ.get(variables.TOKEN_FILE)
+    return Path(token).absolute() if token else None
+
+
 def sandbox_of(options: AgentOptions, folder: Path) -> Sandbox | None:
     """The sandbox of an agent with this folder: it hides other jobs, and the agent's token."""
     program = checked_sandbox(options.sandbox)
     if program is None:
         return None
-    token = options.token_file or os.environ.get(variables.TOKEN_FILE)
-    hidden = [folder, *([Path(token).absolute()] if token else [])]
+    token = token_file_of(options)
+    hidden = [folder, *([token] if token else [])]
     return Sandbox(program, hidden, tuple(options.sandbox_args))
 
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -21,6 +22,7 @@ from pollwise.cli.web import TOKEN_FILE, web_app, write_first_token
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.observe import logs
 from pollwise.platforms import loops
+from pollwise.platforms.files import open_private
 from pollwise.platforms.limits import allow_open_files
 from pollwise.settings import ControllerSettings, WebSettings, load
 
@@ -67,6 +69,10 @@ Store = Annotated[
 ]
 ExpiresIn = Annotated[
     str | None, typer.Option("--expires-in", help="How long it is valid: 30d. By default for ever.")
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Write the token to this new file, which only you can read (mode 0600)."),
 ]
 
 
@@ -199,12 +205,13 @@ def create(
         bool,
         typer.Option("--all-jobs", help="For put: see and cancel the jobs of other tokens too."),
     ] = False,
+    out: Out = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token and print it. It cannot be shown again.
+    """Make a token and print it, or write it to a file. It cannot be shown again.
 
-    Example: pollwise serve token create worker --name mac-minis --store sqlite:///jobs.db
+    Example: pollwise serve token create worker --name macs --out worker.token --store sqlite:///a.db
     """
 
     async def make(state: Any, tokens: Any) -> Any:
@@ -214,8 +221,10 @@ def create(
         await state.note(BY, "token.create", made.id, f"{made.scope} {made.name}")
         return made, secret
 
-    row, secret = _with_tokens(store, make)
-    _print_secret(row, secret, as_json)
+    with _token_file(out) as write:
+        row, secret = _with_tokens(store, make)
+        write(secret)
+    _print_secret(row, secret, out, as_json)
 
 
 @token_app.command("list")
@@ -275,10 +284,13 @@ def revoke(
 def rotate(
     token_id: Annotated[str, typer.Argument(help="The token's id, as `list` shows it.")],
     expires_in: ExpiresIn = None,
+    out: Out = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Replace the secret of a token and print it; the old one becomes invalid.
+    """Replace the secret of a token, and print the new one or write it to a file.
+
+    The old secret becomes invalid.
 
     Workers that registered with it stay; to remove them, revoke it.
 
@@ -291,11 +303,13 @@ def rotate(
             await state.note(BY, "token.rotate", found[0].id, found[0].name)
         return found
 
-    found = _with_tokens(store, rotated)
-    if found is None:
-        _not_found(token_id)
-    row, secret = found
-    _print_secret(row, secret, as_json)
+    with _token_file(out) as write:
+        found = _with_tokens(store, rotated)
+        if found is None:
+            _not_found(token_id)
+        row, secret = found
+        write(secret)
+    _print_secret(row, secret, out, as_json)
 
 
 @app.command("attempts")
@@ -409,8 +423,32 @@ def _shown(row: Any) -> dict[str, Any]:
     }
 
 
-def _print_secret(row: Any, secret: str, as_json: bool) -> None:
-    print_json({**_shown(row), "token": secret}) if as_json else say(secret)
+@contextmanager
+def _token_file(path: Path | None) -> Iterator[Callable[[str], object]]:
+    """Make a file that only this user can read, before the token is made; the way to fill it."""
+    if path is None:
+        yield len
+        return
+    try:
+        descriptor = open_private(path)
+    except OSError as error:
+        raise ConfigError(
+            f"--out {str(path)!r} cannot be created: {error.strerror}; name a new file in a folder "
+            "that you may write to"
+        ) from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            yield lambda secret: file.write(f"{secret}\n")
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _print_secret(row: Any, secret: str, out: Path | None, as_json: bool) -> None:
+    if as_json:
+        print_json({**_shown(row), **({"token": secret} if out is None else {"file": str(out)})})
+    else:
+        say(secret if out is None else f"The token is in {out}, which only you can read.")
 
 
 def _not_found(token_id: str) -> None:

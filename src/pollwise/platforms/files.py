@@ -33,17 +33,25 @@ NOT_INHERITED: int = getattr(os, "O_CLOEXEC", 0)
 BINARY: int = getattr(os, "O_BINARY", 0)
 
 
-def create_private(path: str | Path) -> None:
-    """Create an empty file that this user alone may use; OSError if it exists.
+def open_private(path: str | Path) -> int:
+    """Create a file that this user alone may use; its descriptor. OSError if the path exists.
 
     On Windows it gets the rights of its folder.
     """
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOT_INHERITED, 0o600)
-    try:
-        if hasattr(os, "fchmod") and not is_windows():
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | NO_FOLLOW | NOT_INHERITED
+    file = os.open(path, flags, 0o600)
+    if hasattr(os, "fchmod") and not is_windows():
+        try:
             os.fchmod(file, 0o600)  # whatever the umask
-    finally:
-        os.close(file)
+        except BaseException:
+            os.close(file)
+            raise
+    return file
+
+
+def create_private(path: str | Path) -> None:
+    """Create an empty file that this user alone may use; OSError if it exists."""
+    os.close(open_private(path))
 
 
 def may_create_in(folder: Path) -> bool:

@@ -22,6 +22,7 @@ from pollwise.queues.http.client import TokenSource
 from pollwise.runtime.audit import printable
 from pollwise.runtime.jobs import Job, JobInfo
 from tests.controller.state.states import Main, Stand, run_on_sqlite
+from tests.support.private import write_private
 
 On = Callable[[Main], None]
 
@@ -109,7 +110,7 @@ def test_a_token_file_that_is_there_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "two tokens", "a\nb", "x" * 2000, "ü"])
 def test_token_files_that_hold_something_else(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
-    path.write_text(text)
+    write_private(path, text)
     with pytest.raises(ConfigError, match="token file") as told:
         TokenSource(path).read()
     assert "two" not in str(told.value), "it is not quoted: it may be secret"

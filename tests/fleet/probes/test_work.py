@@ -35,6 +35,7 @@ from pollwise.testing.conformance.steering import INFO
 from tests.fleet.probes.kit import polled, really
 from tests.queues.http.stub import TOKENS, Served, make_api, make_app
 from tests.support.clouds import MiniStack
+from tests.support.private import write_private
 from tests.support.servers import Postgres
 
 
@@ -95,7 +96,7 @@ def test_a_queue_tells_what_waits_runs_and_died(shared_url: str) -> None:
 
 def test_a_queue_behind_a_controller_tells_the_same(tmp_path: Path, name: str) -> None:
     token = tmp_path / "token"
-    token.write_text(TOKENS["admin"])
+    write_private(token, TOKENS["admin"])
     with Served(lambda: make_app(make_api(tmp_path / "jobs.db", Clock()))) as served:
         url = f"{served.url}?queue={name}&token_file={token}"
 

@@ -17,12 +17,13 @@ from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
 from tests.queues.benches import VirtualBench
 from tests.queues.http.stub import Served, inside, make_api, make_app
+from tests.support.private import write_private
 
 
 @pytest.fixture(scope="module")
 def token(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("token") / "token"
-    file.write_text("admin\n")
+    write_private(file, "admin\n")
     return file
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ from tests.queues.http.stub import Served, authorise, dial_inside, inside, make_
 from tests.support.daemons import HOST
 from tests.support.kit import Seen, options, working
 from tests.support.nginx import Nginx
+from tests.support.private import write_private
 from tests.support.proxy import Proxy
 from tests.support.servers import Postgres, Servers
 
@@ -59,7 +61,7 @@ from tests.support.servers import Postgres, Servers
 @pytest.fixture
 def token(tmp_path: Path) -> Path:
     file = tmp_path / "token"
-    file.write_text("admin\n")
+    write_private(file, "admin\n")
     return file
 
 
@@ -140,24 +142,67 @@ def test_addresses_that_are_refused(url: str, says: str) -> None:
 
 def test_where_the_token_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "t"
-    file.write_text(" abc\n")
+    write_private(file, " abc\n")
     assert TokenSource(file, {"POLLWISE_TOKEN": "x"}).read() == "abc"
     assert TokenSource(None, {"POLLWISE_TOKEN": "x"}).read() == "x"
     assert TokenSource(None, {"POLLWISE_TOKEN_FILE": str(file)}).read() == "abc"
-    file.write_text("other")
+    write_private(file, "other")
     assert TokenSource(file).read() == "other"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601, 0o660])
+def test_a_token_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    file = write_private(tmp_path / "t", "hunter2")
+    (tmp_path / "link").symlink_to(file)
+    file.chmod(mode)
+    for path in (file, tmp_path / "link"):
+        with pytest.raises(ConfigError, match=rf"mode {mode:04o}, .*run `chmod 600") as raised:
+            TokenSource(path).read()
+        assert "hunter2" not in str(raised.value)
+        with pytest.raises(ConfigError, match="chmod 600"):
+            TokenSource(None, {"POLLWISE_TOKEN_FILE": str(path)}).read()
+    file.chmod(0o400)
+    assert TokenSource(tmp_path / "link").read() == "hunter2"
+
+
+def test_a_pipe_is_no_token_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t", 0o600)
+    with pytest.raises(ConfigError, match="is not a file"):
+        TokenSource(tmp_path / "t").read()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a credential belongs to root")
+def test_a_credential_of_systemd_may_have_an_access_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "credentials"
+    folder.mkdir()
+    file = write_private(folder / "token", "secret")
+    file.chmod(0o440)  # the mask of its access list
+    with pytest.raises(ConfigError, match="mode 0440"):
+        TokenSource(file).read()
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(folder))
+    assert TokenSource(file).read() == "secret"
+    for mode in (0o444, 0o460, 0o644):
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match="chmod 600"):
+            TokenSource(file).read()
+    other = write_private(tmp_path / "token", "secret")
+    other.chmod(0o440)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        TokenSource(folder / ".." / "token").read()
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [(None, "cannot be read"), ("", "does not hold a token"), ("hun ter2", "does not hold a token"),
      ("hunter2\nhunter2", "does not hold a token"), ("hunter2" * 200, "does not hold a token"),
-     ("hunter2\u00e9", "not ASCII")],
+     ("hunter2\u00e9", "is not text")],
 )  # fmt: skip
 def test_a_file_without_a_token(tmp_path: Path, text: str | None, says: str) -> None:
     file = tmp_path / "t"
     if text is not None:
-        file.write_text(text, encoding="utf-8")
+        write_private(file, text)
     with pytest.raises(ConfigError, match=says) as raised:
         TokenSource(file).read()
     assert "hunter2" not in str(raised.value)
@@ -268,7 +313,7 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
 def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple[str, ...]) -> None:
     clock = VirtualClock()
     file = tmp_path / "scope"
-    file.write_text(scope)
+    write_private(file, scope)
 
     async def main() -> None:
         async with inside(make_api(None, clock), file, clock) as queue:
@@ -316,7 +361,7 @@ def test_a_worker_with_its_own_token_is_seen_and_steered(tmp_path: Path) -> None
     clock = VirtualClock()
     files = {scope: tmp_path / scope for scope in ("worker", "operate", "put")}
     for scope, file in files.items():
-        file.write_text(scope)
+        write_private(file, scope)
 
     async def main() -> None:
         api = make_api(None, clock)
@@ -356,7 +401,7 @@ def test_a_worker_with_its_own_token_is_seen_and_steered(tmp_path: Path) -> None
 
 def test_limits_pass_through(token: Path, tmp_path: Path) -> None:
     clock = VirtualClock()
-    (tmp_path / "worker").write_text("worker")
+    write_private(tmp_path / "worker", "worker")
 
     async def main() -> None:
         api, seen = make_api(None, clock), Seen()
@@ -657,7 +702,7 @@ def test_a_single_run_that_may_not_see_what_waits_for_a_limit_says_so(
     token: Path, tmp_path: Path
 ) -> None:
     clock = VirtualClock()
-    (tmp_path / "worker").write_text("worker")
+    write_private(tmp_path / "worker", "worker")
 
     async def main() -> None:
         api, seen = make_api(None, clock), Seen()
@@ -896,7 +941,7 @@ def test_nginx_without_upgrades_costs_hints_and_nothing_else(
 def test_a_token_that_holds_no_longer_ends_a_worker_with_what_to_do(
     served: Served, token: Path
 ) -> None:
-    token.write_text("nobodys")
+    write_private(token, "nobodys")
 
     async def main() -> None:
         queue = HttpQueue(served.url, "mail", token_file=token)
@@ -920,7 +965,7 @@ def test_a_token_that_holds_no_longer_ends_a_worker_with_what_to_do(
 
 
 def test_hints_that_are_refused_are_no_fault_of_a_proxy(served: Served, token: Path) -> None:
-    token.write_text("nobodys")
+    write_private(token, "nobodys")
 
     async def main() -> None:
         async with HttpQueue(served.url, "mail", token_file=token) as queue:

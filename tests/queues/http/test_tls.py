@@ -26,6 +26,7 @@ from pollwise.queues.http.client import (
 )
 from pollwise.runtime.clock import Clock
 from tests.support.daemons import HOST, free_port
+from tests.support.private import write_private
 
 Ask = Callable[[ControllerClient], Awaitable[Any]]
 
@@ -217,7 +218,7 @@ def test_a_queue_and_an_agent(
 ) -> None:
     own = certificate()
     token = tmp_path / "token"
-    token.write_text("secret")
+    write_private(token, "secret")
 
     async def main(base: str) -> None:
         async with pollwise.open(f"{base}?queue=mail&token_file={token}") as queue:

@@ -103,6 +103,15 @@ class CommandUser:
                     f"may not enter {str(each)!r}; choose another folder with --folder"
                 )
 
+    def check_closed(self, token: Path | None) -> None:
+        """Raise if the user owns the token file, and so can read it whatever its mode is."""
+        if token is not None and token.exists() and token.stat().st_uid == self.uid:
+            raise ConfigError(
+                f"the token file {str(token)!r} belongs to the user {self.name!r}, who runs "
+                f"commands and can read it; run `chown root {token}`, and replace the token if a "
+                "command may have read it"
+            )
+
 
 def checked_sandbox(sandbox: str | None) -> str | None:
     """The path of the sandbox's program; None without one."""

@@ -17,7 +17,7 @@ from pollwise.controller.state.base import ControllerState, new_id
 from pollwise.controller.state.values import SCOPES, Scope, Token
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, StoreError
-from pollwise.platforms.files import NO_FOLLOW
+from pollwise.platforms.files import open_private
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import checked_name
 
@@ -135,9 +135,8 @@ class Tokens:
 
 
 def _write_private(path: Path, secret: str) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW
     try:
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = open_private(path)
     except OSError as error:
         if error.errno == errno.EEXIST:
             raise taken(path) from None

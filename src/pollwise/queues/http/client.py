@@ -20,6 +20,7 @@ from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import decode_document
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
+from pollwise.runtime.payloads.keys import read_private
 from pollwise.runtime.redact import without_secrets
 from pollwise.runtime.store import CONNECT_WITHIN
 
@@ -101,13 +102,7 @@ class TokenSource:
                     f"token_file or {TOKEN_FILE_VARIABLE}, or set {TOKEN_VARIABLE}"
                 )
             file = Path(named)
-        try:
-            text = file.read_text(encoding="ascii")
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
-            raise ConfigError(
-                f"the token file {str(file)!r} cannot be read: {why}; it must hold one token"
-            ) from None
+        text = read_private(file, "token file", "replace the token")
         return _checked_token(text.strip(), f"the token file {str(file)!r}")
 
 

@@ -174,6 +174,18 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | files.NO_WAIT)
 
 
+def _is_credential(path: Path, about: os.stat_result) -> bool:
+    """True for a file that systemd passes to a service with `LoadCredential=`.
+
+    Such a file and its folder belong to root. The service's user may read it by an access list,
+    which the mode shows as a right of the group.
+    """
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if not folder or path.absolute().parent != Path(folder).absolute():
+        return False
+    return about.st_uid == 0 and not about.st_mode & 0o337
+
+
 def read_private(
     path: Path,
     what: str = "key file",
@@ -190,7 +202,7 @@ def read_private(
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode):
                 raise ConfigError(f"the {what} {path} is not a file")
-            if files.may_be_used_by_others(about.st_mode):
+            if files.may_be_used_by_others(about.st_mode) and not _is_credential(path, about):
                 raise ConfigError(
                     f"the {what} {path} has the mode {about.st_mode & 0o777:04o}, so users other "
                     f"than its owner can use it; run `chmod 600 {path}`, and {otherwise} if others "
