@@ -37,7 +37,8 @@ Codecs = Codec | Sequence[Codec]
 class CodecChain:
     """Codecs that encode one after the other, and decode in the reverse order.
 
-    required: payloads that no secret codec encoded are refused, not only accepted as they are.
+    required: payloads and results that no secret codec encoded are refused, not accepted as they
+        are.
     """
 
     def __init__(self, codecs: Codecs, *, required: bool = False) -> None:

@@ -26,6 +26,7 @@ from pollwise.runtime.payloads.envelope_fields import CODEC_NAMES, is_envelope
 T = TypeVar("T")
 
 NO_CODEC = "this process has no codec"
+NOT_ENCRYPTED = "is not encrypted, which is required here"
 _MARKED = f'"{CODEC_NAMES}"'
 
 
@@ -96,7 +97,11 @@ class Sealing:
         return [replace(claim, job=self.opened(claim.job)) for claim in claims]
 
     def info(self, info: JobInfo) -> JobInfo:
-        """The record of a job. A result that cannot be opened stays an envelope."""
+        """The record of a job.
+
+        A result that cannot be opened stays an envelope; a plain one is left out where codecs are
+        required, because anybody could have written it.
+        """
         if not self.concerns((info.job.payload, info.result)):
             return info
         job = self.opened(info.job)
@@ -107,11 +112,13 @@ class Sealing:
         try:
             return self.opened_result(info.result, info.job.kind, info.job.id)
         except CodecError:
-            return info.result
+            return info.result if is_envelope(info.result) else None
 
     def opened_result(self, result: Any, kind: str, job_id: str) -> Any:
-        """A result, decoded. Raises `KeyMissing` or `CodecError`."""
+        """A result, decoded. Raises `KeyMissing` or `CodecError`. None means that there is none."""
         if not is_envelope(result):
+            if result is not None and self.chain is not None and self.chain.required:
+                raise CodecError(f"it {NOT_ENCRYPTED}")
             return result
         if self.chain is None:
             raise unknown_codecs(result, NO_CODEC)
@@ -134,7 +141,7 @@ class Sealing:
         if not is_envelope(payload):
             if chain is None or not chain.required:
                 return {}
-            return {"unreadable": "its payload is not encrypted, which is required here"}
+            return {"unreadable": f"its payload {NOT_ENCRYPTED}"}
         sealed = describe(payload)
         try:
             if chain is None:
@@ -149,7 +156,7 @@ class Sealing:
     def _open(self, envelope: Any, context: CodecContext) -> Any:
         assert self.chain is not None  # noqa: S101
         if self.chain.required and not self.chain.hides(envelope):
-            raise CodecError("it is not encrypted, which is required here")
+            raise CodecError(f"it {NOT_ENCRYPTED}")
         try:
             return self.chain.open(envelope, context)
         except CodecError:

@@ -6,9 +6,10 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 
-from pollwise.errors import CodecError, KeyMissing, PayloadError, UniqueConflict
+from pollwise.errors import CodecError, JobFailed, KeyMissing, PayloadError, UniqueConflict
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.payloads.codec import Codec, CodecContext
+from pollwise.runtime.payloads.envelope import CodecChain
 from pollwise.runtime.payloads.envelope_fields import CODEC_NAMES, DATA, is_envelope
 from pollwise.testing.conformance.bench import (
     Bench,
@@ -177,3 +178,30 @@ async def check_codec_result(bench: Bench) -> None:
     view = await queue.get(job_id)
     expect(view is not None and is_envelope(view.result), "the result without the codec")
     await refused(KeyMissing, queue.result(job_id), "to wait for a result without the codec")
+
+
+async def check_codec_required(bench: Bench) -> None:
+    """Where codecs are required, a plain result is refused: anybody could have written it."""
+    queue = await keeping(bench, 1000)
+    require(queue.capabilities.results, "results")
+    linked = queue.capabilities.flows
+    first = NewJob("job")
+    jobs = [first, NewJob("next", after=[first])] if linked else [first]
+    required = CodecChain(Masked(), required=True)
+    queue.use_codec(required)
+    ids = await queue.put(jobs)
+    claim = await bench.take_one(queue)
+    queue.use_codec(None)  # an attacker has no key
+    await queue.settle([Settlement.done(claim, {"paid": True})])
+    queue.use_codec(required)
+    error = await refused(CodecError, queue.result(ids[0]), "a plain result that was waited for")
+    expect("is not encrypted, which is required here" in str(error), f"the error: {error}")
+    waited = await queue.wait(ids[:1])
+    expect(isinstance(waited[ids[0]], JobFailed), "a wait of several returns a plain result")
+    views = [await queue.get(ids[0]), *await queue.jobs("done")]
+    equal([view and view.result for view in views], [None, None], "a plain result in views")
+    if linked:
+        await refused(CodecError, queue.predecessors(ids[1]), "a plain result of a predecessor")
+        flow = await queue.flow(ids[1])
+        results = [each.info.result for each in flow.jobs] if flow else None
+        equal(results, [None, None], "a plain result in the view of a flow")
