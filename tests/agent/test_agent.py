@@ -20,6 +20,7 @@ from starlette.routing import Route
 from pollwise.agent.commands.command import CommandResult
 from pollwise.agent.job import AgentRun
 from pollwise.errors import ConfigError, StoreError
+from pollwise.queues.http.client import EMPTY_POLLS_BURST, EMPTY_POLLS_PER_SECOND
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
     HintsLost,
@@ -434,6 +435,49 @@ def polled(tmp_path: Path, terse: Terse, seconds: float, **options: Any) -> list
     clock.run(main())
     polls = [at for at in hands[0].wire.polls() if at < seconds]
     return [b - a for a, b in itertools.pairwise(polls)]
+
+
+class Hasty(Terse):
+    """A controller that wants its agents to poll all the time."""
+
+    async def register(self, _: Request) -> Response:
+        told = {"worker_id": "w", "token": "t", "min_interval_s": 0, "heartbeat_timeout_s": 1e-9}
+        return JSONResponse(told, 201)
+
+
+@pytest.mark.parametrize(
+    "terse",
+    [
+        Hasty({"job": None, "next_poll_s": 0}),
+        Hasty({"job": None, "next_poll_s": -1}),
+        Hasty({"job": {"id": 7}, "next_poll_s": 0}),
+        Hasty({}, 429, **{"Retry-After": "0"}),
+        Hasty({}, 503, **{"Retry-After": "0"}),
+    ],
+    ids=["0", "-1", "bad-job", "429", "503"],
+)
+def test_an_agent_polls_at_most_so_often_whatever_a_controller_says(
+    tmp_path: Path, terse: Terse
+) -> None:
+    gaps = polled(tmp_path, terse, 60)
+    assert gaps
+    assert len(gaps) <= EMPTY_POLLS_BURST + 60 * EMPTY_POLLS_PER_SECOND + 1
+
+
+@pytest.mark.parametrize("field", ["min_interval_s", "heartbeat_timeout_s"])
+@pytest.mark.parametrize("value", ["nan", "inf", -1])
+def test_a_registration_with_times_that_are_none_is_refused(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    terse = Terse({})
+
+    async def register(_: Request) -> Response:
+        told = {"worker_id": "w", "token": "t", "min_interval_s": 5, "heartbeat_timeout_s": 600}
+        return JSONResponse({**told, field: value}, 201)
+
+    terse.app.router.routes[0] = Route("/api/workers/register", register, methods=["POST"])
+    with pytest.raises(StoreError, match="no valid answer to a registration"):
+        polled(tmp_path, terse, 60)
 
 
 def test_an_idle_agent_backs_off_where_nothing_is_suggested(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from pollwise.agent.link import ControllerLink
 from pollwise.agent.log import LOG_MAX
 from pollwise.agent.options import AgentOptions
 from pollwise.errors import ConfigError
-from pollwise.queues.http.client import ControllerClient, TokenSource
+from pollwise.queues.http.client import AnswerTooLarge, ControllerClient, TokenSource
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.variables import NO_SETTINGS
 from tests.support.daemons import wait_until
@@ -176,9 +176,11 @@ class Deaf(ControllerLink):
     async def send_artefact(self, job_id: str, name: str, file: IO[bytes]) -> None:
         vars(self).setdefault("artefacts", []).append((name, file.read()))
 
-    async def fetch_input(self, job_id: str, name: str, to: Path) -> None:
+    async def fetch_input(self, job_id: str, name: str, to: Path, most: int) -> int:
         to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_text(f"the input {name}")
+        if to.name.startswith("endless"):
+            raise AnswerTooLarge(f"more than {most} bytes")
+        return to.write_text(f"the input {name}")
 
 
 def whole_run(
@@ -331,6 +333,18 @@ def test_an_input_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> 
     assert report is not None
     assert report["state"] == "failed"
     assert "leads out of its folder" in report["error"]
+
+
+def test_inputs_have_limits(tmp_path: Path) -> None:
+    report = whole_run(tmp_path, "true", inputs=("a", "endless"), input_limit=100)
+    assert report is not None
+    assert report["state"] == "failed"
+    assert "more than 100 bytes together" in report["error"]
+    report = whole_run(tmp_path, "true", inputs=tuple(map(str, range(10_001))))
+    assert report is not None
+    assert "10001 inputs; at most 10000" in report["error"]
+    with pytest.raises(ConfigError, match="input_limit = -1"):
+        AgentOptions("http://controller", [SH], input_limit=-1)
 
 
 @pytest.mark.parametrize(

@@ -461,3 +461,23 @@ def test_the_error_for_an_extra_url_names_its_option() -> None:
     assert "(postgresql://app:***@db/shop)" in result.err
     assert "--store URL" in result.err
     assert "--store" not in pollwise("doctor", "a", "b").err
+
+
+SPECIAL = [
+    f"{scheme}{password}@{end}"
+    for scheme, end in (("postgresql://app:", "db/x"), ("redis://:", "db/0"), ("http://u:", "h"))
+    for password in ("hun[ter2", "hun]ter2", "hun?ter2", "1?hunter2", "hun?a=ter2", "hun?ter2&a=b")
+]
+
+
+@pytest.mark.parametrize("url", SPECIAL)
+@pytest.mark.parametrize(
+    "words", ["queue stats", "outbox stats", "web", "serve", "doctor", "serve token list --store"]
+)
+def test_special_characters_in_a_password_are_neither_shown_nor_a_traceback(
+    words: str, url: str
+) -> None:
+    told = pollwise(*words.split(), url)
+    assert told.code in (1, 2)
+    assert "Traceback" not in told.err
+    assert "ter2" not in told.out + told.err

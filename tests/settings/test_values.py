@@ -14,6 +14,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.settings import STRATEGIES, Settings
 from pollwise.settings.keys import tables
 from pollwise.settings.strategies import parameters
+from pollwise.settings.values import ListReader, TextReader
 from tests.settings.folder import GOALS, Folder, row
 
 #: Every table that a file may have, as an error lists them.
@@ -300,3 +301,23 @@ def test_all_problems_are_told_at_once(folder: Folder) -> None:
         "- worker.log_level",
         "- worker.polling.min_interval",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('["password", "*token"]', ("password", "*token")),
+        (' [ "a,b" ] ', ("a,b",)),
+        ("[]", ()),
+        ("[ab]*, c", ("[ab]*", "c")),
+        ("password,token", ("password", "token")),
+    ],
+)
+def test_a_list_may_be_json(text: str, found: tuple[str, ...]) -> None:
+    assert ListReader(TextReader()).read(text) == found
+
+
+@pytest.mark.parametrize("text", ["['a', 'b']", '["a", "b"', '["a"],', '{"a": 1}', '[""]'])
+def test_a_list_that_is_almost_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"JSON|must be"):
+        ListReader(TextReader()).read(text)

@@ -442,9 +442,34 @@ def test_it_is_closed_unless_it_is_opened() -> None:
         queue = MemoryQueue()
         async with pollwise_web.app(queue, authorise=pollwise_web.everybody) as app:
             transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://web") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 assert (await http.get("/")).status_code == 200
         await queue.stats()  # a queue that was given stays open
+
+    asyncio.run(main())
+
+
+def test_without_a_login_only_addresses_are_answered() -> None:
+    """A name could be made to point here by the page of somebody else: DNS rebinding."""
+    good = ["localhost", "LOCALHOST:8430", "localhost.", "127.0.0.1", "127.1.2.3:80", "[::1]",
+            "[::1]:8430", "192.168.1.7:8430"]  # fmt: skip
+    bad = ["evil.example", "evil.example:8430", "127.0.0.1.evil.example", "localhost.evil.example",
+           "evil.localhost.example", "localhost:80:80", "localhost@evil.example", "::1", "",
+           "[localhost]", "[127.0.0.1]", "127.0.0.1:", "evil.example#localhost",
+           "localhost:99999999"]  # fmt: skip
+
+    async def main() -> None:
+        async with pollwise_web.app(MemoryQueue(), authorise=pollwise_web.everybody) as app:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+                for host in (*good, *bad):
+                    answer = await http.get("/", headers={"Host": host})
+                    assert answer.status_code == (200 if host in good else 403), host
+                    acted = await http.post("/theme", headers={"Host": host})
+                    assert (acted.status_code == 403) or host in good, host
+                assert "only at localhost" in answer.text
+                twice = [("Host", "localhost"), ("Host", "evil.example")]
+                assert (await http.get("/", headers=twice)).status_code == 403
 
     asyncio.run(main())
 

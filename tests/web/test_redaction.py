@@ -112,3 +112,26 @@ def test_deep_and_long_values_take_linear_time() -> None:
         redacted_text(hostile)
         redacted([hostile])
     assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("rules", ['["password"]', "password", {"password": 1}, b"password"])
+def test_rules_that_are_no_list_are_refused(rules: Any) -> None:
+    with pytest.raises(ConfigError, match="must be a list of rules"):
+        RedactionRules(rules)
+
+
+@pytest.mark.parametrize("rule", ['["password"', '"password"', "'token'", "['password'"])
+def test_rules_in_quotes_are_refused_because_they_hide_nothing(rule: str) -> None:
+    with pytest.raises(ConfigError, match="would hide nothing"):
+        RedactionRules([rule])
+
+
+@pytest.mark.parametrize("password", ["hunt?er2", "?hunter2", "hunt?a=er2", "1?er2", "a?e@r2?er2"])
+def test_a_password_may_contain_a_question_mark(password: str) -> None:
+    for url in (f"postgresql://app:{password}@db/x", f"redis://:{password}@cache/0?queue=a"):
+        shown = redacted_text(f"cannot reach {url} now")
+        assert "er2" not in shown
+        assert shown.endswith(" now")
+    assert redacted_text("see https://a.example/b?mail=c@d.example") == (
+        "see https://a.example/b?mail=c@d.example"
+    )

@@ -164,6 +164,16 @@ def test_many_visitors_cost_the_store_no_more_than_one(visit: Callable[..., None
     visit(main)
 
 
+def test_the_feed_has_no_link_to_the_host_of_the_request(visit: Callable[..., None]) -> None:
+    async def look(client: httpx.AsyncClient, *_: object) -> None:
+        for host in ("evil.example", "evil.example:1", "a/b?c", "[::1]"):
+            answer = await client.get("/status/feed.xml", headers={"Host": host})
+            assert "<link>/status</link>" in answer.text
+            assert "evil" not in answer.text
+
+    visit(look)
+
+
 def test_the_feed_tells_each_incident_once(visit: Callable[..., None]) -> None:
     async def main(client: httpx.AsyncClient, *_: object) -> None:
         answer = await client.get("/status/feed.xml")
@@ -174,7 +184,7 @@ def test_the_feed_tells_each_incident_once(visit: Callable[..., None]) -> None:
         assert titles == ["shop is down", "shop is up again", "shop is down"]
         ids = [each.findtext("guid") for each in channel.iter("item")]
         assert len(set(ids)) == 3
-        assert channel.findtext("link") == "http://x/status"
+        assert channel.findtext("link") == "/status"
 
     visit(main)
 

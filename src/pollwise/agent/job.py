@@ -27,7 +27,7 @@ from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.agent.log import Log, Patience
 from pollwise.agent.options import AgentOptions
 from pollwise.errors import ConfigError, StoreUnavailable
-from pollwise.queues.http.client import NoAnswer, RequestRefused
+from pollwise.queues.http.client import AnswerTooLarge, NoAnswer, RequestRefused
 from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.executor.threads import DaemonThreads
@@ -44,6 +44,8 @@ PROGRESS_WITHIN = 2.0
 REMOVED_WITHIN = 5.0
 #: How many threads a run uses: some may wait for ever for a file system of the command.
 THREADS = 4
+#: The maximum number of inputs of a job.
+INPUTS_MAX = 10_000
 #: How often an upload is tried when its connection is cut each time.
 CUTS_MAX = 5
 
@@ -127,6 +129,7 @@ class AgentRun:
         self._user = CommandUser.of(options.user)
         self._owner = None if self._user is None else self._user.uid
         self._log: Log | None = None
+        self._input_room = options.input_limit
         self._threads = DaemonThreads(THREADS, f"pollwise-{work.id[:20]}")
         self._progress: dict[str, Any] = {}
         self._reading: asyncio.Future[dict[str, Any]] | None = None
@@ -227,6 +230,8 @@ class AgentRun:
         self.folder = self._root.fresh(self.work.id, self.work.attempt)
         payload = json.dumps(self.work.payload, ensure_ascii=False)
         (self.folder / "payload.json").write_text(payload, encoding="utf-8")
+        if len(self.work.inputs) > INPUTS_MAX:
+            raise CannotRun(f"it has {len(self.work.inputs)} inputs; at most {INPUTS_MAX}")
         for name in self.work.inputs:
             await self._unless_stopped(self._fetched(name))
         log = self.folder / "log"
@@ -259,9 +264,18 @@ class AgentRun:
         to = self.folder / "inputs" / path
         try:
             what = f"the input {name!r} could not be fetched"
-            await self._again(what, lambda: self._link.fetch_input(self.work.id, name, to))
+            await self._again(what, lambda: self._fetch(name, to))
+        except AnswerTooLarge:
+            raise CannotRun(
+                f"the input {name!r} could not be fetched: the inputs of the job have more than "
+                f"{self._options.input_limit} bytes together, or are compressed; the agent's "
+                "option input_limit may be raised"
+            ) from None
         except RequestRefused as refused:
             raise CannotRun(f"the input {name!r} could not be fetched: {refused}") from None
+
+    async def _fetch(self, name: str, to: Path) -> None:
+        self._input_room -= await self._link.fetch_input(self.work.id, name, to, self._input_room)
 
     async def _sent(self, name: str, parts: tuple[str, ...]) -> None:
         what = f"the artefact {name!r}"

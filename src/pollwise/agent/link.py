@@ -16,6 +16,7 @@ from urllib.parse import quote
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
 from pollwise.queues.http.client import (
     ControllerClient,
+    PollGuard,
     RequestRefused,
     Socket,
     TokenSource,
@@ -64,6 +65,7 @@ class ControllerLink:
         self._client = client
         self._tokens = tokens
         self._clock = clock
+        self._guard = PollGuard(clock)
         self.worker: RegisteredWorker | None = None
 
     @property
@@ -85,8 +87,8 @@ class ControllerLink:
             self.worker = RegisteredWorker(
                 worker_id=str(told["worker_id"]),
                 token=str(told["token"]),
-                min_interval=float(told["min_interval_s"]),
-                heartbeat_timeout=float(told["heartbeat_timeout_s"]),
+                min_interval=_seconds(told["min_interval_s"]),
+                heartbeat_timeout=_seconds(told["heartbeat_timeout_s"]),
                 renew_at=now + max(RENEW_AT * self._left(told), RENEW_REST),
                 artefact_limit=None if limit is None else int(limit),
             )
@@ -114,7 +116,9 @@ class ControllerLink:
             self.worker = None
 
     async def poll(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        await self._guard.wait()
         worker = self._registered()
+        self._guard.found_nothing()  # unless it did: a poll that fails counts, too
         response = await self._call(
             "POST",
             "/api/workers/poll",
@@ -141,16 +145,17 @@ class ControllerLink:
         told = decoded(response, self.base)
         return int(told.get("received", offset + len(data))), not told.get("cut")
 
-    async def fetch_input(self, job_id: str, name: str, to: Path) -> None:
-        """Fetch a file that came with a job."""
+    async def fetch_input(self, job_id: str, name: str, to: Path, most: int) -> int:
+        """Fetch a file that came with a job, of at most this many bytes; its size."""
         worker = self._registered()
         path = f"/api/jobs/{job_id}/inputs/{quote(name, safe='/')}"
         to.parent.mkdir(parents=True, exist_ok=True)
         try:
-            async with self._client.stream(path, worker.token) as pieces:
+            async with self._client.stream(path, worker.token, most) as pieces:
                 with to.open("wb") as file:
                     async for piece in pieces:
                         file.write(piece)
+                    return file.tell()
         except RequestRefused as refused:
             raise self._known(refused) from None
 
@@ -206,6 +211,13 @@ class ControllerLink:
         if self.worker is None:
             raise NotRegistered(f"this agent is not registered with {self.base} now")
         return self.worker
+
+
+def _seconds(told: Any) -> float:
+    """A number of seconds. Raises ValueError if it is negative or not finite."""
+    if not 0 <= (number := float(told)) < float("inf"):
+        raise ValueError(told)
+    return number
 
 
 def _digest(file: int, size: int) -> str:

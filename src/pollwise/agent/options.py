@@ -21,6 +21,8 @@ from pollwise.runtime.jobs import checked_name
 PLACEHOLDERS = ("{payload}", "{job_id}", "{inputs}", "{out}")
 #: The most jobs at a time.
 SLOTS_MAX = 1000
+#: The most bytes of all inputs of a job together, unless the option says otherwise.
+INPUT_LIMIT = 4 * 1024**3
 #: The longest timeout of a job, in seconds.
 TIMEOUT_MAX = 7 * 86400.0
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
@@ -39,6 +41,7 @@ class AgentOptions:
     capabilities: what jobs may require.
     slots: how many jobs run at a time.
     artefacts: patterns of the files in the folder `out` to upload.
+    input_limit: the most bytes of all inputs of a job together.
     timeout: how long a command may run, unless its job allows less.
     poll_interval: how often to poll after a poll that found a job, longer while polls find none; by
         default as the controller suggests. An open WebSocket makes most polls unnecessary: then an
@@ -77,6 +80,7 @@ class AgentOptions:
     keep_folders: bool = False
     ca_file: str | Path | None = None
     signals: bool = True
+    input_limit: int = INPUT_LIMIT
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -87,6 +91,8 @@ class AgentOptions:
             raise ConfigError(
                 f"slots = {self.slots!r} must be a whole number from 1 to {SLOTS_MAX}"
             )
+        if isinstance(self.input_limit, bool) or not self.input_limit >= 0:
+            raise ConfigError(f"input_limit = {self.input_limit!r} must be a number of bytes")
         put(self, "max_interval", seconds(self.max_interval, "max_interval", positive=True))
         for name in ("grace", "kill_after"):
             put(self, name, seconds(getattr(self, name), name))

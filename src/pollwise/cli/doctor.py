@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, parse_qsl, quote, unquote, urlencode
 
 import typer
 
@@ -38,6 +38,7 @@ from pollwise.runtime.events import Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.urls import split_url
 from pollwise.settings import load
 from pollwise.settings.codecs import codec_of
 from pollwise.settings.strategies import ADDED as STRATEGIES
@@ -103,7 +104,7 @@ def doctor(
     findings = [Finding("python", "ok", system), _sqlite(), _metrics(), _settings()]
     findings += map(_plugin, installed())
     if url is not None:
-        of_outbox = outbox or "outbox" in parse_qs(urlsplit(url).query, keep_blank_values=True)
+        of_outbox = outbox or "outbox" in parse_qs(split_url(url).query, keep_blank_values=True)
         findings += loops.run(_outbox(url) if of_outbox else _queue(url))
     elif outbox:
         raise ConfigError("--outbox needs the URL of its database: pollwise doctor URL --outbox")
@@ -160,7 +161,7 @@ def _plugin(plugin: Plugin) -> Finding:
 
 
 async def _queue(url: str) -> list[Finding]:
-    parts = urlsplit(url)
+    parts = split_url(url)
     disk = []
     if parts.scheme in ("sqlite", "file") and not parts.netloc:
         place = Path(unquote(parts.path[1:] if parts.scheme == "sqlite" else parts.path))
@@ -219,7 +220,7 @@ def check_log(path: Path) -> list[Finding]:
 
 async def _writing(url: str) -> Finding:
     """Put, claim and finish a job in a queue of the doctor's own."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     others = [pair for pair in parse_qsl(parts.query) if pair[0] not in ("queue", "keep")]
     query = urlencode([*others, ("queue", OWN_NAME)], quote_via=quote)
     try:
@@ -238,7 +239,7 @@ async def _hints(url: str, reach: str) -> Finding:
         return await _channel(open_queue(url, create=False))
     if reach != "machine":
         return Finding("hints", "note", f"reach this {reach} only")
-    watch = seconds(parse_qs(urlsplit(url).query).get("watch", ["100ms"])[0])
+    watch = seconds(parse_qs(split_url(url).query).get("watch", ["100ms"])[0])
     if not watch:
         return Finding("hints", "note", "off: the URL says watch=0, so workers only poll")
     deadline = HINT_DEADLINE + watch

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
@@ -20,6 +19,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import is_sqs, open_queue, url_of_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.urls import split_url
 
 #: The queue of the controller's own jobs.
 AGENTS = "agents"
@@ -70,7 +70,7 @@ def check_queue(queue: Queue) -> None:
 
 def refuse_unfit(url: str) -> None:
     """Raise `Unsupported` for a URL that no controller can use, and say which it can."""
-    parts = urlsplit(url) if isinstance(url, str) and "://" in url else None
+    parts = split_url(url) if isinstance(url, str) and "://" in url else None
     if parts is None or parts.scheme not in ("sqs", "http", "https"):
         return
     if is_sqs(parts):

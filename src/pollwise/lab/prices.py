@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.lab.texts import plain
 from pollwise.queues.urls import is_sqs
+from pollwise.runtime.urls import split_url
 
 #: When the table below was last compared with its sources, and for which region.
 DATED = "2026-11-15"
@@ -122,7 +122,7 @@ STORE_PRICES = {
 def store_price(url: str) -> Price:
     """The price of a poll of the store at a URL; of a store of your own, that of a query."""
     scheme = url.partition(":")[0]
-    if scheme in ("http", "https") and is_sqs(urlsplit(url)):
+    if scheme in ("http", "https") and is_sqs(split_url(url)):
         scheme = "sqs"
     return PRICES[STORE_PRICES.get(scheme, "postgres-query")]
 

@@ -12,6 +12,8 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.plugins import PluginGroup
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.redact import HIDDEN
+from pollwise.runtime.urls import has_late_at
 
 P = TypeVar("P")
 U = TypeVar("U", bound="PartUrl")
@@ -55,6 +57,8 @@ class PartUrl:
         for key, text in parse_qsl(getattr(self.parts, self._where), keep_blank_values=True):
             if key not in own:
                 advice = did_you_mean(key, own)
+                if has_late_at(self.parts):
+                    key, advice = HIDDEN, "write special characters in a password as %XX"
                 raise ConfigError(f"{self.noun} URLs of {scheme} do not take {key!r}; {advice}")
             if key in given:
                 raise ConfigError(

@@ -19,7 +19,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
-from urllib.parse import urlsplit
 
 from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import Queue
@@ -32,6 +31,7 @@ from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watc
 from pollwise.runtime.jobs import NewJob
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs
 from pollwise.runtime.tracing import spans
+from pollwise.runtime.urls import split_url
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -301,7 +301,7 @@ def sync_queue_for(
     an object: a second one would not have the same jobs.
     user: the event loop that uses it now, if one does.
     """
-    if isinstance(queue, Queue) or _is_in_memory(urlsplit(queue).scheme, opened):
+    if isinstance(queue, Queue) or _is_in_memory(split_url(queue).scheme, opened):
         return BorrowedSyncQueue(opened, user)
     place = queue, codec
     if place in _shared and _shared[place].closed:

@@ -20,6 +20,7 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs
 from pollwise.runtime.redact import without_user
+from pollwise.runtime.urls import has_late_at, split_url
 
 EXAMPLES = (
     "sqlite:///jobs.db", "postgresql://app@db/shop", "redis://cache/0", "memory://"
@@ -87,7 +88,7 @@ def url_of_queue(url: str, name: str) -> str:
 
 def names_no_queue(url: str) -> bool:
     """True if the store of a URL may have many queues, and the URL names none of them."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     return parts.scheme in LISTED and "queue" not in dict(parse_qsl(parts.query))
 
 
@@ -153,6 +154,12 @@ class StoreUrl:
         options: dict[str, Any] = {"name": "default"}
         for key, value in self.query():
             if key not in known:
+                if has_late_at(self.parts):
+                    raise ConfigError(
+                        f"{self.what} URLs of {self.parts.scheme} do not take an option of this "
+                        "one, which is hidden because an '@' follows the host; write special "
+                        "characters in a user or a password as %XX"
+                    )
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise ConfigError(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 from collections.abc import Collection, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+_PORT = re.compile(r":[0-9]{1,5}\Z")
 logger = logging.getLogger("pollwise")
 
 #: The methods that a route can have.
@@ -42,6 +44,23 @@ def address_of(scope: MutableMapping[str, Any]) -> str:
     """The client's address; behind a trusted proxy, the one that the proxy forwarded."""
     client = scope.get("client")
     return client[0] if client else ""
+
+
+def is_address(host: str) -> bool:
+    """True if the header Host has an IP address, or localhost, perhaps with a port.
+
+    >>> [is_address(each) for each in ("[::1]:80", "LOCALHOST.", "127.0.0.1.evil.example")]
+    [True, True, False]
+    """
+    name = _PORT.sub("", host)
+    if name.lower() in ("localhost", "localhost."):
+        return True
+    bracketed = name.startswith("[") and name.endswith("]")
+    try:
+        found = ipaddress.ip_address(name[1:-1] if bracketed else name)
+    except ValueError:
+        return False
+    return bracketed == (found.version == 6)
 
 
 def warn_without_tls(url: str, advice: str) -> None:

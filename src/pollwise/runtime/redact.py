@@ -21,7 +21,7 @@ _NO_PORT = re.compile(
     r"\A(\s*[a-z][a-z0-9+.-]*://[^:/@\[]*):(?!\d*(?:[/?#]|\Z)|\*)[^/?#]+", re.IGNORECASE
 )
 # A controller's URL may carry a token in place of a user.
-_BEARER = re.compile(r"\A(\s*https?://)[^:/@]+@", re.IGNORECASE)
+_BEARER = re.compile(r"\A(\s*https?://)[^:/@]+@(?:[^/?#]*@)?", re.IGNORECASE)
 _VALUE = re.compile(r"([?&][\w-]+=)([^&#\s]+)")
 _QUERY = re.compile(r"\?([^#\s]+)")
 _PIECE = re.compile(r"([^&;=]*=)?[^&;]+")

@@ -371,6 +371,9 @@ class AgentSettings(Section):
     max_interval: Interval = setting(
         120.0, "The longest interval of an idle agent without a WebSocket."
     )
+    input_limit: Annotated[int, IntegerReader(0, 1024**4)] = setting(
+        4 * 1024**3, "The most bytes of all inputs of a job together."
+    )
     timeout: OptionalTimeout = setting(
         None, "How long a command may run, unless its job has a shorter limit."
     )

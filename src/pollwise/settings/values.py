@@ -258,10 +258,14 @@ class OptionalReader(ValueReader):
         return quoted("none") if value is None else self.reader.toml(value)
 
 
+#: The start of a list or an object in JSON. A pattern such as `[ab]*` is neither.
+_LIKE_JSON = re.compile(r"""\s*(?:\[\s*["'\]{]|\{)""")
+
+
 @dataclass(frozen=True)
 class ListReader(ValueReader):
     """Several texts: a list, or one text with commas or, where those may be part of a text, spaces.
-    "none" is an empty list.
+    A text that is a list in JSON counts as that list. "none" is an empty list.
 
     commas: texts in one text are separated by commas.
     """
@@ -275,6 +279,14 @@ class ListReader(ValueReader):
         return f"list of {self.reader.kind}s, or text with {between}"
 
     def read(self, value: object) -> tuple[Any, ...]:
+        if isinstance(value, str) and _LIKE_JSON.match(value):
+            try:
+                value = json.loads(value)
+            except ValueError:
+                raise ValueError(
+                    "looks like a list in JSON, but is not valid JSON; write like "
+                    '\'["one", "two"]\''
+                ) from None
         if isinstance(value, str):
             value = value.split(",") if self.commas else value.split()
             value = [each.strip() for each in value if each.strip() not in ("", "none")]

@@ -25,7 +25,7 @@ from pollwise.controller.state.values import Token
 from pollwise.errors import ConfigError
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.http import address_of
+from pollwise.runtime.http import address_of, is_address
 from pollwise.web.security.forms import back_from, is_from_here, read_form
 from pollwise.web.security.limits import LoginLimits
 from pollwise.web.security.passwords import Password
@@ -94,8 +94,16 @@ Authorise = Callable[[Request], Viewer | Awaitable[Viewer | None] | None]
 def everybody(request: Request) -> Viewer:
     """Lets everybody do everything, as `authorise=pollwise.web.everybody`.
 
-    Only for an application that nobody else can reach.
+    Only for an application that nobody else can reach. The address in the browser has to be an IP
+    address or localhost: any other name could be made to point here, by a page that somebody with
+    access looks at (DNS rebinding).
     """
+    hosts = request.headers.getlist("host")
+    if len(hosts) != 1 or not is_address(hosts[0]):
+        raise Forbidden(
+            "without a login, these pages answer only at localhost or at an IP address. For "
+            "another name, give `authorise` a function of your own"
+        )
     return Viewer("everybody", "admin")
 
 

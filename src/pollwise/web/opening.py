@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pollwise.controller.opening import queue_named, state_at, state_of
 from pollwise.controller.state.base import ControllerState
@@ -18,6 +18,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import names_no_queue, open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.urls import split_url
 from pollwise.web.sources import QueueSource, Sources
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def private_file() -> Path:
 
 def sqlite_file(url: str) -> Path | None:
     """The path of the database that a URL names, if it is a SQLite file."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     return Path(unquote(parts.path[1:])) if parts.scheme == "sqlite" else None
 
 

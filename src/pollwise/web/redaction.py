@@ -27,6 +27,7 @@ LEVELS_MAX = 100
 #: A text that is itself JSON is searched up to this many characters; a longer one is not shown.
 JSON_TEXT_MAX = 256 * 1024
 
+_QUOTED = re.compile(r"""["'`]""")
 _SEPARATORS = re.compile(r"[\s_\-]+")
 _SIGNS = re.compile(r"[\W_]+")
 #: A name in a text that a value follows, as in JSON, in a `repr` and in `password=…`; the value.
@@ -72,6 +73,8 @@ class RedactionRules:
     """Patterns for the names of values to hide; checked and compiled once."""
 
     def __init__(self, rules: Iterable[str] = REDACTED) -> None:
+        if isinstance(rules, (str, bytes, Mapping)):
+            raise ConfigError(f"redact = {str(rules)[:80]!r} must be a list of rules: ['password']")
         self.rules: tuple[str, ...] = tuple(rules)
         if len(self.rules) > RULES_MAX:
             raise ConfigError(f"redact has {len(self.rules)} rules; the most are {RULES_MAX}")
@@ -163,6 +166,11 @@ def _url(url: str) -> str:
     are as long as their authors like."""
     before, asked, query = url.partition("?")
     scheme, _, rest = before.partition("://")
+    if "@" in query and "@" not in rest and ":" in rest.partition("/")[0]:
+        # A password may contain a '?'. This hides too much of some odd URLs, never too little.
+        inside, _, host = query.rpartition("@")
+        rest, (host, asked, query) = f"{rest}?{inside}@", host.partition("?")
+        rest += host
     user, at, host = rest.rpartition("@")
     if at:
         name, colon, _ = user.partition(":")
@@ -263,6 +271,10 @@ def _checked(rule: object) -> str:
         raise ConfigError(
             f"redact has {str(rule)[:80]!r}; a rule is a name or a pattern of at most "
             f"{RULE_LENGTH_MAX} characters, such as password, *token or card.number"
+        )
+    if _QUOTED.search(rule):
+        raise ConfigError(
+            f"redact has {rule!r}, which would hide nothing; write the name without quotes"
         )
     if any(not part.strip() for part in rule.split(".")):
         raise ConfigError(f"redact has {rule!r}, which has an empty part; write card.number")

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from pollwise.errors import PollwiseError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
@@ -28,6 +27,7 @@ from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import STATES, JobInfo
 from pollwise.runtime.rollups import HistoryPoint
+from pollwise.runtime.urls import split_url
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -440,7 +440,7 @@ def short_place(url: str) -> str:
     >>> short_place("postgresql://app@db.example/shop?queue=mail")
     'db.example/shop'
     """
-    parts = urlsplit(url)
+    parts = split_url(url)
     path = parts.path.strip("/")
     if not parts.netloc:
         return "/".join(path.split("/")[-2:])

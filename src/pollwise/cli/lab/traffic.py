@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 import typer
 from rich.text import Text
@@ -19,6 +19,7 @@ from pollwise.lab.traces.claimed import HOW_REBUILT, claimed_in
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.queues.base import Queue
 from pollwise.runtime.rollups.keeping import HISTORY_MINUTES_KEPT
+from pollwise.runtime.urls import split_url
 
 if TYPE_CHECKING:
     from pollwise.lab.replay.base import Trace
@@ -109,7 +110,7 @@ def load(name: str, options: TraceOptions, seed: int) -> Trace:
 
 def names_outbox(url: str) -> bool:
     """True for the URL of an outbox, which names it: `sqlite:///shop.db?outbox=default`."""
-    return "outbox" in dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
+    return "outbox" in dict(parse_qsl(split_url(url).query, keep_blank_values=True))
 
 
 def _history(url: str, since: str, seed: int) -> Trace:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from pollwise.errors import ConfigError, MissingExtra, did_you_mean
 from pollwise.runtime.payloads.envelope import CodecChain
+from pollwise.runtime.urls import split_url
 from pollwise.settings import Settings, load
 from pollwise.settings.codecs import codec_of
 
@@ -132,7 +133,7 @@ def with_options(url: str, options: Mapping[str, Any]) -> str:
     if not options:
         return url
     query = urlencode({key: str(value) for key, value in options.items()}, quote_via=quote)
-    return f"{url}{'&' if urlsplit(url).query else '?'}{query}"
+    return f"{url}{'&' if split_url(url).query else '?'}{query}"
 
 
 def given() -> Mapping[str, Any]:
@@ -182,7 +183,7 @@ def place_of(value: object, where: str) -> QueuePlace:
 
 
 def _checked(place: QueuePlace, where: str) -> QueuePlace:
-    asked = dict(parse_qsl(urlsplit(place.url).query)) if isinstance(place.url, str) else {}
+    asked = dict(parse_qsl(split_url(place.url).query)) if isinstance(place.url, str) else {}
     if "queue" in {**asked, **place.options}:
         raise ConfigError(
             f"{where}: leave out `queue`: the names of queues come from QUEUES in settings.TASKS"

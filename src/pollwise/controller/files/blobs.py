@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from pollwise.controller.http.answers import HttpError, bytes_gone
 from pollwise.controller.missing_files import NO_ROOM, BlobsMissing, check_room
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
 from pollwise.platforms.files import BINARY, NO_FOLLOW, NOT_INHERITED
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.urls import split_url
 
 T = TypeVar("T")
 #: The bytes of a blob, read as they are asked for.
@@ -397,7 +398,7 @@ def open_blobs(url: str | Path) -> Blobs:
     text = str(url)
     if "://" not in text:
         return FolderBlobs(text)
-    parts = urlsplit(text)
+    parts = split_url(text)
     shown = repr(without_secrets(text))
     if parts.scheme == "file":
         if parts.netloc or not parts.path.strip("/"):

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from pollwise.errors import ConfigError, MissingExtra, StoreError, StoreUnavailable
 from pollwise.runtime import variables
@@ -30,6 +29,7 @@ except ImportError as error:
     raise MissingExtra("a controller over HTTP", "http") from error
 
 from pollwise.queues.http import tls as http_tls
+from pollwise.runtime.urls import split_url
 
 #: httpx offers HTTP/2 only with an extra, which our extras include.
 HAS_HTTP2 = find_spec("h2") is not None
@@ -42,6 +42,11 @@ TOKEN_LENGTH_MAX = 1024
 CONNECTIONS_MAX = 100
 #: How long an idle connection is kept, in seconds; most proxies close theirs after 60 s or more.
 KEEP_ALIVE = 50.0
+#: The largest answer, in bytes; a queue takes larger ones, because a claim has many payloads.
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+#: Polls that found nothing: how many may follow each other at once, and how many a second.
+EMPTY_POLLS_BURST = 20
+EMPTY_POLLS_PER_SECOND = 10.0
 #: How much of an answer that is not JSON is shown, in characters.
 SHOWN_MAX = 80
 
@@ -59,6 +64,13 @@ class RequestRefused(StoreError):
         self.status = status
         self.code = code
         self.headers: Mapping[str, str] = headers or {}
+
+
+class AnswerTooLarge(RequestRefused):
+    """The answer is larger than this client accepts, or compressed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, 200, "answer_too_large")
 
 
 class Busy(StoreUnavailable):
@@ -117,6 +129,28 @@ def _checked_token(token: str, where: str) -> str:
     return token
 
 
+class PollGuard:
+    """Keeps a client from polling without a pause, whatever the controller suggests.
+
+    Polls that find something are not counted.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._free_at = float("-inf")
+
+    async def wait(self) -> None:
+        """Wait until the next poll may be sent."""
+        burst = EMPTY_POLLS_BURST / EMPTY_POLLS_PER_SECOND
+        delay = self._free_at - burst - self._clock.now()
+        if delay > 0:
+            await self._clock.sleep(delay)
+
+    def found_nothing(self) -> None:
+        now = self._clock.now()
+        self._free_at = max(self._free_at, now) + 1 / EMPTY_POLLS_PER_SECOND
+
+
 class Socket(Protocol):
     """One WebSocket."""
 
@@ -134,6 +168,8 @@ class ControllerClient:
     base: its address, such as https://builds.example.com/farm; without credentials.
     timeout: how long an answer may take, in seconds.
     ca_file: certificates to trust in addition to the usual ones, in PEM.
+    answer_max: the largest answer, in bytes. Compressed answers are refused: a small one may become
+        very large.
     transport: replaces the network in tests: the controller then runs on the same event loop, with
         the same clock.
     dial: opens WebSockets instead of the network.
@@ -146,6 +182,7 @@ class ControllerClient:
         *,
         timeout: float = 30.0,
         ca_file: str | Path | None = None,
+        answer_max: int = ANSWER_BYTES_MAX,
         transport: httpx.AsyncBaseTransport | None = None,
         dial: Any = None,
     ) -> None:
@@ -153,6 +190,7 @@ class ControllerClient:
         self._clock = clock
         self._timeout = timeout
         self._ca_file = ca_file
+        self._answer_max = answer_max
         http_tls.check(self.base, ca_file)
         self._transport = transport
         self._dial = dial
@@ -182,35 +220,60 @@ class ControllerClient:
         limit = self._timeout if within is None else min(within, self._timeout)
         timeout = httpx.Timeout(limit + longer, connect=CONNECT_WITHIN)
         with self._outside(), _our_errors(self.base):
-            response = await client.request(
+            async with client.stream(
                 method,
                 path,
                 content=content,
                 params=params,
                 headers={"Authorization": f"Bearer {token}", **(headers or {})},
                 timeout=timeout,
-            )
+            ) as answer:
+                response = await self._read(answer)
         if response.status_code >= 300:
             raise error_of(response, self.base)
         return response
 
     @asynccontextmanager
-    async def stream(
-        self, path: str, token: str, headers: Mapping[str, str] | None = None
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Get a large body piece by piece."""
+    async def stream(self, path: str, token: str, most: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Get a large body piece by piece; raises `AnswerTooLarge` above this many bytes."""
         client = self._opened()
         with self._outside(), _our_errors(self.base):
             async with client.stream(
                 "GET",
                 path,
-                headers={"Authorization": f"Bearer {token}", **(headers or {})},
+                headers={"Authorization": f"Bearer {token}"},
                 timeout=httpx.Timeout(self._timeout, connect=CONNECT_WITHIN),
             ) as response:
                 if response.status_code >= 300:
-                    await response.aread()
-                    raise error_of(response, self.base)
-                yield response.aiter_bytes(65536)
+                    raise error_of(await self._read(response), self.base)
+                yield self._pieces(response, most)
+
+    async def _read(self, answer: httpx.Response) -> httpx.Response:
+        """The answer with its whole body, within the limit."""
+        body = bytearray()
+        async for piece in self._pieces(answer, self._answer_max):
+            body += piece
+        return httpx.Response(answer.status_code, headers=answer.headers, content=bytes(body))
+
+    async def _pieces(self, answer: httpx.Response, most: int) -> AsyncIterator[bytes]:
+        """The body as it was sent, at most this many bytes of it."""
+        encoding = answer.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise AnswerTooLarge(
+                f"{self.base} answered with a compressed body ({_line(encoding)[:SHOWN_MAX]}), "
+                "which was not asked for; turn off compression in the proxy"
+            )
+        if answer.is_stream_consumed:  # it was made in this process
+            yield answer.content
+            return
+        size = 0
+        async for piece in answer.aiter_raw(65536):
+            size += len(piece)
+            if size > most:
+                raise AnswerTooLarge(
+                    f"{self.base} answered with more than {most} bytes, which are not read"
+                )
+            yield piece
 
     async def dial(self, path: str, token: str) -> Socket:
         """Open a WebSocket; raises `RequestRefused`, or `NoAnswer` if it cannot be opened now."""
@@ -246,7 +309,7 @@ class ControllerClient:
                     max_keepalive_connections=10,
                     keepalive_expiry=KEEP_ALIVE,
                 ),
-                headers={"User-Agent": "pollwise"},
+                headers={"User-Agent": "pollwise", "Accept-Encoding": "identity"},
                 follow_redirects=False,  # the token is for this address only
             )
         return self._client
@@ -344,7 +407,7 @@ def decoded(response: httpx.Response, base: str) -> dict[str, Any]:
 
 def checked_base(base: str) -> str:
     """The address of a controller, without a trailing slash; refused if it holds credentials."""
-    parts = urlsplit(base)
+    parts = split_url(base)
     shown = without_secrets(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(

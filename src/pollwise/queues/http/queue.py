@@ -37,6 +37,7 @@ from pollwise.queues.http.channel import HttpChannel, HttpTransport
 from pollwise.queues.http.client import (
     ControllerClient,
     NoAnswer,
+    PollGuard,
     RequestRefused,
     Socket,
     TokenSource,
@@ -67,6 +68,8 @@ if TYPE_CHECKING:  # else `client` imports it, and says which extra is missing
 #: The longest hold of one request, in seconds, because many proxies cut answers that take 30 s. A
 #: longer hold is several requests.
 HOLD_AT_ONCE = 20.0
+#: The largest answer, in bytes: the payloads of a claim.
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
 #: How long to wait when the controller does not hold the request, in seconds.
 NOT_HELD = 1.0
 #: The queue of the controller's own jobs, which cannot be used this way.
@@ -117,9 +120,11 @@ class HttpQueue(FlowCalls, HttpNotes):
             self._clock,
             timeout=limit,
             ca_file=ca_file,
+            answer_max=ANSWER_BYTES_MAX,
             transport=transport,
             dial=dial,
         )
+        self._guard = PollGuard(self._clock)
         self._tokens = TokenSource(token_file)
         self._files = {"token_file": token_file, "ca_file": ca_file}
         self._token: str | None = None
@@ -176,6 +181,7 @@ class HttpQueue(FlowCalls, HttpNotes):
             said["kinds"] = list(asked.kinds)
         if check := self._channel.check():
             said["check"] = check
+        await self._guard.wait()
         try:
             within, self._poll_within = self._poll_within, None
             answer = await self._post("claim", said, repeatable=True, longer=hold, within=within)
@@ -186,6 +192,7 @@ class HttpQueue(FlowCalls, HttpNotes):
             raise
         claims = [wire.claim_from(each, self.name, asked.worker) for each in answer["claims"]]
         if not claims:
+            self._guard.found_nothing()
             self._poll_within = IDLE_WITHIN
         self._limited = frozenset(answer.get("limited", ()))
         due_in = answer.get("due_in")

@@ -8,13 +8,15 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, MissingExtra
+from pollwise.queues.objects.private import make_private_folder
 from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.urls import split_url
 
 #: How long one request may take, and how long connecting may take.
 TIMEOUT, CONNECT = "10s", "5s"
@@ -63,11 +65,12 @@ def open_objects(
 
 
 def local_store(folder: Path) -> Any:
-    """A folder as a store; it is created at the first write."""
+    """A folder as a store; it is created for its user alone, unless it exists."""
     try:
         from obstore.store import LocalStore
     except ModuleNotFoundError:
         raise _missing() from None
+    make_private_folder(folder)
     return LocalStore(str(folder), mkdir=True, automatic_cleanup=True)
 
 
@@ -87,7 +90,7 @@ def remote_store(
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"endpoint = {without_secrets(endpoint)!r} must be an http(s) URL")
-    if endpoint is not None and "@" in urlsplit(endpoint).netloc:
+    if endpoint is not None and "@" in split_url(endpoint).netloc:
         raise ConfigError(
             f"endpoint = {without_secrets(endpoint)!r} holds credentials; leave them to the "
             "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"

@@ -13,10 +13,12 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pollwise.errors import StoreError, StoreUnavailable
 from pollwise.queues.objects.chain import ListedObject
+from pollwise.queues.objects.private import create_file
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
 
@@ -69,11 +71,17 @@ class Obstore:
     def __init__(self, store: Any, shown: str) -> None:
         self._store = store
         self._shown = shown
-        self._unsorted = type(store).__name__ == "LocalStore"
+        #: The folder, if the store is one.
+        self._folder: Path | None = store.prefix if type(store).__name__ == "LocalStore" else None
 
     async def create(self, name: str, body: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+        if self._folder is not None:
+            try:
+                return await _in_thread(partial(create_file, self._folder, name, body))
+            except OSError as error:
+                raise self._our_error(error, "write") from None
         try:
             await _in_thread(partial(self._store.put, name, body, mode="create"))
         except (AlreadyExistsError, PreconditionError) as error:
@@ -106,7 +114,7 @@ class Obstore:
     async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         offset = "/".join(filter(None, (folder, after))) if after else None
         stream = iter(self._store.list(folder, offset=offset, chunk_size=PAGE))
-        if self._unsorted:
+        if self._folder is not None:  # unsorted
             items = [item for page in [p async for p in self._read(stream)] for item in page]
             items.sort(key=lambda item: item.name)
             for start in range(0, len(items) + 1, PAGE):

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from pollwise.errors import ConfigError, MissingExtra, StoreError, StoreUnavailable
 from pollwise.queues.sqs.messages import Entry, Message, size_of
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
 from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.urls import split_url
 
 try:
     from aiobotocore.config import AioConfig
@@ -76,14 +76,14 @@ class SqsAddress:
 
     @classmethod
     def of(cls, queue: str, region: str | None, endpoint: str | None) -> SqsAddress:
-        if endpoint is not None and "@" in urlsplit(endpoint).netloc:
+        if endpoint is not None and "@" in split_url(endpoint).netloc:
             raise ConfigError(
                 f"endpoint = {without_secrets(endpoint)!r} holds credentials; leave them to the "
                 "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             )
         if "://" not in queue:
             return cls(queue, region, endpoint)
-        parts = urlsplit(queue)
+        parts = split_url(queue)
         account, _, name = parts.path.strip("/").rpartition("/")
         named = account and NAME.fullmatch(name)
         if parts.scheme not in ("http", "https") or not parts.hostname or not named:

@@ -22,6 +22,7 @@ from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailab
 from pollwise.platforms.sockets import keepalive
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
+from pollwise.runtime.redact import HIDDEN
 from pollwise.runtime.store import CONNECT_WITHIN
 from pollwise.storage.redis.scripts import Script
 
@@ -133,8 +134,9 @@ def _database(path: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit()):
+        shown = HIDDEN if "@" in text else repr(text)  # after a '/' in a password
         raise ConfigError(
-            f"{text!r} is not a Redis database; it is a number, as 0 in redis://localhost:6379/0"
+            f"{shown} is not a Redis database; it is a number, as 0 in redis://localhost:6379/0"
         )
     return int(text)
 

@@ -17,7 +17,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def feed(status: PublicStatus, page: str) -> str:
-    """The feed, the newest item first. page: the address of the status page."""
+    """The feed, the newest item first. page: the path of the status page."""
     found = sorted(_items(status.incidents, page), key=lambda item: -item[0])
     items = "".join(item for _, item in found)
     return (

@@ -85,8 +85,8 @@ class StatusFeed(_StatusAddress):
 
     def made(self, request: Request, status: PublicStatus) -> Response:
         path = request.scope.get("root_path", "") + self.web.path_of("status")
-        page = str(request.url.replace(path=path, query=""))
-        return Response(feed(status, page), media_type="application/rss+xml")
+        # Without a host: that of the request is what its sender likes.
+        return Response(feed(status, path), media_type="application/rss+xml")
 
 
 class StatusBadge(_StatusAddress):
