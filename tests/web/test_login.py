@@ -16,9 +16,16 @@ from pollwise import web as pollwise_web
 from pollwise.errors import ConfigError
 from pollwise.queues.memory import MemoryQueue
 from pollwise.testing import VirtualClock
+from pollwise.web import access as web_access
 from pollwise.web.access import Viewer
 from pollwise.web.security.forms import is_local
-from pollwise.web.security.limits import ADDRESS_ATTEMPTS, ALL_ATTEMPTS, LoginLimits
+from pollwise.web.security.limits import (
+    ADDRESS_ATTEMPTS,
+    ALL_ATTEMPTS,
+    SESSION_EVERY,
+    TOKEN_SESSIONS,
+    LoginLimits,
+)
 from pollwise.web.security.passwords import Password, read_password
 from tests.web.site import PASSWORD, Site, csrf_in, on_site
 
@@ -281,6 +288,44 @@ def test_attempts_are_limited_by_address() -> None:
         assert (await site.log_in(PASSWORD)).status_code == 303
         failed = [each for each in await site.audit() if each[0] == "login.failed"]
         assert failed == [("login.failed", "nobody")] * ADDRESS_ATTEMPTS
+
+    on_site(main)
+
+
+def test_sessions_of_one_token_are_limited_because_each_is_an_entry_of_the_audit_log() -> None:
+    async def main(site: Site) -> None:
+        _, secret = await site.tokens.make("read", "flood")
+        found = []
+        for n in range(TOKEN_SESSIONS + 20):
+            async with site.browser(f"192.0.2.{n}") as http:
+                found.append(await site.log_in(secret, http))
+        assert [each.status_code for each in found] == [303] * TOKEN_SESSIONS + [429] * 20
+        assert "Too many logins with this token" in found[-1].text
+        assert 0 < int(found[-1].headers["retry-after"]) <= SESSION_EVERY
+        assert len([each for each in await site.audit() if each[0] == "login"]) == TOKEN_SESSIONS
+        _, other = await site.tokens.make("read", "other")
+        async with site.browser("198.51.100.1") as http:
+            assert (await site.log_in(other, http)).status_code == 303
+            await site.clock.sleep(SESSION_EVERY + 1)
+        async with site.browser("198.51.100.2") as http:
+            assert (await site.log_in(secret, http)).status_code == 303
+
+    on_site(main)
+
+
+def test_the_audit_log_is_pruned_until_it_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_access, "PRUNED_AT_ONCE", 10)
+
+    async def main(site: Site) -> None:
+        state = site.state
+        for n in range(45):
+            await state.note("somebody", "old", str(n))
+        monkeypatch.setattr(web_access, "AUDIT_KEPT", 100)
+        await site.clock.sleep(200)
+        for _ in range(6):  # entries that follow each other: more than one in PRUNE_EVERY
+            await site.log_in("wrong")
+        kept = await state.list_audit(limit=100)
+        assert "old" not in {each.action for each in kept}
 
     on_site(main)
 

@@ -251,8 +251,8 @@ class WebAccess:
             return
         await self.state.note(who, action, what, detail, address)
         if self.clock.now() - self._pruned >= PRUNE_EVERY:
-            self._pruned = self.clock.now()
-            await self.state.prune_audit(AUDIT_KEPT, PRUNED_AT_ONCE)
+            if await self.state.prune_audit(AUDIT_KEPT, PRUNED_AT_ONCE) < PRUNED_AT_ONCE:
+                self._pruned = self.clock.now()  # else the next entry goes on
 
 
 class SessionAccess(WebAccess):
@@ -334,15 +334,20 @@ class SessionAccess(WebAccess):
     async def log_in(
         self, request: Request, given: str, response: Response, *, only_tokens: bool = False
     ) -> Viewer | None:
-        """Begin a session if this is a valid token or the password; None if it is not."""
+        """Begin a session if this is a valid token or the password; None if it is not.
+
+        Raises `TooManySessions`.
+        """
         await self.start()
         right = not only_tokens and self._password is not None and self._password.is_it(given)
         token = await self._token(given)
         if token is not None:
+            self.limits.begin_session(token.id)
             self._begin(request, response, token.id, self._token_proof(token.hash))
             await self.auth.write_down()  # when the token was last used
             return _viewer(token)
         if right:
+            self.limits.begin_session("password")
             self._begin(request, response, "password", self._password_proof())
             return _BY_PASSWORD
         return None

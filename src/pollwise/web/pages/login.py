@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from pollwise.runtime.http import address_of
 from pollwise.web.security.forms import is_local, read_form
+from pollwise.web.security.limits import TooManySessions
 from pollwise.web.security.signing import Cookie, same
 
 if TYPE_CHECKING:
@@ -57,6 +58,18 @@ class _LoginPage:
         return self._form(request, asked)
 
     async def _posted(self, request: Request) -> Response:
+        try:
+            return await self._tried(request)
+        except TooManySessions as error:
+            text = f"Too many logins with this token. Try again in {math.ceil(error.wait)} s."
+            return self._too_many(request, text, error.wait)
+
+    def _too_many(self, request: Request, text: str, wait: float) -> Response:
+        refused = self._form(request, request.query_params.get("next", ""), text, 429)
+        refused.headers["Retry-After"] = str(math.ceil(wait))
+        return refused
+
+    async def _tried(self, request: Request) -> Response:
         from pollwise.web.access import check_origin
 
         check_origin(request)
@@ -74,9 +87,7 @@ class _LoginPage:
             if viewer is not None:
                 return await self._begun(request, viewer, goal)
             text = f"Too many failed attempts. Try again in {math.ceil(wait)} s."
-            refused = self._form(request, asked, text, 429)
-            refused.headers["Retry-After"] = str(math.ceil(wait))
-            return refused
+            return self._too_many(request, text, wait)
         viewer = await self._access.log_in(request, given[:GIVEN_MAX], goal)
         if viewer is None:
             await self._access.noted_login(request, "nobody", "login.failed")

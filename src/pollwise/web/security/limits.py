@@ -17,9 +17,22 @@ ADDRESS_EVERY = 30.0
 #: The same for all addresses together.
 ALL_ATTEMPTS = 100
 ALL_EVERY = 1.0
+#: Sessions of one token, or of the password, at once, and the seconds until it may begin one more.
+TOKEN_SESSIONS = 30
+SESSION_EVERY = 10.0
+#: How many tokens are remembered.
+TOKENS_MAX = 10_000
 #: How many addresses are remembered: those that tried, and those that logged in.
 ADDRESSES_MAX = 10_000
 GOOD_MAX = 1_000
+
+
+class TooManySessions(Exception):
+    """A token begins sessions too often. wait: how long until its next one, in seconds."""
+
+    def __init__(self, wait: float) -> None:
+        self.wait = wait
+        super().__init__(wait)
 
 
 class _Attempts:
@@ -49,6 +62,7 @@ class LoginLimits:
         self._all = _Attempts(ALL_ATTEMPTS, ALL_EVERY)
         self._by: OrderedDict[str, _Attempts] = OrderedDict()
         self._good: OrderedDict[str, None] = OrderedDict()
+        self._sessions: OrderedDict[str, _Attempts] = OrderedDict()
 
     def begin(self, address: str) -> float:
         """Count an attempt; if it may not be made, the seconds to wait, and nothing is counted."""
@@ -66,6 +80,19 @@ class LoginLimits:
             own.add(1)
             self._all.add(1)
         return wait
+
+    def begin_session(self, subject: str) -> None:
+        """Count a session of a token; raises `TooManySessions` for one too many.
+
+        Each is an entry of the audit log.
+        """
+        own = self._sessions.setdefault(subject, _Attempts(TOKEN_SESSIONS, SESSION_EVERY))
+        self._sessions.move_to_end(subject)
+        if len(self._sessions) > TOKENS_MAX:
+            self._sessions.popitem(last=False)
+        if wait := own.wait(self._clock.now()):
+            raise TooManySessions(wait)
+        own.add(1)
 
     def succeeded(self, address: str) -> None:
         """Do not count a successful attempt, and remember its address."""
