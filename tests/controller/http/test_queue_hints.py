@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from pollwise.controller.http.queues.hints import HintExchange, HintListener, hint_message
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events, HintsLost, HintsProven
+from pollwise.storage.messages import message_of
 
 
 class Told(MemoryQueue):
@@ -42,6 +45,53 @@ def test_listeners_are_stirred_when_the_way_that_news_takes_is_proven_or_lost() 
         assert [await first.next(), await first.next()] == [message, None]
         exchange.leave(first)
         exchange.leave(second)
+        await queue.close()
+
+    clock.run(main())
+
+
+CHECK = message_of("check", "forged", "n", None)
+BROADCAST = message_of("broadcast", "forged", "cancelled")
+POLLED = message_of("polled", "forged", "salt")
+BYE = message_of("bye", "worker")
+WANTS = message_of("wants", "forged", "kind")
+
+
+@pytest.mark.parametrize(
+    ("works", "message", "to_others", "to_itself"),
+    [
+        (True, CHECK, True, True),
+        (True, POLLED, True, True),
+        (True, BYE, True, True),
+        (True, hint_message(3), True, True),
+        (True, BROADCAST, False, False),
+        (False, hint_message(3), True, True),
+        (False, CHECK, False, True),
+        (False, BROADCAST, False, False),
+        (False, POLLED, False, False),
+        (False, BYE, False, False),
+        (False, WANTS, False, False),
+        (False, "[]", False, False),
+        (False, '["hint"]', False, False),
+        (True, '{"proven": true}', False, False),
+        (True, "x" * 10_000, False, False),
+    ],
+)
+def test_what_a_client_may_send(
+    works: bool, message: str, to_others: bool, to_itself: bool
+) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        queue, exchange = Told(clock), HintExchange()
+        sender, other = HintListener(), HintListener()
+        for listener in (sender, other):
+            exchange.join(listener, queue)
+        exchange.take(message, sender, works=works)
+        for listener, gets in ((sender, to_itself), (other, to_others)):
+            listener.wake()
+            assert await listener.next() == (message if gets else None)
+            exchange.leave(listener)
         await queue.close()
 
     clock.run(main())

@@ -44,8 +44,10 @@ from pollwise.runtime.events import (
     KindUnhandled,
     PollFinished,
 )
+from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Claim, Job, NewJob, Settlement
 from pollwise.runtime.jobs.new_job import LIMIT_GROUP_HEADER
+from pollwise.storage.messages import message_of
 from pollwise.testing.conformance.steering import INFO
 from pollwise.worker import Worker, unhandled
 from tests.queues.benches import migrated
@@ -1107,5 +1109,40 @@ def test_a_worker_over_http_mentions_kinds_without_a_handler(
             await happens(lambda: bool(seen.of(KindUnhandled)))
         assert [(e.kind, e.job) for e in seen.of(KindUnhandled)] == [("unknown", "")]
         await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_put_token_cannot_forge_messages_but_its_own_hints_are_proven(
+    served: Served, tmp_path: Path
+) -> None:
+    """It may hint at jobs. To take part in who polls, and broadcasts, are not for it."""
+    put = write_private(tmp_path / "put", "put")
+    work = write_private(tmp_path / "worker", "worker")
+
+    async def main() -> None:
+        async with (
+            HttpQueue(served.url, "forged", token_file=work) as worker,
+            HttpQueue(served.url, "forged", token_file=put) as putter,
+        ):
+            heard: list[str] = []
+            worker.hints().listen(heard.append)
+            sleeper = Hint(None)
+            worker.hints().join(sleeper)
+            worker.hints().asleep(sleeper)
+            putter.hints().listen(lambda kind: None)
+            for queue in (worker, putter):
+                await happens(lambda queue=queue: queue._channel._proven_at is not None)
+            forged = message_of("check", "forged", "n", None)
+            for message in (forged, message_of("broadcast", "forged", "cancelled")):
+                await putter.say(message)
+            socket = await putter.dial()
+            for message in (forged, message_of("broadcast", "forged", "cancelled")):
+                await socket.send(message)
+            await putter.put([NewJob("a")])
+            assert await sleeper.wait(60)  # the hint arrives, after the other messages
+            await socket.close()
+            assert heard == []
+            assert set(worker.hints()._others) == set()  # type: ignore[attr-defined]
 
     asyncio.run(main())

@@ -9,7 +9,6 @@ from typing import Any
 from starlette.requests import Request
 
 from pollwise.controller.http.answers import HttpError, error_for
-from pollwise.controller.http.queues.hints import MESSAGE_MAX
 from pollwise.controller.http.requests import parsed, read_body
 from pollwise.durations import seconds
 from pollwise.errors import (
@@ -20,6 +19,7 @@ from pollwise.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from pollwise.storage.messages import MESSAGE_LENGTH_MAX
 
 #: The largest body, in bytes: a batch of jobs.
 BODY_MAX = 16 * 1024 * 1024
@@ -62,8 +62,8 @@ def message_from(given: object) -> str | None:
     """A message between processes, for the hints of a queue."""
     if given is None:
         return None
-    if not isinstance(given, str) or len(given) > MESSAGE_MAX:
-        raise ConfigError(f"a message must be text of at most {MESSAGE_MAX} characters")
+    if not isinstance(given, str) or len(given) > MESSAGE_LENGTH_MAX:
+        raise ConfigError(f"a message must be text of at most {MESSAGE_LENGTH_MAX} characters")
     return given
 
 

@@ -22,14 +22,12 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.storage.channel import HintChannel
-from pollwise.storage.messages import message_of
+from pollwise.storage.messages import message_of, parts_of
 
 #: The maximum number of jobs in the hints of one moment; polls find the others.
 RELAYS = 32
 #: The maximum number of messages that wait for one listener; a slower one loses some.
 WAITING_MAX = 200
-#: The longest message between processes, in characters.
-MESSAGE_MAX = 8000
 #: A listener gets a message at least this often, in seconds: many proxies cut connections that are
 #: silent for 30 s.
 PING_EVERY = 20.0
@@ -102,13 +100,22 @@ class HintExchange:
                 relays.close()
             self._relays.clear()
 
-    async def serve(self, socket: WebSocket, queue: Queue, end: asyncio.Event) -> None:
-        """Forward messages to and from a WebSocket until it or `end` ends it."""
+    async def serve(
+        self, socket: WebSocket, queue: Queue, end: asyncio.Event, *, works: bool
+    ) -> None:
+        """Forward messages to and from a WebSocket until it or `end` ends it.
+
+        works: its token may claim jobs, so that hints may be for it.
+        """
         listener = HintListener()
         self.join(listener, queue)
         tasks = [
             asyncio.ensure_future(work)
-            for work in (self._receive(socket), _send(socket, queue, listener), end.wait())
+            for work in (
+                self._receive(socket, listener, works),
+                _send(socket, queue, listener),
+                end.wait(),
+            )
         ]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -120,14 +127,27 @@ class HintExchange:
             with suppress(Exception):  # any error: the connection is gone
                 await socket.close(1001)
 
-    async def _receive(self, socket: WebSocket) -> None:
+    async def _receive(self, socket: WebSocket, listener: HintListener, works: bool) -> None:
         while True:
             try:
                 message = await socket.receive_text()
             except (WebSocketDisconnect, KeyError, RuntimeError):
                 return
-            if len(message) <= MESSAGE_MAX:
-                self.say(message)
+            self.take(message, listener, works=works)
+
+    def take(self, message: str, sender: HintListener | None, *, works: bool) -> None:
+        """Forward a message of a client, if it may send it.
+
+        Nobody may broadcast: what happened is known here. Who may not claim jobs may only hint at
+        some. Its checks come back to itself alone, so that no hint waits for it.
+        """
+        parts = parts_of(message)
+        if parts is None or parts[0] == "broadcast":
+            return
+        if works or parts[0] == "hint":
+            self.say(message)
+        elif parts[0] == "check" and sender is not None:
+            sender.say(message)
 
     def say(self, message: str) -> None:
         """Forward a message to all listeners, the sender included."""

@@ -283,7 +283,7 @@ class QueueApi:
             with client_sends_hints(body):
                 ids, fresh = await queue.put_counted(jobs)
             if message is not None and fresh:
-                self._exchange(queue).say(message)
+                self._exchange(queue).take(message, None, works=False)
             return encoded({"ids": ids, "fresh": fresh})
 
         return await self._answers.once((who, queue.name, nonce_from(body)), put)
@@ -305,7 +305,7 @@ class QueueApi:
             raise ConfigError("worker must be text: the name of the worker that claims")
         await self._seals.ready()
         if check is not None:
-            self._exchange(queue).say(check)
+            self._exchange(queue).take(check, None, works=True)
 
         async def claim() -> tuple[bytes, Sequence[Claim]]:
             with client_sends_hints(body):
@@ -438,15 +438,26 @@ class QueueApi:
 
     # Hints
 
-    async def _hint(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    async def _hint(self, queue: Queue, request: Request, body: dict[str, Any], who: str) -> Any:
         message = message_from(body.get("message"))
         if message is not None:
-            self._exchange(queue).say(message)
+            self._exchange(queue).take(message, None, works=await self._works(request))
         return {}
+
+    async def _works(self, connection: HTTPConnection) -> bool:
+        """True if its token may claim jobs."""
+        try:
+            await self._authorise(connection, WORK)
+        except HttpError as error:
+            if error.status != 403:
+                raise
+            return False
+        return True
 
     async def _ws(self, socket: WebSocket) -> None:
         try:
             await self._authorise(socket, SIGNAL)
+            works = await self._works(socket)
             known_query_only(socket, ("keep",))
             queue = self._queue(socket)
             if self._listening >= LISTENERS_MAX:
@@ -459,7 +470,7 @@ class QueueApi:
         self._listening += 1
         self._ends.add(end)
         try:
-            await self._exchange(queue).serve(socket, queue, end)
+            await self._exchange(queue).serve(socket, queue, end, works=works)
         finally:
             self._listening -= 1
             self._ends.discard(end)
