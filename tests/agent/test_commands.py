@@ -335,6 +335,15 @@ def test_an_input_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> 
     assert "leads out of its folder" in report["error"]
 
 
+def test_names_that_are_not_printable_are_left_out(tmp_path: Path) -> None:
+    names = ("a\nb", "a\rb", "a\tb", "a\033[31mb")
+    touches = "; ".join(f"touch {shlex.quote(name)}" for name in (*names, "good"))
+    log, made = log_of(tmp_path, f"cd $POLLWISE_OUT; {touches}")
+    assert made == ["good"]
+    assert "unprintable characters; rename the files (4: " in log
+    assert "\033" not in log
+
+
 def test_inputs_have_limits(tmp_path: Path) -> None:
     report = whole_run(tmp_path, "true", inputs=("a", "endless"), input_limit=100)
     assert report is not None

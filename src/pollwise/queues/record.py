@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pollwise.errors import ConfigError
@@ -43,6 +44,7 @@ SOURCES: dict[str, tuple[type, ...]] = {
     "done": (float, int),
     "cancelled": (float, int),
 }
+_NUMBERS = frozenset((int, float))
 _SHAPES = {(str, *types) for types in SOURCES.values()}
 
 
@@ -111,25 +113,51 @@ def job_from(row: Sequence[Any], queue: str) -> Job:
     """Make a job from the first ten columns of a claim or a page."""
     seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row[:10]
     decoded = decode_job(payload, headers)
+    unreadable = decoded.unreadable
+    if not (
+        type(priority) is type(attempt) is int and type(created_at) in _NUMBERS
+        and type(run_at) in _NUMBERS
+    ):  # fmt: skip
+        # SQLite keeps any text in any column, and a row may come from elsewhere.
+        names = ("priority", "attempt", "created_at", "run_at")
+        values = zip(names, (priority, attempt, created_at, run_at), strict=True)
+        wrong = [name for name, value in values if type(value) not in _NUMBERS]
+        unreadable = f"its row has no number in {' and '.join(wrong)}"
+        priority, attempt = int(number_in(priority)), int(number_in(attempt))
+        created_at, run_at = number_in(created_at), number_in(run_at)
     # SQLite's RETURNING returns whole REALs as int.
     return Job(
         str(seq), queue, kind, decoded.payload, key, priority, attempt, float(created_at),
-        float(run_at), unique, decoded.headers, decoded.unreadable,
+        float(run_at), unique, decoded.headers, unreadable,
     )  # fmt: skip
+
+
+def claim_order(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The order of claimed rows: by priority, then by time, then by number."""
+    return -number_in(row[4]), number_in(row[7]), row[0]
+
+
+def number_in(value: Any) -> Any:
+    """The value of a numeric column, or 0 for something else in it."""
+    return value if type(value) in _NUMBERS else 0
 
 
 def info_from(row: Sequence[Any], queue: str) -> JobInfo:
     """Make a record from a row of a page: a job, its token, and the rest of the record."""
     job, token = job_from(row, queue), row[10]
     code, since, worker, errors, claimed_at, progress, cancel, result = row[11:]
+    if type(code) is not int or type(since) not in _NUMBERS:
+        # Nobody can claim it, so it is shown with the jobs that will not run.
+        job = replace(job, unreadable="its row has no number in state or since")
+        code, since = code if type(code) is int else STATES.index("dead"), number_in(since)
     state = STATES[code]
     return JobInfo(
         job,
         state,
-        claimed_at if state == "leased" else since,
+        number_in(claimed_at) if state == "leased" else since,
         worker,
         errors_from(errors),
-        claimed_at,
+        claimed_at if claimed_at is None else number_in(claimed_at),
         progress_from(progress),
         bool(cancel),
         decode_result(result),
@@ -173,9 +201,19 @@ def encoded_progress(progress: Progress | None, now: float) -> str | None:
 
 
 def progress_from(text: str | None) -> Progress | None:
-    return None if text is None else Progress(*json.loads(text))
+    if text is None:
+        return None
+    try:
+        return Progress(*json.loads(text))
+    except (ValueError, TypeError):
+        return None
 
 
 def errors_from(text: str | None) -> tuple[JobFailure, ...]:
     """Read `[[at, attempt, error], …]`, the newest last."""
-    return () if text is None else tuple(JobFailure.stored(*each) for each in json.loads(text))
+    if text is None:
+        return ()
+    try:
+        return tuple(JobFailure.stored(*each) for each in json.loads(text))
+    except (ValueError, TypeError):
+        return (JobFailure(0.0, 0, f"its errors cannot be decoded: {str(text)[:200]!r}"),)

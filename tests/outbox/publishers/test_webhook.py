@@ -335,6 +335,42 @@ def test_the_signature_is_what_the_docs_say() -> None:
     assert sign(SECRET, BODY, NOW) == f"t=1767225600,v1={expected}"
 
 
+def test_the_signature_covers_the_idempotency_key() -> None:
+    import hashlib
+    import hmac
+
+    header = sign(SECRET, BODY, NOW, idempotency_key="ab-1")
+    expected = hmac.new(SECRET.encode(), b"v2.1767225600.4.ab-1." + BODY, hashlib.sha256)
+    assert header == f"t=1767225600,v2={expected.hexdigest()}"
+    verify(SECRET, {"Pollwise-Signature": header, "idempotency-key": "ab-1"}, BODY, now=NOW)
+
+
+@pytest.mark.parametrize("other", ["ab-2", "", None, "ab-1 ", "AB-1", "ab-1.x", "ä"])
+def test_another_idempotency_key_is_refused(other: str | None) -> None:
+    headers = {"Pollwise-Signature": sign(SECRET, BODY, NOW, idempotency_key="ab-1")}
+    if other is not None:
+        headers["Idempotency-Key"] = other
+    with pytest.raises(SignatureError):
+        verify(SECRET, headers, BODY, now=NOW)
+
+
+def test_a_signature_of_one_version_is_none_of_the_other() -> None:
+    key = {"Idempotency-Key": "ab-1"}
+    v1, v2 = sign(SECRET, BODY, NOW), sign(SECRET, BODY, NOW, idempotency_key="ab-1")
+    with pytest.raises(SignatureError, match="is not signed"):
+        verify(SECRET, {"Pollwise-Signature": v1, **key}, BODY, now=NOW)
+    as_v1 = v2.replace("v2=", "v1=")
+    for body in (BODY, b"ab-1." + BODY, b"4.ab-1." + BODY):
+        with pytest.raises(SignatureError):
+            verify(SECRET, {"Pollwise-Signature": as_v1}, body, now=NOW)
+    moved = {"Pollwise-Signature": v2, "Idempotency-Key": "ab-1." + BODY[:3].decode()}
+    with pytest.raises(SignatureError):
+        verify(SECRET, moved, BODY[3:], now=NOW)
+    pairs = [("Pollwise-Signature", v2), *key.items(), ("idempotency-key", "ab-1")]
+    with pytest.raises(SignatureError, match="once"):
+        verify(SECRET, pairs, BODY, now=NOW)
+
+
 def test_a_secret_is_changed_on_either_side_first() -> None:
     verify(SECRET, signed(SECRET), BODY, now=NOW)
     verify([OTHER, SECRET], signed(SECRET), BODY, now=NOW)

@@ -26,6 +26,7 @@ LINKS = "symbolic links that lead out of it, to a folder, or nowhere"
 KINDS = ((stat.S_ISFIFO, "FIFOs"), (stat.S_ISSOCK, "sockets"), (stat.S_ISBLK, "devices"),
          (stat.S_ISCHR, "devices"))  # fmt: skip
 NOT_UTF8 = "names that are not UTF-8; rename the files"
+UNPRINTABLE = "names with line breaks or other unprintable characters; rename the files"
 TOO_DEEP = f"folders more than {DEPTH_MAX} levels deep"
 UNREADABLE = "folders that cannot be read"
 
@@ -131,7 +132,10 @@ class OutputFiles:
         except UnicodeEncodeError:
             self._leave_out(NOT_UTF8, name)
         else:
-            self.files[name] = parts
+            if name.isprintable():
+                self.files[name] = parts
+            else:  # the controller takes no such name
+                self._leave_out(UNPRINTABLE, name)
 
     def _target(self, link: Path) -> tuple[str, ...] | None:
         """The path of the file in `out` to which a link leads; None if it leads elsewhere."""

@@ -1,11 +1,14 @@
-"""Signs webhooks, and checks the signature at the receiver: HMAC-SHA256 over time and body.
+"""Signs webhooks, and checks the signature at the receiver: HMAC-SHA256 over time, key and body.
 
-    Pollwise-Signature: t=1767225600,v1=5257a869e7…
+    Pollwise-Signature: t=1767225600,v2=5257a869e7…
 
-`t` is when it was sent, in seconds since 1970. `v1` is the hexadecimal HMAC of those digits, a full
-stop and the body, with the shared secret. The time is signed too, so that a recorded request cannot
-be replayed much later. With several secrets, during a rotation, there is a `v1` for each, and one
-match is enough.
+`t` is when it was sent, in seconds since 1970. `v2` is the hexadecimal HMAC, with the shared
+secret, of `v2.`, those digits, a full stop, the number of bytes of the header `Idempotency-Key`, a
+full stop, the header, a full stop and the body. The time is signed, so that a recorded request
+cannot be replayed much later, and the header, so that it cannot be replayed at once as another
+event. With several secrets, during a rotation, there is a `v2` for each, and one match is enough.
+
+`v1` is for requests without that header: the HMAC of the digits, a full stop and the body.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, SignatureError
 
 SIGNATURE = "Pollwise-Signature"
+IDEMPOTENCY_KEY = "Idempotency-Key"
 #: A shorter secret can be guessed.
 SECRET_BYTES_MIN = 16
 #: The maximum length of the header, and the maximum number of signatures in it.
@@ -34,11 +38,21 @@ class HeaderItems(Protocol):
     def items(self) -> Iterable[tuple[str, str]]: ...
 
 
-def sign(secret: Secret | Sequence[Secret], body: bytes, at: float | None = None) -> str:
-    """The value of the header `Pollwise-Signature` for a body sent now, or at the time `at`."""
+def sign(
+    secret: Secret | Sequence[Secret],
+    body: bytes,
+    at: float | None = None,
+    *,
+    idempotency_key: str | None = None,
+) -> str:
+    """The value of the header `Pollwise-Signature` for a body sent now, or at the time `at`.
+
+    idempotency_key: the value of the header `Idempotency-Key`, which is signed too.
+    """
     moment = str(int(time.time() if at is None else at))
-    signatures = [_hmac(key, moment, body) for key in secrets_of(secret)]
-    return ",".join([f"t={moment}", *(f"v1={signature}" for signature in signatures)])
+    version = "v1" if idempotency_key is None else "v2"
+    signatures = [_hmac(key, moment, body, idempotency_key) for key in secrets_of(secret)]
+    return ",".join([f"t={moment}", *(f"{version}={signature}" for signature in signatures)])
 
 
 def verify(
@@ -63,13 +77,14 @@ def verify(
     keys = secrets_of(secret)
     if not isinstance(body, (bytes, bytearray, memoryview)):
         raise ConfigError("body must be the bytes of the request as received")
-    moment, given = _read(headers)
+    moment, given, idempotency_key = _read(headers)
     # All are computed and compared, so that the time reveals nothing.
-    expected = [_hmac(key, moment, bytes(body)) for key in keys]
+    expected = [_hmac(key, moment, bytes(body), idempotency_key) for key in keys]
     matches = [hmac.compare_digest(a, b) for a in expected for b in given]
     if not any(matches):
         raise SignatureError(
-            "the signature does not match: the secret is different, or the body was changed. "
+            "the signature does not match: the secret is different, or the body or the header "
+            f"{IDEMPOTENCY_KEY} was changed. "
             "Verify the bytes as received, before anything parses them"
         )
     limit = seconds(tolerance, "tolerance", positive=True)
@@ -96,10 +111,12 @@ def secrets_of(secret: Secret | Sequence[Secret]) -> list[bytes]:
     return keys
 
 
-def _read(headers: HeaderItems | Iterable[tuple[str, str]]) -> tuple[str, list[str]]:
-    """The signed time and the signatures in the header."""
+def _read(
+    headers: HeaderItems | Iterable[tuple[str, str]],
+) -> tuple[str, list[str], str | None]:
+    """The signed time, the signatures, and the header that they cover; None for the body alone."""
     # Frameworks have their own classes for headers, and few of them are mappings.
-    pairs = headers.items() if hasattr(headers, "items") else headers
+    pairs = list(headers.items() if hasattr(headers, "items") else headers)
     values = [value for name, value in pairs if name.lower() == SIGNATURE.lower()]
     if not values:
         raise SignatureError(f"the request has no header {SIGNATURE}")
@@ -110,15 +127,29 @@ def _read(headers: HeaderItems | Iterable[tuple[str, str]]) -> tuple[str, list[s
         )
     parts = [part.strip().partition("=")[::2] for part in header.split(",")]
     moments = [value for name, value in parts if name == "t"]
-    given = [value for name, value in parts if name == "v1" and value.isascii()]
+    marked = [value for name, value in pairs if name.lower() == IDEMPOTENCY_KEY.lower()]
+    version = "v2" if any(name == "v2" for name, _ in parts) else "v1"
+    given = [value for name, value in parts if name == version and value.isascii()]
+    if len(marked) > 1:
+        raise SignatureError(f"the header {IDEMPOTENCY_KEY} must appear once")
+    if version == "v1" and marked:
+        raise SignatureError(
+            f"the header {IDEMPOTENCY_KEY} is not signed: the request has no v2. Its sender must "
+            "sign it, or leave the header out"
+        )
     if len(moments) != 1 or not _is_moment(moments[0]) or not 0 < len(given) <= _SIGNATURES_MAX:
-        raise SignatureError(f"the header {SIGNATURE} must look like t=1767225600,v1=5257a869…")
-    return moments[0], given
+        raise SignatureError(f"the header {SIGNATURE} must look like t=1767225600,v2=5257a869…")
+    return moments[0], given, "".join(marked) if version == "v2" else None
 
 
 def _is_moment(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 12
 
 
-def _hmac(key: bytes, moment: str, body: bytes) -> str:
-    return hmac.new(key, moment.encode() + b"." + body, "sha256").hexdigest()
+def _hmac(key: bytes, moment: str, body: bytes, idempotency_key: str | None) -> str:
+    before = f"{moment}.".encode()
+    if idempotency_key is not None:
+        # With its length, so that nothing can be moved between the header and the body.
+        header = idempotency_key.encode("utf-8", "surrogateescape")
+        before = f"v2.{moment}.{len(header)}.".encode() + header + b"."
+    return hmac.new(key, before + body, "sha256").hexdigest()

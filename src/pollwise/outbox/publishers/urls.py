@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pollwise.errors import ConfigError
 from pollwise.outbox import publishers
 from pollwise.outbox.envelope import CloudEvents
 from pollwise.outbox.publishers.base import Publisher
 from pollwise.plugins import PluginGroup
 from pollwise.plugins.urls import PartUrl, open_part, split_part_url
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.payloads.keys import read_private
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,7 @@ class _Transport:
 
 
 def _secret(path: str) -> str:
-    try:
-        return Path(path).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"secret_file = {path!r} cannot be read: {error}") from None
+    return read_private(Path(path), "secret file", "replace the secret", "utf-8").strip()
 
 
 def _authority(at: PublisherUrl) -> str:

@@ -13,7 +13,14 @@ from urllib.parse import urlsplit
 from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefused
 from pollwise.outbox.envelope import Message, percent_encoded, unique_of
 from pollwise.outbox.publishers.base import Publisher, PublisherOptions, place_of
-from pollwise.outbox.publishers.signatures import SIGNATURE, Secret, secrets_of, sign, verify
+from pollwise.outbox.publishers.signatures import (
+    IDEMPOTENCY_KEY,
+    SIGNATURE,
+    Secret,
+    secrets_of,
+    sign,
+    verify,
+)
 from pollwise.outbox.records import Record
 from pollwise.runtime.limits.headers import retry_after
 
@@ -179,9 +186,11 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
         for name, text in self._headers.items():
             add(name, text)
         add("Content-Type", message.content_type)
-        add("Idempotency-Key", percent_encoded(unique_of(record)))
+        unique = percent_encoded(unique_of(record))
+        add(IDEMPOTENCY_KEY, unique)
         if self._keys is not None:
-            add(SIGNATURE, sign(self._keys, message.body, self.clock.epoch()))
+            now = self.clock.epoch()
+            add(SIGNATURE, sign(self._keys, message.body, now, idempotency_key=unique))
         return dict(headers.values())
 
     def _check(self, response: httpx.Response) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pollwise.queues.record import info_from, shares, sources_of, stats_from
+from pollwise.queues.record import info_from, number_in, shares, sources_of, stats_from
 from pollwise.queues.views import (
     EXAMINED_MAX,
     NAMES_MAX,
@@ -89,7 +89,7 @@ class SqlitePages:
             counts = self._rows(self._sql["stats"], now=now, most=most + 1)
             firsts = [first for _, first in self._rows(self._sql["firsts"], most=FIRSTS_MAX)]
             [(due,)] = self._rows(self._sql["first_due"], now=now, most=FIRSTS_MAX)
-        oldest = min([first for first in (*firsts, due) if first is not None], default=None)
+        oldest = min(filter(number_in, (*firsts, due)), default=None)
         return stats_from(counts, None if oldest is None else max(now - oldest, 0.0), most)
 
     def stats_by_kind(self, now: float, most: int, ready_most: int) -> dict[str, Stats]:
@@ -103,7 +103,9 @@ class SqlitePages:
                 each_most = max(ready_most // max(len(firsts) // 2, 1), 100)
             for kind, first in firsts:
                 [(count,)] = self._rows(self._sql["count_kind"], kind=kind, most=each_most + 1)
-                rows.append((kind, 0, min(count, each_most), max(now - first, 0.0)))
+                rows.append(
+                    (kind, 0, min(count, each_most), max(now - (number_in(first) or now), 0.0))
+                )
                 if count > each_most:
                     capped.add("ready")
             for part in self._counted_parts(now, whole, most, capped):
@@ -131,7 +133,7 @@ class SqlitePages:
             if share:
                 source = self._sql["count_kinds"].replace("{source}", self._sql[name])
                 counted = self._rows(source, now=now, most=share, **values)
-                yield [(*row, max(now - first, 0.0)) for *row, first in counted]
+                yield [(*row, max(now - (number_in(first) or now), 0.0)) for *row, first in counted]
         if scanned:
             capped.update(("delayed", "leased") if whole[2][2] else ())
             capped.update(("blocked",) if whole[4][2] else ())
@@ -249,10 +251,10 @@ def _place(source: str, entry: list[Any]) -> list[Any]:
     """The place of an entry; the last column is the state, unless that is part of the place."""
     if source in ("leased", "overdue", "delayed"):
         since, state, seq = entry
-        return [float(since), state, seq]
+        return [float(number_in(since)), state, seq]
     if source == "ready":
         kind, priority, since, seq, _ = entry
-        return [kind, priority, float(since), seq]
+        return [kind, priority, float(number_in(since)), seq]
     if source == "waiting":
         return entry[:1]
     first, seq, _ = entry

@@ -19,10 +19,12 @@ from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.notes import without_paused
 from pollwise.queues.record import (
     Examined,
+    claim_order,
     encoded_progress,
     endings_from,
     info_from,
     job_from,
+    number_in,
 )
 from pollwise.queues.sqlite.flows import SqliteFlows
 from pollwise.queues.sqlite.limits.claims import Chosen
@@ -194,7 +196,10 @@ class SqliteStore(SqliteNotes):
                     suspect = bool(rows)
                     if not suspect:
                         rows = self._claim(wanted, asked.limit, values)
-                rows.sort(key=lambda row: (-row[4], row[7], row[0]))
+                try:
+                    rows.sort(key=lambda row: (-row[4], row[7], row[0]))
+                except TypeError:  # a row that came from elsewhere
+                    rows.sort(key=claim_order)
                 claims = [
                     Claim(
                         job_from(row, self._queue), row[10], worker, until, "", suspect,
@@ -239,6 +244,8 @@ class SqliteStore(SqliteNotes):
         else:
             [row] = self._rows("glance_kinds", kinds=json.dumps(kinds))
         anything, due, suspects, paused, limited = row
+        if type(due) is not float and due is not None:
+            due = float(number_in(due)) or None  # text in a row that came from elsewhere
         return anything, due, suspects, paused, limited
 
     def _without_paused(self, kinds: Sequence[str] | None) -> list[str]:
