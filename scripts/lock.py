@@ -36,6 +36,14 @@ FILES = {
         "--group=build",
         "--constraint=requirements/dev.txt",
     ],
+    # What the image of deploy/ has.
+    "requirements/image.txt": [
+        "--extra=postgres",
+        "--extra=redis",
+        "--extra=metrics",
+        "--extra=web",
+        "--constraint=requirements/dev.txt",
+    ],
 }
 
 

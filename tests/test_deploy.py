@@ -111,16 +111,34 @@ def test_the_image_has_all_that_it_copies() -> None:
         assert f"!{path}" in ignored, f"{path} is not sent to the builder"
 
 
-def test_the_constraints_of_the_image_are_the_pins_of_the_tests(tmp_path: Path) -> None:
+def pins_of(name: str) -> set[str]:
+    """The packages of a file of pins, each with its version and hashes."""
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(
+        r"^([a-z0-9][\w.-]*==[^ ]+).*?((?: +--hash=sha256:[0-9a-f]{64})+)", text, re.MULTILINE
+    )
+    assert len(lines) == len(re.findall(r"^[a-z0-9]", text, re.MULTILINE)), "each has a hash"
+    return {f"{pin} {' '.join(hashes.split())}" for pin, hashes in lines}
+
+
+def test_the_image_installs_only_what_has_a_hash_of_the_tests() -> None:
     text = (KIT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
-    [script] = re.findall(r"sed -n ('.*?') /src/dev\.txt", text)
-    program = shlex.split(script)[0]
-    pins = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8")
-    done = subprocess.run(["sed", "-n", program], input=pins, capture_output=True, text=True)
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(re.findall(r"^[a-z0-9]", pins, re.MULTILINE))
-    for line in lines:
-        assert re.fullmatch(r"[a-z0-9][\w.-]*==[^ ]+( ; .*[^\\ ])?", line), line
+    installs = [part for part in text.split("&&") if re.search(r"/pip install", part)]
+    assert len(installs) == 3
+    for each in installs:
+        assert "--no-deps" in each
+        assert "--require-hashes" in each or "--no-index" in each, each
+    assert "--no-build-isolation" in text
+    files = re.findall(r"-r /src/(\S+)", text)
+    assert files == ["image.txt", "demo.txt"]
+    for name in files:
+        assert pins_of(name) <= pins_of("dev.txt"), name
+
+
+def test_both_stages_of_the_image_have_one_base_that_a_digest_can_name() -> None:
+    text = (KIT / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${BASE}", "${BASE}"]
+    assert re.findall(r"^ARG BASE=python:\S+$", text, re.MULTILINE)
 
 
 def test_the_compose_file_fits_its_schema() -> None:

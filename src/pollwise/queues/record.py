@@ -132,9 +132,12 @@ def job_from(row: Sequence[Any], queue: str) -> Job:
     )  # fmt: skip
 
 
-def claim_order(row: Sequence[Any]) -> tuple[Any, ...]:
-    """The order of claimed rows: by priority, then by time, then by number."""
-    return -number_in(row[4]), number_in(row[7]), row[0]
+def sort_claims(rows: list[tuple[Any, ...]]) -> None:
+    """Sort claimed rows by priority, then by time, then by number."""
+    try:
+        rows.sort(key=lambda row: (-row[4], row[7], row[0]))
+    except TypeError:  # a row that came from elsewhere
+        rows.sort(key=lambda row: (-number_in(row[4]), number_in(row[7]), row[0]))
 
 
 def number_in(value: Any) -> Any:

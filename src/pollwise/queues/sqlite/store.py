@@ -19,12 +19,12 @@ from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.notes import without_paused
 from pollwise.queues.record import (
     Examined,
-    claim_order,
     encoded_progress,
     endings_from,
     info_from,
     job_from,
     number_in,
+    sort_claims,
 )
 from pollwise.queues.sqlite.flows import SqliteFlows
 from pollwise.queues.sqlite.limits.claims import Chosen
@@ -196,10 +196,7 @@ class SqliteStore(SqliteNotes):
                     suspect = bool(rows)
                     if not suspect:
                         rows = self._claim(wanted, asked.limit, values)
-                try:
-                    rows.sort(key=lambda row: (-row[4], row[7], row[0]))
-                except TypeError:  # a row that came from elsewhere
-                    rows.sort(key=claim_order)
+                sort_claims(rows)
                 claims = [
                     Claim(
                         job_from(row, self._queue), row[10], worker, until, "", suspect,
