@@ -184,12 +184,10 @@ def test_a_token_file_that_the_user_can_read_ends_the_agent(
     controller: ServeProcess, folder: Path
 ) -> None:
     token = controller.token("worker")
-    for change, says in (
-        (lambda: token.chmod(0o644), "run `chmod 600"),
-        (lambda: os.chown(token, pwd.getpwnam(NOBODY).pw_uid, -1), "belongs to the user"),
-    ):
-        token.chmod(0o600)
-        change()
+    nobody = pwd.getpwnam(NOBODY).pw_uid
+    for mode, owner, says in ((0o644, 0, "run `chmod 600"), (0o600, nobody, "belongs to the user")):
+        token.chmod(mode)
+        os.chown(token, owner, -1)
         with AgentProcess(controller.url, token, folder / "a", "true", "--user", NOBODY) as agent:
             assert agent.process.wait(60) == 2
             assert says in " ".join(agent.log.split())

@@ -454,8 +454,8 @@ def test_a_worker_needs_no_more_than_the_scopes_of_the_docs(
     words = ("--access-log", "--log-format", "json", "--set", "controller.queues=mail,thumbnails")
     with served(*words) as (url, process):
         for scope in ("worker", "put"):
-            words = ("--name", scope, "--out", f"{scope}.token", "--store", STORE)
-            good("serve", "token", "create", scope, *words)
+            made = ("--name", scope, "--out", f"{scope}.token", "--store", STORE)
+            good("serve", "token", "create", scope, *made)
         (folder / "mailers.py").write_text(MAILERS.format(url=url))
         mail = f"{url}?queue=mail&token_file="
         with Command("worker", "mailers:worker", "--set", "worker.lease=3s", *strategy) as worker:

@@ -1131,8 +1131,8 @@ def test_a_put_token_cannot_forge_messages_but_its_own_hints_are_proven(
             worker.hints().join(sleeper)
             worker.hints().asleep(sleeper)
             putter.hints().listen(lambda kind: None)
-            for queue in (worker, putter):
-                await happens(lambda queue=queue: queue._channel._proven_at is not None)
+            await happens(lambda: worker._channel._proven_at is not None)
+            await happens(lambda: putter._channel._proven_at is not None)
             forged = message_of("check", "forged", "n", None)
             for message in (forged, message_of("broadcast", "forged", "cancelled")):
                 await putter.say(message)
