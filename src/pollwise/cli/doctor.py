@@ -37,8 +37,7 @@ from pollwise.queues.urls import open_queue
 from pollwise.runtime.events import Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob, Settlement
-from pollwise.runtime.redact import without_secrets
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url, without_secrets
 from pollwise.settings import load
 from pollwise.settings.codecs import codec_of
 from pollwise.settings.strategies import ADDED as STRATEGIES

@@ -18,8 +18,7 @@ from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import is_sqs, open_queue, url_of_queue
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.redact import without_secrets
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url, without_secrets
 
 #: The queue of the controller's own jobs.
 AGENTS = "agents"

@@ -15,7 +15,7 @@ from pollwise.durations import shown
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.lab.texts import plain
 from pollwise.queues.urls import is_sqs
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url
 
 #: When the table below was last compared with its sources, and for which region.
 DATED = "2026-11-15"

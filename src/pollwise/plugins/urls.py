@@ -12,8 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.plugins import PluginGroup
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.redact import HIDDEN
-from pollwise.runtime.urls import has_late_at
+from pollwise.runtime.redact import HIDDEN, has_late_at
 
 P = TypeVar("P")
 U = TypeVar("U", bound="PartUrl")

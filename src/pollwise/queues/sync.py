@@ -30,8 +30,8 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import background_loop, keep_for_parent, run_in, watch_forks
 from pollwise.runtime.jobs import NewJob
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs
+from pollwise.runtime.redact import split_url
 from pollwise.runtime.tracing import spans
-from pollwise.runtime.urls import split_url
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -19,8 +19,7 @@ from pollwise.plugins import PluginGroup
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs
-from pollwise.runtime.redact import without_user
-from pollwise.runtime.urls import has_late_at, split_url
+from pollwise.runtime.redact import has_late_at, split_url, without_user
 
 EXAMPLES = (
     "sqlite:///jobs.db", "postgresql://app@db/shop", "redis://cache/0", "memory://"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import quote, unquote_plus
+from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
+
+from pollwise.errors import ConfigError
 
 HIDDEN = "***"
 
@@ -99,6 +101,22 @@ def _without_secrets_in_value(option: re.Match[str]) -> str:
     plain = unquote_plus(value)
     shown = without_secrets(plain)
     return str(option[0]) if shown == plain else f"{name}{quote(shown, safe=':/@*=')}"
+
+
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL. Raises ConfigError, where `urlsplit` raises ValueError with the text."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise ConfigError(
+            f"the host of the URL {without_user(url)!r} cannot be read; write special characters "
+            "in a user or a password as %XX"
+        ) from None
+
+
+def has_late_at(parts: SplitResult) -> bool:
+    """True if an @ follows the host: then a '?', '/' or '#' before it may be of a password."""
+    return "@" not in parts.netloc and "@" in unquote(parts.path + parts.query + parts.fragment)
 
 
 #: Values of environment variables in a file of targets, wherever they are used: in a path, a

@@ -17,8 +17,7 @@ from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import names_no_queue, open_queue
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.redact import without_secrets
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url, without_secrets
 from pollwise.web.sources import QueueSource, Sources
 
 if TYPE_CHECKING:

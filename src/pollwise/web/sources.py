@@ -26,8 +26,8 @@ from pollwise.queues.schedules.record import Schedule
 from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import STATES, JobInfo
+from pollwise.runtime.redact import split_url
 from pollwise.runtime.rollups import HistoryPoint
-from pollwise.runtime.urls import split_url
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller

@@ -18,8 +18,8 @@ from pollwise.errors import ConfigError, did_you_mean
 from pollwise.lab.traces.claimed import HOW_REBUILT, claimed_in
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.queues.base import Queue
+from pollwise.runtime.redact import split_url
 from pollwise.runtime.rollups.keeping import HISTORY_MINUTES_KEPT
-from pollwise.runtime.urls import split_url
 
 if TYPE_CHECKING:
     from pollwise.lab.replay.base import Trace

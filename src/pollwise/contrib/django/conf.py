@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from pollwise.errors import ConfigError, MissingExtra, did_you_mean
 from pollwise.runtime.payloads.envelope import CodecChain
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url
 from pollwise.settings import Settings, load
 from pollwise.settings.codecs import codec_of
 

@@ -27,8 +27,7 @@ from pollwise.controller.http.answers import HttpError, bytes_gone
 from pollwise.controller.missing_files import NO_ROOM, BlobsMissing, check_room
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
 from pollwise.platforms.files import BINARY, NO_FOLLOW, NOT_INHERITED
-from pollwise.runtime.redact import without_secrets
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url, without_secrets
 
 T = TypeVar("T")
 #: The bytes of a blob, read as they are asked for.

@@ -29,7 +29,7 @@ except ImportError as error:
     raise MissingExtra("a controller over HTTP", "http") from error
 
 from pollwise.queues.http import tls as http_tls
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url
 
 #: httpx offers HTTP/2 only with an extra, which our extras include.
 HAS_HTTP2 = find_spec("h2") is not None

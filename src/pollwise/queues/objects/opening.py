@@ -15,8 +15,7 @@ from pollwise.errors import ConfigError, MissingExtra
 from pollwise.queues.objects.private import make_private_folder
 from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.redact import without_secrets
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url, without_secrets
 
 #: How long one request may take, and how long connecting may take.
 TIMEOUT, CONNECT = "10s", "5s"

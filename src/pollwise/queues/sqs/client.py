@@ -15,8 +15,7 @@ from pollwise.errors import ConfigError, MissingExtra, StoreError, StoreUnavaila
 from pollwise.queues.sqs.messages import Entry, Message, size_of
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
-from pollwise.runtime.redact import without_secrets
-from pollwise.runtime.urls import split_url
+from pollwise.runtime.redact import split_url, without_secrets
 
 try:
     from aiobotocore.config import AioConfig
