@@ -37,6 +37,11 @@
 --   A key with parked records has a row. A claim that parks holds FOR SHARE on that row. A call that
 --   deletes the row holds FOR UPDATE on it and then checks for remaining records of the key.
 --
+-- PLANS. A vacuum may have found a table empty. Then the planner takes any index of it to have one row,
+-- and joins a batch by walking all of it. So a batch is read by `= ANY (array)`, or each by a LATERAL
+-- look-up that cannot be made into a join. In a sorted array, `width_bucket(seq, array)` is the place
+-- where other arrays have what belongs to it.
+--
 -- Locks: claims, retries and drops wait for their turn; settlements wait for rows of keys, in the
 -- order of the keys. A claim waits for no row, so there are no deadlocks.
 --
@@ -359,8 +364,8 @@ BEGIN
         RETURN QUERY SELECT
             NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::text, NULL::double precision,
             NULL::text, NULL::boolean, NULL::integer, NULL::bigint,
-            (SELECT min(k.due) - v_now FROM {schema}.outbox_keys AS k
-             WHERE k.outbox = p_outbox AND k.state < 4);
+            (SELECT k.due - v_now FROM {schema}.outbox_keys AS k
+             WHERE k.outbox = p_outbox AND k.state < 4 ORDER BY k.due LIMIT 1);
         RETURN;
     END IF;
     -- The turn lasts until the rows are sent, and a relay that hangs does not receive them. After
@@ -536,25 +541,29 @@ BEGIN
         );
         IF v_some <> '{}' THEN
             v_taken := v_taken - cardinality(v_some);
-            UPDATE {schema}.outbox_keys AS k SET
-                state = 1,
-                -- The longer it has waited, the longer until the next check.
-                due = v_now + least(greatest((v_now - r.created_at) / 4, 0.05), 1)
+            SELECT coalesce(array_agg(s.line ORDER BY s.line COLLATE "C"), '{}'),
+                   array_agg(r.created_at ORDER BY s.line COLLATE "C")
+            INTO v_lines, v_ats
             FROM unnest(v_some) AS s (line)
             CROSS JOIN LATERAL (
                 SELECT o.created_at FROM {schema}.outbox_records AS o
                 WHERE o.line = s.line AND o.state < 2
                 ORDER BY o.seq + 0 LIMIT 1
-            ) AS r
-            WHERE k.line = s.line;
+            ) AS r;
+            UPDATE {schema}.outbox_keys AS k SET
+                state = 1,
+                -- The longer it has waited, the longer until the next check.
+                due = v_now + least(greatest((v_now - v_ats[
+                    width_bucket(k.line, v_lines COLLATE "C")]) / 4, 0.05), 1)
+            WHERE k.line = ANY (v_lines);
             DELETE FROM {schema}.outbox_keys AS k
             WHERE k.line = ANY (v_some) AND k.due <= v_now;
         END IF;
     END IF;
 
     IF v_taken < p_keys AND v_again IS NULL THEN
-        SELECT min(k.due) - v_now INTO v_again FROM {schema}.outbox_keys AS k
-        WHERE k.outbox = p_outbox AND k.state < 4;
+        SELECT k.due - v_now INTO v_again FROM {schema}.outbox_keys AS k
+        WHERE k.outbox = p_outbox AND k.state < 4 ORDER BY k.due LIMIT 1;
         IF v_again <= 0 THEN
             v_again := 0.02;  -- another call has locked what is due
         END IF;
@@ -588,6 +597,8 @@ DECLARE
     v_more text[];
     v_since double precision[];
     v_over text[];
+    v_nexts bigint[];
+    v_places bigint[];
 BEGIN
     SELECT coalesce(array_agg(s.place), '{}') INTO v_ours
     FROM unnest(v_lines, p_tokens) WITH ORDINALITY AS s (line, token, place)
@@ -621,28 +632,44 @@ BEGIN
     END IF;
 
     IF p_actions IS NOT NULL THEN
-        UPDATE {schema}.outbox_records AS r SET
-            state = CASE WHEN s.action = 2 THEN 2 ELSE r.state END,
-            since = CASE WHEN s.action = 2 THEN v_now ELSE r.since END,
-            error = coalesce(s.error, r.error),
-            progress = coalesce(s.progress, r.progress),
-            retried = r.retried AND s.progress IS NULL
+        SELECT array_agg(s.next ORDER BY s.next), array_agg(s.place ORDER BY s.next)
+        INTO v_nexts, v_places
         FROM unnest(p_actions, p_nexts, p_errors, p_progress)
-            AS s (action, next, error, progress)
-        WHERE r.seq = s.next AND r.state + 0 < 2
+            WITH ORDINALITY AS s (action, next, error, progress, place)
+        WHERE s.next IS NOT NULL
           AND (s.action = 2 OR s.error IS NOT NULL OR s.progress IS NOT NULL);
+        UPDATE {schema}.outbox_records AS r SET
+            (state, since, error, progress, retried) = (
+                SELECT CASE WHEN p_actions[s.place] = 2 THEN 2 ELSE r.state END,
+                       CASE WHEN p_actions[s.place] = 2 THEN v_now ELSE r.since END,
+                       coalesce(p_errors[s.place], r.error),
+                       coalesce(p_progress[s.place], r.progress),
+                       r.retried AND p_progress[s.place] IS NULL
+                FROM (SELECT v_places[width_bucket(r.seq, v_nexts)] AS place OFFSET 0) AS s
+            )
+        WHERE r.seq = ANY (v_nexts) AND r.state + 0 < 2;
+        SELECT array_agg(s.line ORDER BY s.line COLLATE "C"),
+               array_agg(s.place ORDER BY s.line COLLATE "C")
+        INTO v_over, v_places
+        FROM unnest(v_lines, p_actions) WITH ORDINALITY AS s (line, action, place)
+        WHERE s.action = 1 OR (s.action = 2 AND p_block AND NOT starts_with(s.line, v_alone));
         UPDATE {schema}.outbox_keys AS k SET
-            state = 2 * s.action, first = s.next,
-            due = CASE s.action WHEN 1 THEN v_now + s.delay ELSE 'infinity' END,
-            token = k.token + 1, relay = NULL, lapses = 0
-        FROM unnest(v_lines, p_actions, p_nexts, p_delays) AS s (line, action, next, delay)
-        WHERE k.line = s.line
-          AND (s.action = 1 OR (s.action = 2 AND p_block AND NOT starts_with(s.line, v_alone)));
+            token = k.token + 1, relay = NULL, lapses = 0,
+            (state, first, due) = (
+                SELECT 2 * p_actions[s.place], p_nexts[s.place],
+                       CASE p_actions[s.place] WHEN 1 THEN v_now + p_delays[s.place]
+                            ELSE 'infinity' END
+                FROM (
+                    SELECT v_places[width_bucket(k.line, v_over COLLATE "C")] AS place OFFSET 0
+                ) AS s
+            )
+        WHERE k.line = ANY (v_over);
     END IF;
 
     -- The other keys are free: those with more records stay, and are due since the next was put.
-    SELECT coalesce(array_agg(f.line) FILTER (WHERE f.at IS NOT NULL), '{}'),
-           array_agg(f.at) FILTER (WHERE f.at IS NOT NULL),
+    SELECT coalesce(array_agg(f.line ORDER BY f.line COLLATE "C") FILTER (WHERE f.at IS NOT NULL),
+                    '{}'),
+           array_agg(f.at ORDER BY f.line COLLATE "C") FILTER (WHERE f.at IS NOT NULL),
            coalesce(array_agg(f.line) FILTER (WHERE f.at IS NULL), '{}'),
            count(*) FILTER (WHERE f.at IS NOT NULL AND f.next IS NULL)
     INTO v_more, v_since, v_over, more
@@ -656,8 +683,9 @@ BEGIN
     ) AS f;
     IF v_more <> '{}' THEN
         UPDATE {schema}.outbox_keys AS k SET
-            state = 0, due = least(m.at, v_now), token = k.token + 1, relay = NULL, lapses = 0
-        FROM unnest(v_more, v_since) AS m (line, at) WHERE k.line = m.line;
+            state = 0, token = k.token + 1, relay = NULL, lapses = 0,
+            due = least(v_since[width_bucket(k.line, v_more COLLATE "C")], v_now)
+        WHERE k.line = ANY (v_more);
     END IF;
     IF v_over <> '{}' THEN
         DELETE FROM {schema}.outbox_keys AS k WHERE k.line = ANY (v_over);
@@ -714,10 +742,16 @@ DECLARE
     v_lines text[];
 BEGIN
     PERFORM pg_advisory_xact_lock({schema}.outbox_lock(p_outbox || chr(29)), 0);
-    SELECT coalesce(array_agg(r.seq), '{}'), array_agg(DISTINCT r.line) INTO v_seqs, v_lines
-    FROM {schema}.outbox_records AS r
-    WHERE r.outbox = p_outbox AND r.state = 2
-      AND (p_seqs IS NULL OR r.seq = ANY (p_seqs)) AND (p_keys IS NULL OR r.key = ANY (p_keys));
+    IF p_seqs IS NULL THEN
+        SELECT coalesce(array_agg(r.seq), '{}'), array_agg(DISTINCT r.line) INTO v_seqs, v_lines
+        FROM {schema}.outbox_records AS r
+        WHERE r.outbox = p_outbox AND r.state = 2 AND (p_keys IS NULL OR r.key = ANY (p_keys));
+    ELSE
+        SELECT coalesce(array_agg(r.seq), '{}'), array_agg(DISTINCT r.line) INTO v_seqs, v_lines
+        FROM {schema}.outbox_records AS r
+        WHERE r.seq = ANY (p_seqs) AND r.outbox = p_outbox AND r.state + 0 = 2
+          AND (p_keys IS NULL OR r.key = ANY (p_keys));
+    END IF;
     IF v_seqs = '{}' THEN
         RETURN 0;
     END IF;

@@ -108,7 +108,10 @@ BEGIN
     RETURN QUERY
         SELECT i.id, t.kind, t.payload
         FROM unnest(v_ids) WITH ORDINALITY AS i (id, place)
-        LEFT JOIN {schema}.outbox_records AS t ON t.seq = i.id AND i.id <> ALL (v_made)
+        LEFT JOIN LATERAL (
+            SELECT r.kind, r.payload FROM {schema}.outbox_records AS r
+            WHERE r.seq = i.id AND i.id <> ALL (v_made) OFFSET 0
+        ) AS t ON true
         ORDER BY i.place;
 END
 $$;
@@ -148,8 +151,8 @@ DECLARE
     v_now double precision := {schema}.outbox_now(p_now);
 BEGIN
     now := p_now;
-    SELECT min(r.since) - v_now INTO next FROM {schema}.outbox_records AS r
-    WHERE r.outbox = p_outbox AND r.state = 5;
+    SELECT r.since - v_now INTO next FROM {schema}.outbox_records AS r
+    WHERE r.outbox = p_outbox AND r.state = 5 ORDER BY r.since LIMIT 1;
     IF next <= 0 THEN
         PERFORM pg_advisory_xact_lock({schema}.outbox_lock(p_outbox || chr(29)), 0);
         PERFORM {schema}.outbox_enter(p_outbox, ARRAY(
@@ -157,8 +160,8 @@ BEGIN
             WHERE r.outbox = p_outbox AND r.state = 5 AND r.since <= v_now
             ORDER BY r.since LIMIT 1000
         ), v_now);
-        SELECT min(r.since) - v_now INTO next FROM {schema}.outbox_records AS r
-        WHERE r.outbox = p_outbox AND r.state = 5;
+        SELECT r.since - v_now INTO next FROM {schema}.outbox_records AS r
+        WHERE r.outbox = p_outbox AND r.state = 5 ORDER BY r.since LIMIT 1;
     END IF;
 END
 $$;
@@ -205,7 +208,9 @@ BEGIN
     WHERE r.seq = ANY (p_seqs) AND r.state + 0 = 4 ORDER BY r.seq FOR UPDATE;
     v_done := ARRAY(
         SELECT s FROM unnest(p_seqs) AS s
-        WHERE NOT EXISTS (SELECT 1 FROM {schema}.outbox_records AS c WHERE c.origin = s)
+        WHERE NOT EXISTS (
+            SELECT 1 FROM {schema}.outbox_records AS c WHERE c.origin = s OFFSET 0
+        )
     );
     IF p_keep THEN
         UPDATE {schema}.outbox_records AS r SET state = 3, since = {schema}.outbox_now(p_now)
@@ -310,10 +315,16 @@ DECLARE
     v_origins bigint[];
     v_count bigint;
 BEGIN
-    SELECT coalesce(array_agg(r.seq), '{}'), array_agg(r.origin) INTO v_seqs, v_origins
-    FROM {schema}.outbox_records AS r
-    WHERE r.outbox = p_outbox AND r.state = 2
-      AND (p_ids IS NULL OR r.origin = ANY (p_ids)) AND (p_keys IS NULL OR r.key = ANY (p_keys));
+    IF p_ids IS NULL THEN
+        SELECT coalesce(array_agg(r.seq), '{}'), array_agg(r.origin) INTO v_seqs, v_origins
+        FROM {schema}.outbox_records AS r
+        WHERE r.outbox = p_outbox AND r.state = 2 AND (p_keys IS NULL OR r.key = ANY (p_keys));
+    ELSE
+        SELECT coalesce(array_agg(r.seq), '{}'), array_agg(r.origin) INTO v_seqs, v_origins
+        FROM {schema}.outbox_records AS r
+        WHERE r.origin = ANY (p_ids) AND r.origin IS NOT NULL AND r.outbox || '' = p_outbox
+          AND r.state + 0 = 2 AND (p_keys IS NULL OR r.key = ANY (p_keys));
+    END IF;
     v_count := {schema}.outbox_retry(p_outbox, v_seqs, NULL, p_drop, p_now);
     IF p_drop AND v_count > 0 THEN
         PERFORM {schema}.outbox_finish(v_origins, p_keep, p_now);

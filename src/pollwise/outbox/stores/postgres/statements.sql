@@ -175,7 +175,10 @@ SELECT
     (SELECT count(*) FROM blocked),
     (SELECT count(*) FROM (
         SELECT 1 FROM (SELECT line FROM blocked LIMIT $4::integer) AS k
-        JOIN {schema}.outbox_records AS r ON r.line = k.line AND r.state < 2 LIMIT $3::integer) AS r),
+        CROSS JOIN LATERAL (
+            SELECT 1 FROM {schema}.outbox_records AS b
+            WHERE b.line = k.line AND b.state < 2 LIMIT $3::integer
+        ) AS r LIMIT $3::integer) AS r),
     now - least(
         (SELECT created_at FROM {schema}.outbox_records
          WHERE outbox = $1 AND state = 0 ORDER BY seq + 0 LIMIT 1),
@@ -193,7 +196,7 @@ SELECT r.key, coalesce(r.origin, k.first), r.kind, r.error, r.since,
             SELECT 1 FROM {schema}.outbox_records AS b
             WHERE b.line = k.line AND b.state < 2 LIMIT $4::integer) AS b)
 FROM {schema}.outbox_keys AS k
-JOIN {schema}.outbox_records AS r ON r.seq = k.first
+CROSS JOIN LATERAL (SELECT * FROM {schema}.outbox_records AS f WHERE f.seq = k.first OFFSET 0) AS r
 WHERE k.outbox = $1 AND k.state = 4 AND k.line > $1 || chr(31) || $2
 ORDER BY k.line LIMIT $3::integer
 
@@ -220,7 +223,9 @@ FROM (
                 WHEN k.first <> r.seq OR k.due <= {schema}.outbox_now($2::double precision) THEN 0
                 WHEN k.state = 3 THEN 1 WHEN k.state = 2 THEN 2 ELSE 0 END AS shown
     FROM {schema}.outbox_records AS r
-    LEFT JOIN {schema}.outbox_keys AS k ON k.line = r.line
+    LEFT JOIN LATERAL (
+        SELECT * FROM {schema}.outbox_keys AS o WHERE o.line = r.line OFFSET 0
+    ) AS k ON true
     WHERE (r.outbox = $1 OR r.outbox = ANY (ARRAY(
                SELECT $1 || chr(30) || l.lane FROM {schema}.outbox_lanes AS l WHERE l.outbox = $1)))
       AND {which} AND r.state <> 4
@@ -306,7 +311,8 @@ FROM (
     WHERE outbox = $1 AND state < 4 AND due >= $7::double precision
       AND due > {schema}.outbox_now($8::double precision)
     ORDER BY due LIMIT $2::integer
-) AS k JOIN {schema}.outbox_records AS r ON r.seq = k.first
+) AS k
+CROSS JOIN LATERAL (SELECT * FROM {schema}.outbox_records AS f WHERE f.seq = k.first OFFSET 0) AS r
 WHERE k.due > $7::double precision OR r.seq > $6::bigint
 ORDER BY 1, 2
 
@@ -320,7 +326,9 @@ FROM {schema}.outbox_records WHERE seq > $6::bigint ORDER BY seq LIMIT $2::integ
 -- The state of claims whose settlement is in doubt: the tokens of their keys, and which of their
 -- records are still open.
 SELECT d.key, k.token FROM unnest($2::text[]) AS d (key)
-JOIN {schema}.outbox_keys AS k ON k.line = $1 || chr(31) || d.key
+CROSS JOIN LATERAL (
+    SELECT o.token FROM {schema}.outbox_keys AS o WHERE o.line = $1 || chr(31) || d.key OFFSET 0
+) AS k
 UNION ALL
 SELECT NULL, seq FROM {schema}.outbox_records WHERE seq = ANY ($3::bigint[]) AND state < 2
 

@@ -25,17 +25,19 @@ CREATE FUNCTION {schema}.note(
     p_answer text, p_now double precision, OUT done boolean, OUT answer text
 )
 LANGUAGE plpgsql
+SET enable_seqscan = off
 AS $$
 DECLARE
     v_now double precision := {schema}.now_or(p_now);
 BEGIN
     -- Those that another call deletes or renews meanwhile are left to it, so that calls never wait
     -- for each other in a circle.
-    DELETE FROM {schema}.notes AS n WHERE (n.queue, n.topic, n.name) IN (
-        SELECT g.queue, g.topic, g.name FROM {schema}.notes AS g
+    DELETE FROM {schema}.notes AS n
+    WHERE n.queue = p_queue AND n.topic = p_topic AND n.name = ANY (ARRAY(
+        SELECT g.name FROM {schema}.notes AS g
         WHERE g.queue = p_queue AND g.topic = p_topic AND g.until <= v_now
         FOR UPDATE SKIP LOCKED
-    );
+    ));
     IF p_value IS NULL THEN
         DELETE FROM {schema}.notes AS n
         WHERE n.queue = p_queue AND n.topic = p_topic AND n.name = p_name;

@@ -113,34 +113,36 @@ DECLARE
     v_now double precision := {schema}.now_or(p_now);
     v_ended bigint[];
     v_held text[];
+    v_blocked boolean[];
 BEGIN
     IF p_seqs IS NULL THEN
         SELECT array_agg(d.seq) INTO v_ended FROM (
             SELECT j.seq FROM {schema}.jobs AS j
-            WHERE j.queue = p_queue AND j.state = 4 ORDER BY j.seq FOR UPDATE
+            WHERE j.queue = p_queue AND j.state = 4 ORDER BY j.seq + 0 FOR UPDATE
         ) AS d;
     ELSE
         SELECT array_agg(d.seq) INTO v_ended FROM (
             SELECT j.seq FROM {schema}.jobs AS j
             WHERE j.seq = ANY (p_seqs) AND j.queue = p_queue AND j.state >= 4
-            ORDER BY j.seq FOR UPDATE
+            ORDER BY j.seq + 0 FOR UPDATE
         ) AS d;
     END IF;
     v_held := {schema}.held_keys(
         p_queue, ARRAY(SELECT j.key FROM {schema}.jobs AS j WHERE j.seq = ANY (v_ended))
     );
-    UPDATE {schema}.jobs AS j SET
-        state = CASE WHEN d.nth > 1 OR held.key IS NOT NULL THEN 2 ELSE 0 END,
-        since = v_now, run_at = v_now, attempt = 0, token = j.token + 1,
-        worker = NULL, claimed_at = NULL, progress = NULL, result = NULL, expires_at = NULL
+    SELECT array_agg(d.nth > 1 OR held.key IS NOT NULL ORDER BY d.seq) INTO v_blocked
     FROM (
         SELECT k.seq, k.key,
                CASE WHEN k.key IS NULL THEN 1
                     ELSE row_number() OVER (PARTITION BY k.key ORDER BY k.seq) END AS nth
         FROM {schema}.jobs AS k WHERE k.seq = ANY (v_ended)
     ) AS d
-    LEFT JOIN unnest(v_held) AS held (key) ON held.key = d.key
-    WHERE j.seq = d.seq;
+    LEFT JOIN unnest(v_held) AS held (key) ON held.key = d.key;
+    UPDATE {schema}.jobs AS j SET
+        state = CASE WHEN v_blocked[width_bucket(j.seq, v_ended)] THEN 2 ELSE 0 END,
+        since = v_now, run_at = v_now, attempt = 0, token = j.token + 1,
+        worker = NULL, claimed_at = NULL, progress = NULL, result = NULL, expires_at = NULL
+    WHERE j.seq = ANY (v_ended);
     RETURN coalesce(cardinality(v_ended), 0);
 END
 $$;

@@ -20,22 +20,24 @@ CREATE FUNCTION {schema}.replace_history(
     p_new_levels smallint[], p_new_ats bigint[], p_new_writers text[], p_new_values text[]
 ) RETURNS boolean
 LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    v_found integer;
+    v_found tid[];
 BEGIN
-    SELECT count(*) INTO v_found FROM (
-        SELECT 1 FROM unnest(p_levels, p_ats, p_writers) AS o (level, at, writer)
-        JOIN {schema}.history AS h
-            ON h.queue = p_queue AND h.level = o.level AND h.at = o.at AND h.writer = o.writer
-        FOR UPDATE OF h SKIP LOCKED
-    ) AS locked;
-    IF v_found <> cardinality(p_levels) THEN
+    -- Each by itself, and then where it lies: a plan could compare all old rows with all rows.
+    v_found := ARRAY(
+        SELECT h.place FROM unnest(p_levels, p_ats, p_writers) AS o (level, at, writer)
+        CROSS JOIN LATERAL (
+            SELECT t.ctid AS place FROM {schema}.history AS t
+            WHERE t.queue = p_queue AND t.level = o.level AND t.at = o.at AND t.writer = o.writer
+            FOR UPDATE SKIP LOCKED
+        ) AS h
+    );
+    IF cardinality(v_found) <> cardinality(p_levels) THEN
         RETURN false;
     END IF;
-    DELETE FROM {schema}.history AS h
-    USING unnest(p_levels, p_ats, p_writers) AS o (level, at, writer)
-    WHERE h.queue = p_queue AND h.level = o.level AND h.at = o.at AND h.writer = o.writer;
+    DELETE FROM {schema}.history AS h WHERE h.ctid = ANY (v_found);
     INSERT INTO {schema}.history (queue, level, at, writer, value)
     SELECT p_queue, n.level, n.at, n.writer, n.value
     FROM unnest(p_new_levels, p_new_ats, p_new_writers, p_new_values)

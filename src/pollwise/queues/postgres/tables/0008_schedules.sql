@@ -14,6 +14,7 @@ CREATE FUNCTION {schema}.swap_schedule(
     OUT done boolean, OUT value text, OUT job text
 )
 LANGUAGE plpgsql
+SET enable_seqscan = off
 AS $$
 DECLARE
     v_now double precision := {schema}.now_or(p_now);

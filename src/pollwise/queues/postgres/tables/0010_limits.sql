@@ -13,7 +13,9 @@
 -- limited kinds takes no lock.
 --
 -- Statements ask for one group as a range, and order by it: else the planner could read the line of the
--- kind instead, past all jobs of other groups, because that has the same order.
+-- kind instead, past all jobs of other groups, because that has the same order. A group is given to a
+-- function in the default collation: its other texts would get that of the group too, and no index on
+-- a queue and a kind could be used.
 --
 -- `claim`, `put` and `put_replacing` are replaced, so that old workers keep limits too.
 
@@ -176,6 +178,16 @@ BEGIN
 END
 $$;
 
+-- Lower a `full_at` of groups of a kind that is too high.
+CREATE FUNCTION {schema}.lower_groups(p_queue text, p_kind text, p_most double precision)
+RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.limit_groups AS g SET full_at = p_most
+    WHERE g.queue = p_queue AND g.kind = p_kind AND g.full_at > p_most + 1e-6;
+END
+$$;
+
 -- Those of these kinds that have limits, NULL if none has. Their rows in limit_turns are locked until
 -- the transaction ends, and say what the notes say. A `full_at` that is too high, because a rate was
 -- slower or the clock was put back, is lowered.
@@ -189,10 +201,11 @@ DECLARE
     v_now double precision;
     v_high double precision;
 BEGIN
-    SELECT array_agg(n.name ORDER BY n.name), bool_or(t.note IS DISTINCT FROM n.value)
+    SELECT array_agg(n.name ORDER BY n.name), bool_or(n.value IS DISTINCT FROM (
+        SELECT t.note FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = n.name
+    ))
     INTO v_limited, v_changed
     FROM {schema}.notes AS n
-    LEFT JOIN {schema}.limit_turns AS t ON t.queue = p_queue AND t.kind = n.name
     WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds);
     IF v_limited IS NULL THEN
         RETURN NULL;
@@ -215,16 +228,18 @@ BEGIN
     v_now := {schema}.now_or(p_now);  -- others were waited for
     IF v_changed THEN
         UPDATE {schema}.limit_turns AS t SET
-            note = n.value, most = l.most, most_each = l.most_each, step = l.step, burst = l.burst,
-            step_each = l.step_each, burst_each = l.burst_each, grouped = l.grouped,
-            weights = l.weights
-        FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
-        WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (v_limited)
-          AND t.queue = p_queue AND t.kind = n.name AND t.note IS DISTINCT FROM n.value;
-        UPDATE {schema}.limit_groups AS g SET full_at = v_now + t.burst_each * t.step_each
-        FROM {schema}.limit_turns AS t
-        WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND g.queue = p_queue
-          AND g.kind = t.kind AND g.full_at > v_now + t.burst_each * t.step_each + 1e-6;
+            (note, most, most_each, step, burst, step_each, burst_each, grouped, weights) = (
+                SELECT n.value, l.most, l.most_each, l.step, l.burst, l.step_each, l.burst_each,
+                       l.grouped, l.weights
+                FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
+                WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = t.kind
+            )
+        WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND coalesce(t.note, '') <> (
+            SELECT n.value FROM {schema}.notes AS n
+            WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = t.kind
+        );
+        PERFORM {schema}.lower_groups(p_queue, t.kind, v_now + t.burst_each * t.step_each)
+        FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = ANY (v_limited);
     END IF;
     IF v_changed OR v_high > v_now + 1e-6 THEN
         UPDATE {schema}.limit_turns AS t SET full_at = v_now + t.burst * t.step
@@ -267,8 +282,11 @@ BEGIN
             {schema}.rate_room(t.full_at, t.step, t.burst, p_now)
         )::integer AS room
         FROM unnest(p_kinds) AS given (kind)
-        LEFT JOIN {schema}.limit_turns AS t
-            ON t.queue = p_queue AND t.kind = given.kind AND t.kind = ANY (p_limited)
+        LEFT JOIN LATERAL (
+            SELECT l.* FROM {schema}.limit_turns AS l
+            WHERE l.queue = p_queue AND l.kind = given.kind AND given.kind = ANY (p_limited)
+            OFFSET 0
+        ) AS t ON true
         OFFSET 0
     ) AS k
     WHERE k.room > 0;
@@ -526,9 +544,7 @@ BEGIN
         END LOOP;
         -- The clock was put back: else these groups would start nothing until it is as late again.
         IF v_picked.high > p_now + t.burst_each * t.step_each + 1e-6 THEN
-            UPDATE {schema}.limit_groups AS g SET full_at = p_now + t.burst_each * t.step_each
-            WHERE g.queue = p_queue AND g.kind = v_kind
-              AND g.full_at > p_now + t.burst_each * t.step_each + 1e-6;
+            PERFORM {schema}.lower_groups(p_queue, v_kind, p_now + t.burst_each * t.step_each);
         END IF;
         kinds := kinds || array_fill(v_kind, ARRAY[v_picked.count]);
         places := places || ARRAY(SELECT generate_series(1, v_picked.count));
@@ -564,8 +580,8 @@ BEGIN
         UPDATE {schema}.limit_turns AS t
         SET full_at = {schema}.rate_after(t.full_at, t.step, t.burst, leased.count, p_now)
         FROM (
-            SELECT j.kind, count(*) AS count FROM unnest(p_seqs) AS s (seq)
-            JOIN {schema}.jobs AS j ON j.seq = s.seq GROUP BY j.kind
+            SELECT j.kind, count(*) AS count FROM {schema}.jobs AS j
+            WHERE j.seq = ANY (p_seqs) GROUP BY j.kind
         ) AS leased
         WHERE t.queue = p_queue AND t.kind = leased.kind AND t.kind = ANY (v_rates);
     END IF;
@@ -574,14 +590,18 @@ BEGIN
         SELECT p_queue, l.kind, l.limit_group,
                {schema}.rate_after(o.full_at, t.step_each, t.burst_each, l.count, p_now)
         FROM (
-            SELECT j.kind, j.limit_group, count(*) AS count
-            FROM unnest(p_seqs) AS s (seq) JOIN {schema}.jobs AS j ON j.seq = s.seq
-            WHERE j.kind = ANY (v_rates_each)
+            SELECT j.kind, j.limit_group, count(*) AS count FROM {schema}.jobs AS j
+            WHERE j.seq = ANY (p_seqs) AND j.kind = ANY (v_rates_each)
             GROUP BY j.kind, j.limit_group
         ) AS l
-        JOIN {schema}.limit_turns AS t ON t.queue = p_queue AND t.kind = l.kind
-        LEFT JOIN {schema}.limit_groups AS o
-            ON o.queue = p_queue AND o.kind = l.kind AND o.limit_group = l.limit_group
+        CROSS JOIN LATERAL (
+            SELECT m.step_each, m.burst_each FROM {schema}.limit_turns AS m
+            WHERE m.queue = p_queue AND m.kind = l.kind OFFSET 0
+        ) AS t
+        LEFT JOIN LATERAL (
+            SELECT f.full_at FROM {schema}.limit_groups AS f
+            WHERE f.queue = p_queue AND f.kind = l.kind AND f.limit_group = l.limit_group OFFSET 0
+        ) AS o ON true
         ORDER BY l.kind, l.limit_group
         ON CONFLICT (queue, kind, limit_group) DO UPDATE SET full_at = excluded.full_at;
     END IF;
@@ -663,11 +683,14 @@ BEGIN
                 FROM (
                     (SELECT w.name FROM waiting AS w LIMIT 1000) UNION SELECT '' COLLATE "C"
                 ) AS w
-                JOIN {schema}.limit_groups AS g
-                    ON g.queue = p_queue AND g.kind = t.kind AND g.limit_group = w.name
+                CROSS JOIN LATERAL (
+                    SELECT f.limit_group, f.full_at FROM {schema}.limit_groups AS f
+                    WHERE f.queue = p_queue AND f.kind = t.kind AND f.limit_group = w.name OFFSET 0
+                ) AS g
                 WHERE {schema}.rate_room(g.full_at, t.step_each, t.burst_each, p_now) < 1
                   AND {schema}.group_room(
-                      p_queue, t.kind, g.limit_group, 1, t.most_each, NULL, NULL, p_now) > 0
+                      p_queue, t.kind, g.limit_group COLLATE "default", 1, t.most_each, NULL, NULL,
+                      p_now) > 0
             ));
         END IF;
     END LOOP;
@@ -768,10 +791,12 @@ BEGIN
             FROM unnest(p_kinds, p_places, p_seqs, p_groups) AS p (kind, place, seq, name)
             JOIN unnest(v_some, v_counts) AS k (kind, count)
                 ON k.kind = p.kind AND p.place <= k.count
-            JOIN {schema}.jobs AS j ON j.seq = p.seq
-            WHERE j.state = 0 AND coalesce(j.limit_group, '') = p.name
-              AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
-            FOR NO KEY UPDATE OF j SKIP LOCKED
+            CROSS JOIN LATERAL (
+                SELECT t.seq, t.key FROM {schema}.jobs AS t
+                WHERE t.seq = p.seq AND t.state + 0 = 0 AND coalesce(t.limit_group, '') = p.name
+                  AND (t.lapses = 0 OR t.lapsed IS DISTINCT FROM t.token)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS j
         ) AS c;
         free := free || v_free;
         keyed := keyed || v_keyed;
@@ -843,12 +868,11 @@ BEGIN
                     j.errors, j.since, j.attempt, 'the lease of ' || j.worker || ' ran out')
                 ELSE j.errors END,
             worker = CASE WHEN j.cancel THEN j.worker END
-        FROM (
+        WHERE j.seq = ANY (ARRAY(
             SELECT d.seq FROM {schema}.jobs AS d
             WHERE d.queue = p_queue AND d.state IN (1, 3) AND d.since <= v_now
             ORDER BY d.since LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
-        ) AS due
-        WHERE j.seq = due.seq
+        ))
         RETURNING j.seq, j.cancel
     )
     -- Whether anything is paused or limited is read by the same statement, because each statement has
@@ -907,7 +931,7 @@ BEGIN
     WHERE s.queue = p_queue AND s.state = 0 AND s.lapses > 0 AND s.lapsed = s.token
       AND s.kind = ANY (v_able)
       AND (v_limited IS NULL OR {schema}.suspect_room(
-          p_queue, s.kind, s.limit_group, v_in_turns, v_now))
+          p_queue, s.kind, s.limit_group COLLATE "default", v_in_turns, v_now))
     ORDER BY s.priority DESC, s.since, s.seq LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED;
     IF v_keyed IS NOT NULL THEN
@@ -994,8 +1018,7 @@ BEGIN
                 ahead = p_ahead AND NOT v_suspect,
                 limit_group = CASE WHEN j.kind = ANY (v_limited) THEN coalesce(j.limit_group, '')
                                    ELSE j.limit_group END
-            FROM unnest(v_free) AS taken (seq)
-            WHERE j.seq = taken.seq
+            WHERE j.seq = ANY (v_free)
             RETURNING j.seq, j.kind, j.payload, j.key, j.priority, j.attempt, j.created_at,
                       j.run_at, j."unique", j.headers, j.token, j.since;
         IF v_charged AND v_suspect THEN
@@ -1022,8 +1045,8 @@ BEGIN
     END LOOP;
 
     IF v_left > 0 AND v_again IS NULL THEN
-        SELECT min(j.since) - v_now INTO v_again FROM {schema}.jobs AS j
-        WHERE j.queue = p_queue AND j.state IN (1, 3);
+        SELECT j.since - v_now INTO v_again FROM {schema}.jobs AS j
+        WHERE j.queue = p_queue AND j.state IN (1, 3) ORDER BY j.since LIMIT 1;
         IF v_again <= 0 AND v_promoted < 1000 THEN
             v_again := 0.1;  -- another transaction holds due jobs; ask again after a pause
         END IF;
@@ -1037,6 +1060,129 @@ BEGIN
         NULL::text, NULL::text, NULL::integer, v_suspect::integer,
         NULL::double precision, NULL::double precision, NULL::text, NULL::text, NULL::bigint,
         v_again;
+END
+$$;
+
+-- Renew those of these leases that ran out, are of limited kinds, and have room in their limits. Returns
+-- their places, and as negative numbers of those that were asked to cancel. Jobs are locked before limits: a claim holds jobs while it waits for limits, and waits
+-- for nothing while it holds them.
+CREATE FUNCTION {schema}.renew_late(
+    p_queue text, p_seqs bigint[], p_tokens bigint[], p_workers text[], p_progress text[],
+    p_lease double precision, p_now double precision
+) RETURNS integer[]
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_late bigint[];
+    v_kinds text[];
+    v_limited text[];
+    v_job record;
+    v_held integer[] := '{}';
+BEGIN
+    SELECT array_agg(l.seq), array_agg(DISTINCT l.kind) INTO v_late, v_kinds
+    FROM (
+        SELECT j.seq, j.kind FROM {schema}.jobs AS j
+        WHERE j.seq = ANY (p_seqs) AND j.token = p_tokens[width_bucket(j.seq, p_seqs)]
+          AND (j.state + 0 = 0 OR j.state + 0 = 3 AND j.since <= v_now)
+        ORDER BY j.seq + 0 FOR NO KEY UPDATE
+    ) AS l;
+    IF v_late IS NULL THEN
+        RETURN v_held;
+    END IF;
+    v_limited := {schema}.lock_limits(p_queue, v_kinds, p_now);
+    v_now := {schema}.now_or(p_now);  -- others were waited for
+    FOR v_job IN
+        SELECT s.seq, width_bucket(s.seq, p_seqs) AS place, j.kind, j.key, j.state, j.cancel,
+               coalesce(j.limit_group, '') COLLATE "default" AS limit_group, t.most, t.most_each
+        FROM unnest(v_late) AS s (seq)
+        CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs AS f WHERE f.seq = s.seq OFFSET 0) AS j
+        LEFT JOIN LATERAL (
+            SELECT * FROM {schema}.limit_turns AS l
+            WHERE l.queue = p_queue AND l.kind = j.kind AND j.kind = ANY (v_limited) OFFSET 0
+        ) AS t ON true
+    LOOP
+        CONTINUE WHEN v_job.state = 0 AND EXISTS (
+            SELECT 1 FROM {schema}.jobs AS o
+            WHERE o.queue = p_queue AND o.key = v_job.key AND o.key IS NOT NULL AND o.state = 3
+        );
+        CONTINUE WHEN v_job.most <= (
+            SELECT count(*) FROM (
+                SELECT 1 FROM {schema}.jobs AS l
+                WHERE l.queue = p_queue AND l.kind = v_job.kind AND l.state = 3
+                  AND l.limit_group IS NOT NULL AND l.since > v_now
+                ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT v_job.most
+            ) AS leased
+        ) OR v_job.most_each <= (
+            SELECT count(*) FROM (
+                SELECT 1 FROM {schema}.jobs AS l
+                WHERE l.queue = p_queue AND l.kind = v_job.kind AND l.state = 3
+                  AND l.limit_group = v_job.limit_group AND l.limit_group IS NOT NULL
+                  AND l.since > v_now
+                ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT v_job.most_each
+            ) AS leased
+        );
+        UPDATE {schema}.jobs AS j SET
+            state = 3, since = v_now + p_lease, worker = p_workers[v_job.place],
+            limit_group = v_job.limit_group,
+            progress = CASE WHEN p_progress[v_job.place] IS NULL THEN j.progress
+                ELSE p_progress[v_job.place]::jsonb || to_jsonb(v_now) END
+        WHERE j.seq = v_job.seq;
+        v_held := v_held || v_job.place;
+        IF v_job.cancel THEN
+            v_held := v_held || -v_job.place;
+        END IF;
+    END LOOP;
+    RETURN v_held;
+END
+$$;
+
+-- Renew leases, as before. A lease that ran out, of a limited kind, is renewed only if its limits have
+-- room for one more, because its room was free meanwhile; else it is lost. Rates do not count here.
+CREATE OR REPLACE FUNCTION {schema}.renew(
+    p_queue text, p_seqs bigint[], p_tokens bigint[], p_workers text[], p_progress text[],
+    p_lease double precision, p_now double precision
+) RETURNS integer[]
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_held integer[];
+    v_cancel integer[];
+    v_late integer[];
+BEGIN
+    WITH held AS (
+        UPDATE {schema}.jobs AS j SET
+            state = 3, since = v_now + p_lease, worker = p_workers[width_bucket(j.seq, p_seqs)],
+            progress = CASE WHEN p_progress[width_bucket(j.seq, p_seqs)] IS NULL THEN j.progress
+                ELSE p_progress[width_bucket(j.seq, p_seqs)]::jsonb || to_jsonb(v_now) END
+        WHERE j.seq = ANY (p_seqs) AND j.token = p_tokens[width_bucket(j.seq, p_seqs)]
+          AND j.state IN (0, 3)
+          AND (j.state = 3 AND j.since > v_now OR NOT EXISTS (
+              SELECT 1 FROM {schema}.notes AS n
+              WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = j.kind OFFSET 0
+          ))
+          AND (j.state = 3 OR j.key IS NULL OR NOT EXISTS (
+              SELECT 1 FROM {schema}.jobs AS o
+              WHERE o.queue = p_queue AND o.key = j.key AND o.key IS NOT NULL AND o.state = 3
+              OFFSET 0
+          ))
+        RETURNING width_bucket(j.seq, p_seqs) AS place, j.cancel
+    )
+    SELECT array_agg(held.place), array_agg(-held.place) FILTER (WHERE held.cancel)
+    INTO v_held, v_cancel FROM held;
+    IF coalesce(cardinality(v_held), 0) < cardinality(p_seqs) THEN
+        v_late := {schema}.renew_late(
+            p_queue, p_seqs, p_tokens, p_workers, p_progress, p_lease, p_now);
+        v_held := v_held || ARRAY(SELECT p FROM unnest(v_late) AS p WHERE p > 0);
+        v_cancel := v_cancel || ARRAY(SELECT p FROM unnest(v_late) AS p WHERE p < 0);
+    END IF;
+    RETURN {schema}.missing(cardinality(p_seqs), v_held) || v_cancel;
 END
 $$;
 
@@ -1213,13 +1359,20 @@ BEGIN
     BEGIN
         -- In the order of the rows, as all calls lock them, so that there is no deadlock.
         FOR v_found IN
-            SELECT j.seq, j.kind, j.key, j.state, g.at::integer AS at
+            SELECT j.seq, j.kind, j.key, j.state, array_position(p_uniques, j."unique") AS at
             FROM {schema}.jobs AS j
-            JOIN unnest(p_uniques, p_replaces) WITH ORDINALITY AS g (name, replaces, at)
-                ON g.replaces AND j.queue = p_queue AND j."unique" = g.name
-            WHERE j."unique" IS NOT NULL
-            ORDER BY j.seq
-            FOR UPDATE OF j
+            WHERE j.seq = ANY (ARRAY(
+                SELECT u.seq FROM unnest(p_uniques, p_replaces) AS g (name, replaces)
+                CROSS JOIN LATERAL (
+                    SELECT t.seq FROM {schema}.jobs AS t
+                    WHERE t.queue = p_queue AND t."unique" = g.name AND t."unique" IS NOT NULL
+                    OFFSET 0
+                ) AS u
+                WHERE g.replaces
+            ))
+              AND p_replaces[array_position(p_uniques, j."unique")]
+            ORDER BY j.seq + 0
+            FOR UPDATE
         LOOP
             IF v_found.kind <> p_kinds[v_found.at]
                OR v_found.key IS DISTINCT FROM p_keys[v_found.at] THEN
@@ -1388,5 +1541,63 @@ BEGIN
             OFFSET 0
         ) AS used
         ORDER BY used.running + used.waiting DESC, used.name COLLATE "C" LIMIT p_most;
+END
+$$;
+
+-- Delete rows that are no longer needed: of kinds that have no limits, and of groups, the next 1000
+-- after a kind and a group. Returns the last of these. Times that are too late, because the clock was
+-- set back, are lowered.
+CREATE FUNCTION {schema}.prune_limits(
+    p_queue text, p_kind text, p_group text, p_now double precision
+) RETURNS TABLE (kind text, limit_group text)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+SET enable_sort = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+BEGIN
+    DELETE FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = ANY (ARRAY(
+        SELECT o.kind FROM {schema}.limit_turns AS o
+        WHERE o.queue = p_queue AND o.full_at <= v_now AND NOT EXISTS (
+            SELECT 1 FROM {schema}.notes AS n
+            WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = o.kind
+            OFFSET 0
+        )
+        LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ));
+    RETURN QUERY
+        WITH examined AS MATERIALIZED (
+            SELECT g.kind, g.limit_group, (
+                SELECT t.burst_each * t.step_each FROM {schema}.limit_turns AS t
+                WHERE t.queue = p_queue AND t.kind = g.kind
+            ) AS most
+            FROM {schema}.limit_groups AS g
+            WHERE g.queue = p_queue AND (g.kind, g.limit_group) > (p_kind, p_group)
+            ORDER BY g.kind, g.limit_group LIMIT 1000
+        ), locked AS MATERIALIZED (
+            SELECT o.place, o.full_at
+            FROM examined AS e
+            CROSS JOIN LATERAL (
+                SELECT g.ctid AS place, g.full_at FROM {schema}.limit_groups AS g
+                WHERE g.queue = p_queue AND g.kind = e.kind AND g.limit_group = e.limit_group
+                  AND (g.full_at <= v_now OR g.full_at > v_now + e.most + 1e-6)
+                FOR UPDATE SKIP LOCKED
+            ) AS o
+        ), gone AS (
+            DELETE FROM {schema}.limit_groups AS g WHERE g.ctid = ANY (ARRAY(
+                SELECT l.place FROM locked AS l WHERE l.full_at <= v_now
+            ))
+        ), lowered AS (
+            UPDATE {schema}.limit_groups AS g SET full_at = v_now + (
+                SELECT t.burst_each * t.step_each FROM {schema}.limit_turns AS t
+                WHERE t.queue = p_queue AND t.kind = g.kind
+            )
+            WHERE g.ctid = ANY (ARRAY(SELECT l.place FROM locked AS l WHERE l.full_at > v_now))
+        )
+        SELECT e.kind, e.limit_group::text FROM examined AS e
+        ORDER BY e.kind DESC, e.limit_group DESC LIMIT 1;
 END
 $$;

@@ -80,6 +80,8 @@ DECLARE
     v_now double precision := {schema}.now_or(p_now);
     v_keys text[];
     v_seqs bigint[];
+    v_sorted bigint[];
+    v_places bigint[];
 BEGIN
     IF p_keys IS NOT NULL THEN  -- held jobs do not enter the line of their key
         v_keys := ARRAY(
@@ -103,16 +105,21 @@ BEGIN
     END IF;
     IF place IS NULL THEN
         v_seqs := string_to_array(ids, ',')::bigint[];
+        SELECT array_agg(g.seq ORDER BY g.seq), array_agg(g.at ORDER BY g.seq)
+        INTO v_sorted, v_places
+        FROM unnest(v_seqs, p_flows) WITH ORDINALITY AS g (seq, flow, at) WHERE g.flow IS NOT NULL;
+        -- The second assignment reads what belongs to the place of the job in the batch.
         UPDATE {schema}.jobs AS j SET
-            flow = g.flow,
             flow_keep = p_keep,
-            state = CASE WHEN g.waits > 0 THEN 2 ELSE j.state END,
-            waits = nullif(g.waits, 0),
-            held_key = CASE WHEN g.waits > 0 THEN coalesce(g.key, '') END,
-            held_delay = CASE WHEN g.waits > 0 AND g.run_at IS NULL THEN nullif(g.delay, 0) END
-        FROM unnest(v_seqs, p_flows, p_waits, p_keys, p_delays, p_run_ats)
-            AS g (seq, flow, waits, key, delay, run_at)
-        WHERE j.seq = g.seq AND g.flow IS NOT NULL;
+            (flow, state, waits, held_key, held_delay) = (
+                SELECT p_flows[g.at], CASE WHEN p_waits[g.at] > 0 THEN 2 ELSE j.state END,
+                       nullif(p_waits[g.at], 0),
+                       CASE WHEN p_waits[g.at] > 0 THEN coalesce(p_keys[g.at], '') END,
+                       CASE WHEN p_waits[g.at] > 0 AND p_run_ats[g.at] IS NULL
+                            THEN nullif(p_delays[g.at], 0) END
+                FROM (SELECT v_places[width_bucket(j.seq, v_sorted)] AS at OFFSET 0) AS g
+            )
+        WHERE j.seq = ANY (v_sorted);
         INSERT INTO {schema}.links (before, after, place, on_failure)
         SELECT v_seqs[l.before], v_seqs[l.after], l.place, p_failures[l.after]
         FROM unnest(p_befores, p_afters) WITH ORDINALITY AS l (before, after, place);
@@ -133,31 +140,38 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 DECLARE
     v_flow text;
+    -- As variables, so that these are found among the jobs of the flow, not by an index of a state.
+    v_held smallint := 2;
+    v_leased smallint := 3;
+    v_dead smallint := 4;
+    v_live smallint[] := '{0,1,2,4}';
+    v_over smallint[] := '{5,6}';
 BEGIN
     FOR v_flow IN SELECT DISTINCT f FROM unnest(p_flows) AS f ORDER BY f LOOP
         -- Most flows that are not over have a job that is held. Not those that are ready or run,
         -- because claims skip what is locked.
         PERFORM 1 FROM {schema}.jobs AS j
-        WHERE j.queue = p_queue AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 2
+        WHERE j.queue = p_queue AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = v_held
         LIMIT 1 FOR SHARE SKIP LOCKED;
         CONTINUE WHEN FOUND;
         PERFORM 1 FROM {schema}.jobs AS j
-        WHERE j.queue = p_queue AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 4
+        WHERE j.queue = p_queue AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = v_dead
         LIMIT 1 FOR SHARE SKIP LOCKED;
         CONTINUE WHEN FOUND;
         PERFORM pg_advisory_xact_lock(hashtextextended('{schema} ' || v_flow, 0));
         CONTINUE WHEN
             EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
-                    AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = 3)
+                    AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = v_leased)
             OR EXISTS (SELECT 1 FROM {schema}.jobs AS j WHERE j.queue = p_queue
-                       AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state IN (0, 1, 2, 4));
+                       AND j.flow = v_flow AND j.flow IS NOT NULL AND j.state = ANY (v_live));
         UPDATE {schema}.jobs AS j
         SET expires_at = greatest(j.expires_at - {schema}.flow_kept(), j.since + j.flow_keep,
                                   p_now + {schema}.flow_shown())
         WHERE j.seq = ANY (ARRAY(
             SELECT m.seq FROM {schema}.jobs AS m
             WHERE m.queue = p_queue AND m.flow = v_flow AND m.flow IS NOT NULL
-              AND m.state IN (5, 6) AND m.expires_at >= m.since + {schema}.flow_kept()
+              AND m.state = ANY (v_over)
+              AND coalesce(m.expires_at, 0) >= m.since + {schema}.flow_kept()
             FOR NO KEY UPDATE SKIP LOCKED
         ));
     END LOOP;
@@ -185,13 +199,20 @@ DECLARE
     v_cancelled bigint[] := p_cancelled;
     v_more bigint[];
     v_keys text[];
+    v_after bigint[];
+    v_counts integer[];
+    v_failures boolean[];
+    v_dues double precision[];
+    v_states integer[];
 BEGIN
     SELECT array_agg(DISTINCT j.flow) FILTER (WHERE j.flow IS NOT NULL),
            array_agg(e.seq) FILTER (WHERE j.state = 5),
            array_agg(e.seq) FILTER (WHERE j.state = 4),
            array_agg(e.seq) FILTER (WHERE j.state IS NULL OR j.state = 6)
     INTO v_flows, v_done, v_dead, v_gone
-    FROM unnest(p_ended) AS e (seq) LEFT JOIN {schema}.jobs AS j ON j.seq = e.seq;
+    FROM unnest(p_ended) AS e (seq) LEFT JOIN LATERAL (
+        SELECT t.state, t.flow FROM {schema}.jobs AS t WHERE t.seq = e.seq OFFSET 0
+    ) AS j ON true;
     v_flows := v_flows || p_flows;
 
     -- Those whose cancellation may cascade, and all that comes after them; and those that may be
@@ -200,29 +221,39 @@ BEGIN
         WITH RECURSIVE lost (seq) AS (
             (SELECT c.seq FROM unnest(p_cancelled) AS c (seq)
              UNION ALL
-             SELECT l.after FROM unnest(v_gone) AS g (seq)
-             JOIN {schema}.links AS l ON l.before = g.seq AND NOT l.passed
+             SELECT l.after FROM unnest(v_gone) AS g (seq) CROSS JOIN LATERAL (
+                 SELECT k.after FROM {schema}.links AS k
+                 WHERE k.before = g.seq AND NOT k.passed OFFSET 0
+             ) AS l
              UNION ALL
-             SELECT l.after FROM unnest(v_done) AS d (seq)
-             JOIN {schema}.links AS l ON l.before = d.seq AND NOT l.passed AND l.on_failure)
+             SELECT l.after FROM unnest(v_done) AS d (seq) CROSS JOIN LATERAL (
+                 SELECT k.after FROM {schema}.links AS k
+                 WHERE k.before = d.seq AND NOT k.passed AND k.on_failure OFFSET 0
+             ) AS l)
             UNION
-            SELECT l.after FROM lost
-            JOIN {schema}.links AS l ON l.before = lost.seq AND NOT l.passed
+            SELECT l.after FROM lost CROSS JOIN LATERAL (
+                SELECT k.after FROM {schema}.links AS k
+                WHERE k.before = lost.seq AND NOT k.passed OFFSET 0
+            ) AS l
         )
         SELECT lost.seq FROM lost
         UNION
-        SELECT l.after FROM unnest(v_done) AS d (seq)
-        JOIN {schema}.links AS l ON l.before = d.seq AND NOT l.passed
+        SELECT l.after FROM unnest(v_done) AS d (seq) CROSS JOIN LATERAL (
+            SELECT k.after FROM {schema}.links AS k
+            WHERE k.before = d.seq AND NOT k.passed OFFSET 0
+        ) AS l
         UNION
-        SELECT l.after FROM unnest(v_dead) AS d (seq)
-        JOIN {schema}.links AS l ON l.before = d.seq AND NOT l.passed AND l.on_failure
+        SELECT l.after FROM unnest(v_dead) AS d (seq) CROSS JOIN LATERAL (
+            SELECT k.after FROM {schema}.links AS k
+            WHERE k.before = d.seq AND NOT k.passed AND k.on_failure OFFSET 0
+        ) AS l
     );
     IF v_held <> '{}' THEN
         v_held := ARRAY(
             SELECT h.seq FROM (
                 SELECT j.seq FROM {schema}.jobs AS j
                 WHERE j.seq = ANY (v_held) AND j.queue = p_queue AND j.waits IS NOT NULL
-                ORDER BY j.seq FOR NO KEY UPDATE
+                ORDER BY j.seq + 0 FOR NO KEY UPDATE
             ) AS h
         );
     END IF;
@@ -230,18 +261,23 @@ BEGIN
         IF v_done IS NOT NULL THEN
             WITH passed AS (
                 UPDATE {schema}.links AS l SET passed = true
-                FROM unnest(v_done) AS d (seq), {schema}.jobs AS h
-                WHERE l.before = d.seq AND NOT l.passed
-                  AND h.seq = l.after AND h.waits IS NOT NULL
+                WHERE l.before = ANY (v_done) AND NOT l.passed AND (
+                    SELECT h.waits FROM {schema}.jobs AS h WHERE h.seq = l.after
+                ) IS NOT NULL
                 RETURNING l.after, l.on_failure
-            ), counted AS (
-                UPDATE {schema}.jobs AS j SET waits = j.waits - p.count
-                FROM (
-                    SELECT p.after, bool_or(p.on_failure) AS on_failure, count(*)::integer AS count
-                    FROM passed AS p GROUP BY p.after
-                ) AS p
-                WHERE j.seq = p.after
-                RETURNING j.seq, j.waits, p.on_failure
+            )
+            SELECT array_agg(p.after ORDER BY p.after), array_agg(p.count ORDER BY p.after),
+                   array_agg(p.on_failure ORDER BY p.after)
+            INTO v_after, v_counts, v_failures
+            FROM (
+                SELECT p.after, bool_or(p.on_failure) AS on_failure, count(*)::integer AS count
+                FROM passed AS p GROUP BY p.after
+            ) AS p;
+            WITH counted AS (
+                UPDATE {schema}.jobs AS j
+                SET waits = j.waits - v_counts[width_bucket(j.seq, v_after)]
+                WHERE j.seq = ANY (v_after)
+                RETURNING j.seq, j.waits, v_failures[width_bucket(j.seq, v_after)] AS on_failure
             )
             SELECT array_agg(c.seq) FILTER (WHERE NOT c.on_failure),
                    v_cancelled || array_agg(c.seq) FILTER (WHERE c.on_failure)
@@ -251,16 +287,20 @@ BEGIN
 
         v_cancelled := ARRAY(
             WITH RECURSIVE lost (seq) AS (
-                (SELECT j.seq FROM unnest(v_cancelled) AS c (seq)
-                 JOIN {schema}.jobs AS j ON j.seq = c.seq AND j.waits IS NOT NULL
+                (SELECT j.seq FROM {schema}.jobs AS j
+                 WHERE j.seq = ANY (v_cancelled) AND j.waits IS NOT NULL
                  UNION ALL
-                 SELECT j.seq FROM unnest(v_gone) AS g (seq)
-                 JOIN {schema}.links AS l ON l.before = g.seq AND NOT l.passed
-                 JOIN {schema}.jobs AS j ON j.seq = l.after AND j.waits IS NOT NULL)
+                 SELECT l.after FROM unnest(v_gone) AS g (seq) CROSS JOIN LATERAL (
+                     SELECT k.after FROM {schema}.links AS k
+                     WHERE k.before = g.seq AND NOT k.passed OFFSET 0
+                 ) AS l
+                 WHERE (SELECT h.waits FROM {schema}.jobs AS h WHERE h.seq = l.after) IS NOT NULL)
                 UNION
-                SELECT j.seq FROM lost
-                JOIN {schema}.links AS l ON l.before = lost.seq AND NOT l.passed
-                JOIN {schema}.jobs AS j ON j.seq = l.after AND j.waits IS NOT NULL
+                SELECT l.after FROM lost CROSS JOIN LATERAL (
+                    SELECT k.after FROM {schema}.links AS k
+                    WHERE k.before = lost.seq AND NOT k.passed OFFSET 0
+                ) AS l
+                WHERE (SELECT h.waits FROM {schema}.jobs AS h WHERE h.seq = l.after) IS NOT NULL
             )
             SELECT lost.seq FROM lost
         );
@@ -270,7 +310,7 @@ BEGIN
                     state = 6, since = p_now, key = nullif(j.held_key, ''), waits = NULL,
                     held_key = NULL, held_delay = NULL,
                     expires_at = p_now + {schema}.kept_for_flow(j.flow_keep, p_keep)
-                FROM unnest(v_cancelled) AS c (seq) WHERE j.seq = c.seq
+                WHERE j.seq = ANY (v_cancelled)
                 RETURNING j.flow
             )
             SELECT v_flows || array_agg(DISTINCT c.flow) INTO v_flows FROM cancelled AS c;
@@ -278,22 +318,24 @@ BEGIN
 
         -- What a failure releases is still held, unless it was cancelled just now.
         IF v_dead IS NOT NULL THEN
-            SELECT array_agg(DISTINCT j.seq) INTO v_more FROM unnest(v_dead) AS d (seq)
-            JOIN {schema}.links AS l ON l.before = d.seq AND NOT l.passed AND l.on_failure
-            JOIN {schema}.jobs AS j ON j.seq = l.after AND j.waits IS NOT NULL;
+            SELECT array_agg(DISTINCT l.after) INTO v_more
+            FROM unnest(v_dead) AS d (seq) CROSS JOIN LATERAL (
+                SELECT k.after FROM {schema}.links AS k
+                WHERE k.before = d.seq AND NOT k.passed AND k.on_failure OFFSET 0
+            ) AS l
+            WHERE (SELECT h.waits FROM {schema}.jobs AS h WHERE h.seq = l.after) IS NOT NULL;
             v_released := v_released || v_more;
         END IF;
         IF v_released <> '{}' THEN
             -- As `put` does it, and for the same reasons.
             v_keys := {schema}.held_keys(p_queue, ARRAY(
-                SELECT j.held_key FROM unnest(v_released) AS r (seq)
-                JOIN {schema}.jobs AS j ON j.seq = r.seq WHERE j.held_key <> ''
+                SELECT j.held_key FROM {schema}.jobs AS j
+                WHERE j.seq = ANY (v_released) AND j.held_key <> ''
             ));
-            UPDATE {schema}.jobs AS j SET
-                key = nullif(j.held_key, ''), waits = NULL, held_key = NULL, held_delay = NULL,
-                since = r.due, run_at = r.due,
-                state = CASE WHEN r.nth > 1 OR front.key IS NOT NULL THEN 2
-                             WHEN r.due > p_now THEN 1 ELSE 0 END
+            SELECT array_agg(r.seq ORDER BY r.seq), array_agg(r.due ORDER BY r.seq),
+                   array_agg(CASE WHEN r.nth > 1 OR front.key IS NOT NULL THEN 2
+                                  WHEN r.due > p_now THEN 1 ELSE 0 END ORDER BY r.seq)
+            INTO v_released, v_dues, v_states
             FROM (
                 SELECT h.seq, h.held_key,
                        CASE WHEN h.held_delay IS NULL THEN greatest(h.run_at, p_now)
@@ -301,11 +343,15 @@ BEGIN
                        CASE WHEN h.held_key = '' THEN 1
                             ELSE row_number() OVER (PARTITION BY h.held_key ORDER BY h.seq)
                             END AS nth
-                FROM unnest(v_released) AS r (seq)
-                JOIN {schema}.jobs AS h ON h.seq = r.seq AND h.waits IS NOT NULL
+                FROM {schema}.jobs AS h WHERE h.seq = ANY (v_released) AND h.waits IS NOT NULL
             ) AS r
-            LEFT JOIN unnest(v_keys) AS front (key) ON front.key = r.held_key
-            WHERE j.seq = r.seq;
+            LEFT JOIN unnest(v_keys) AS front (key) ON front.key = r.held_key;
+            UPDATE {schema}.jobs AS j SET
+                key = nullif(j.held_key, ''), waits = NULL, held_key = NULL, held_delay = NULL,
+                since = v_dues[width_bucket(j.seq, v_released)],
+                run_at = v_dues[width_bucket(j.seq, v_released)],
+                state = v_states[width_bucket(j.seq, v_released)]
+            WHERE j.seq = ANY (v_released);
         END IF;
     END IF;
     IF v_flows IS NOT NULL THEN
@@ -330,22 +376,20 @@ BEGIN
     -- FOR UPDATE waits for a put that holds FOR KEY SHARE on the job.
     v_keys := ARRAY(
         SELECT DISTINCT l.key FROM (
-            SELECT j.key, j.state FROM unnest(p_seqs) AS s (seq)
-            JOIN {schema}.jobs AS j ON j.seq = s.seq
-            WHERE j.key IS NOT NULL FOR UPDATE OF j
+            SELECT j.key, j.state FROM {schema}.jobs AS j
+            WHERE j.seq = ANY (p_seqs) AND j.key IS NOT NULL FOR UPDATE
         ) AS l
         WHERE l.state <> 2 ORDER BY l.key
     );
     IF NOT p_keep THEN
-        DELETE FROM {schema}.jobs AS j USING unnest(p_seqs) AS s (seq)
-        WHERE j.seq = s.seq AND j.flow IS NULL;
+        DELETE FROM {schema}.jobs AS j WHERE j.seq = ANY (p_seqs) AND j.flow IS NULL;
     END IF;
     WITH ended AS (
         UPDATE {schema}.jobs AS j SET
             state = 6, since = p_now, cancel = false,
             expires_at = CASE WHEN j.flow IS NULL THEN j.expires_at
                               ELSE p_now + {schema}.kept_for_flow(j.flow_keep, p_keep) END
-        FROM unnest(p_seqs) AS s (seq) WHERE j.seq = s.seq AND (p_keep OR j.flow IS NOT NULL)
+        WHERE j.seq = ANY (p_seqs) AND (p_keep OR j.flow IS NOT NULL)
         RETURNING j.seq, j.flow
     )
     SELECT array_agg(e.seq) FILTER (WHERE e.flow IS NOT NULL) INTO v_linked FROM ended AS e;
@@ -372,7 +416,8 @@ BEGIN
 END
 $$;
 
--- End claims, as before. Jobs of flows are kept, and pass their links when all else is done.
+-- End claims, as before. Jobs of flows are kept, and pass their links when all else is done. The
+-- claims come sorted by `seq` and token, so that `width_bucket` finds the newest of two of a job.
 CREATE OR REPLACE FUNCTION {schema}.settle(
     p_queue text, p_seqs bigint[], p_tokens bigint[], p_actions smallint[],
     p_delays double precision[], p_errors text[], p_results text[], p_keeps double precision[],
@@ -394,22 +439,20 @@ DECLARE
 BEGIN
     IF p_keyed AND (p_keep OR p_actions IS NOT NULL OR p_keeps IS NOT NULL) THEN
         -- An update alone would not wait for a put that holds FOR KEY SHARE on the job.
-        PERFORM 1 FROM unnest(p_seqs, p_tokens, p_actions) AS s (seq, token, action)
-        JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.token = s.token
-        WHERE j.key IS NOT NULL AND coalesce(s.action, 0) NOT IN (1, 4)
-        FOR UPDATE OF j;
+        PERFORM 1 FROM {schema}.jobs AS j
+        WHERE j.seq = ANY (p_seqs) AND j.token = p_tokens[width_bucket(j.seq, p_seqs)]
+          AND j.key IS NOT NULL AND coalesce(p_actions[width_bucket(j.seq, p_seqs)], 0) NOT IN (1, 4)
+        FOR UPDATE;
     END IF;
 
     IF NOT p_keep THEN
         WITH gone AS (
             DELETE FROM {schema}.jobs AS j
-            USING unnest(p_seqs, p_tokens, p_actions)
-                WITH ORDINALITY AS s (seq, token, action, place)
-            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND (p_actions IS NULL OR s.action IN (0, 3))
-              AND (p_keeps IS NULL OR p_keeps[s.place] IS NULL)
-              AND j.flow IS NULL
-            RETURNING s.place, j.key
+            WHERE j.seq = ANY (p_seqs) AND j.token = p_tokens[width_bucket(j.seq, p_seqs)]
+              AND j.state IN (0, 3) AND j.flow IS NULL
+              AND (p_actions IS NULL OR p_actions[width_bucket(j.seq, p_seqs)] IN (0, 3))
+              AND (p_keeps IS NULL OR p_keeps[width_bucket(j.seq, p_seqs)] IS NULL)
+            RETURNING width_bucket(j.seq, p_seqs) AS place, j.key
         )
         SELECT array_agg(gone.place), array_agg(gone.key) FILTER (WHERE gone.key IS NOT NULL)
         INTO v_settled, v_keys FROM gone;
@@ -419,31 +462,37 @@ BEGIN
         -- What comes back but was asked to cancel ends below.
         WITH stays AS (
             UPDATE {schema}.jobs AS j SET
-                state = CASE s.action WHEN 2 THEN 4 WHEN 3 THEN 6 ELSE
-                            CASE WHEN NOT s.back THEN 5 WHEN s.delay > 0 THEN 1 ELSE 0 END
-                        END,
-                since = v_now + s.delay,
-                run_at = CASE WHEN s.back AND NOT j.cancel THEN v_now + s.delay ELSE j.run_at END,
-                errors = CASE WHEN p_errors[s.place] IS NULL THEN j.errors
-                    ELSE {schema}.with_error(j.errors, v_now, j.attempt, p_errors[s.place]) END,
-                result = p_results[s.place],
-                attempt = j.attempt - CASE WHEN s.action = 4 THEN 1 ELSE 0 END,
                 token = j.token + 1,
-                worker = CASE WHEN NOT s.back OR j.cancel THEN j.worker END,
-                cancel = s.back AND j.cancel,
-                expires_at = v_now + p_keeps[s.place],
-                "unique" = CASE WHEN p_keep OR p_keeps IS NULL OR p_keeps[s.place] IS NULL
-                                THEN j."unique" END
-            FROM (
-                SELECT g.seq, g.token, g.action, g.place, b.back,
-                       CASE WHEN b.back THEN coalesce(p_delays[g.place], 0) ELSE 0 END AS delay
-                FROM unnest(p_seqs, p_tokens, p_actions)
-                    WITH ORDINALITY AS g (seq, token, action, place)
-                CROSS JOIN LATERAL (SELECT coalesce(g.action, 0) IN (1, 4) AS back) AS b
-            ) AS s
-            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND (p_keep OR s.action IN (1, 2, 4) OR p_keeps[s.place] IS NOT NULL)
-            RETURNING s.place, j.seq, j.key, j.state, j.cancel, j.flow
+                (state, since, run_at, errors, result, attempt, worker, cancel, expires_at, "unique") = (
+                    SELECT CASE s.action WHEN 2 THEN 4 WHEN 3 THEN 6 ELSE
+                               CASE WHEN NOT s.back THEN 5 WHEN s.delay > 0 THEN 1 ELSE 0 END
+                           END,
+                           v_now + s.delay,
+                           CASE WHEN s.back AND NOT j.cancel THEN v_now + s.delay ELSE j.run_at END,
+                           CASE WHEN p_errors[s.place] IS NULL THEN j.errors
+                               ELSE {schema}.with_error(
+                                   j.errors, v_now, j.attempt, p_errors[s.place]) END,
+                           p_results[s.place],
+                           j.attempt - CASE WHEN s.action = 4 THEN 1 ELSE 0 END,
+                           CASE WHEN NOT s.back OR j.cancel THEN j.worker END,
+                           s.back AND j.cancel,
+                           v_now + p_keeps[s.place],
+                           CASE WHEN p_keep OR p_keeps IS NULL OR p_keeps[s.place] IS NULL
+                               THEN j."unique" END
+                    FROM (
+                        SELECT g.place, p_actions[g.place] AS action, b.back,
+                               CASE WHEN b.back THEN coalesce(p_delays[g.place], 0) ELSE 0 END
+                                   AS delay
+                        FROM (SELECT width_bucket(j.seq, p_seqs) AS place OFFSET 0) AS g
+                        CROSS JOIN LATERAL (
+                            SELECT coalesce(p_actions[g.place], 0) IN (1, 4) AS back
+                        ) AS b
+                    ) AS s
+                )
+            WHERE j.seq = ANY (p_seqs) AND j.token = p_tokens[width_bucket(j.seq, p_seqs)]
+              AND j.state IN (0, 3)
+              AND (p_keep OR p_actions[width_bucket(j.seq, p_seqs)] IN (1, 2, 4) OR p_keeps[width_bucket(j.seq, p_seqs)] IS NOT NULL)
+            RETURNING width_bucket(j.seq, p_seqs) AS place, j.seq, j.key, j.state, j.cancel, j.flow
         )
         SELECT array_agg(stays.place),
                array_agg(stays.key) FILTER (WHERE stays.key IS NOT NULL AND stays.state > 3),
@@ -457,20 +506,19 @@ BEGIN
     IF NOT p_keep AND coalesce(cardinality(v_settled), 0) < cardinality(p_seqs) THEN
         -- Leases are lost; or a worker of an earlier version does not say how long these are kept.
         IF p_keyed THEN
-            PERFORM 1 FROM unnest(p_seqs, p_tokens) AS s (seq, token)
-            JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.token = s.token
-            WHERE j.key IS NOT NULL AND j.flow IS NOT NULL FOR UPDATE OF j;
+            PERFORM 1 FROM {schema}.jobs AS j
+            WHERE j.seq = ANY (p_seqs) AND j.token = p_tokens[width_bucket(j.seq, p_seqs)]
+              AND j.key IS NOT NULL AND num_nonnulls(j.flow) = 1 FOR UPDATE;
         END IF;
         WITH kept AS (
             UPDATE {schema}.jobs AS j SET
-                state = CASE s.action WHEN 3 THEN 6 ELSE 5 END, since = v_now,
-                result = p_results[s.place], token = j.token + 1, cancel = false,
+                state = CASE p_actions[width_bucket(j.seq, p_seqs)] WHEN 3 THEN 6 ELSE 5 END, since = v_now,
+                result = p_results[width_bucket(j.seq, p_seqs)], token = j.token + 1, cancel = false,
                 expires_at = v_now + {schema}.flow_kept()
-            FROM unnest(p_seqs, p_tokens, p_actions)
-                WITH ORDINALITY AS s (seq, token, action, place)
-            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND coalesce(s.action, 0) IN (0, 3) AND j.flow IS NOT NULL
-            RETURNING s.place, j.seq, j.key
+            WHERE j.seq = ANY (p_seqs) AND j.token = p_tokens[width_bucket(j.seq, p_seqs)]
+              AND j.state IN (0, 3) AND num_nonnulls(j.flow) = 1
+              AND coalesce(p_actions[width_bucket(j.seq, p_seqs)], 0) IN (0, 3)
+            RETURNING width_bucket(j.seq, p_seqs) AS place, j.seq, j.key
         )
         SELECT array_agg(kept.place), array_agg(kept.key) FILTER (WHERE kept.key IS NOT NULL),
                array_agg(kept.seq)
@@ -543,17 +591,21 @@ BEGIN
             cancel = true,
             worker = CASE WHEN j.state = 3 AND j.since > v_now THEN j.worker END,
             token = j.token + CASE WHEN j.state = 3 AND j.since > v_now THEN 0 ELSE 2 END
-        FROM unnest(v_live) AS l (seq) WHERE j.seq = l.seq;
+        WHERE j.seq = ANY (v_live);
         SELECT array_agg(h.seq) INTO v_held FROM (
             SELECT j.seq FROM {schema}.jobs AS j
-            WHERE j.seq = ANY (v_seqs) AND j.queue = p_queue AND j.flow IS NOT NULL AND j.state < 4
+            WHERE j.seq = ANY (v_seqs) AND j.queue = p_queue AND num_nonnulls(j.flow) = 1
+              AND j.state < 4
             EXCEPT SELECT l FROM unnest(v_live) AS l
         ) AS h;
         RETURN QUERY
             SELECT j.seq, CASE WHEN j.cancel AND (j.state <> 3 OR j.since <= v_now) THEN 6
                                ELSE j.state END
             FROM (SELECT unnest(v_seqs) AS seq EXCEPT SELECT unnest(v_held)) AS s
-            JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.queue = p_queue;
+            CROSS JOIN LATERAL (
+                SELECT t.seq, t.cancel, t.state, t.since FROM {schema}.jobs AS t
+                WHERE t.seq = s.seq AND t.queue = p_queue OFFSET 0
+            ) AS j;
         v_linked := NULL;
         IF v_waiting IS NOT NULL THEN
             v_linked := {schema}.end_alone(p_queue, v_waiting, p_keep, v_now);
@@ -603,9 +655,19 @@ BEGIN
         PERFORM {schema}.pass_links(
             p_queue, v_linked, v_flows, NULL, p_keep, {schema}.now_or(p_now)
         );
-        DELETE FROM {schema}.links AS l USING unnest(v_linked) AS g (seq) WHERE l.after = g.seq;
+        DELETE FROM {schema}.links AS l WHERE l.after = ANY (v_linked);
     END IF;
     RETURN v_count;
+END
+$$;
+
+-- Delete the links of jobs that were deleted.
+CREATE FUNCTION {schema}.unlink(p_seqs bigint[]) RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off
+AS $$
+BEGIN
+    DELETE FROM {schema}.links AS l WHERE l.after = ANY (p_seqs);
 END
 $$;
 

@@ -90,7 +90,7 @@ kept AS (
 ), expired AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
-        WHERE queue = $1 AND expires_at <= (SELECT now FROM clock) AND state IN (5, 6)
+        WHERE queue = $1 AND expires_at <= (SELECT now FROM clock) AND state + 0 IN (5, 6)
         ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
     RETURNING seq, position('"pollwise-flow"' IN headers) > 0 AS linked
@@ -111,50 +111,13 @@ SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now, ARRAY(
 FROM clock
 
 -- name: unlink
-WITH gone AS (DELETE FROM {schema}.links WHERE after = ANY ($1::bigint[]) RETURNING after)
-SELECT count(*) FROM gone
+SELECT {schema}.unlink($1)
 
 -- name: limit_use
 SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $4, $5)
 
 -- name: prune_limits
--- Delete rows that are no longer needed: of kinds that have no limits, and of groups, the next 1000
--- after a kind and a group. Returns the last of these. Times that are too late, because the clock was
--- set back, are lowered.
-WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now),
-turns AS (
-    DELETE FROM {schema}.limit_turns WHERE (queue, kind) IN (
-        SELECT t.queue, t.kind FROM {schema}.limit_turns AS t
-        WHERE t.queue = $1 AND t.full_at <= (SELECT now FROM clock) AND NOT EXISTS (
-            SELECT 1 FROM {schema}.notes AS n
-            WHERE n.queue = $1 AND n.topic = 'limits' AND n.name = t.kind
-        )
-        LIMIT 1000 FOR UPDATE OF t SKIP LOCKED
-    )
-), examined AS MATERIALIZED (
-    SELECT queue, kind, limit_group, full_at FROM {schema}.limit_groups
-    WHERE queue = $1 AND (kind, limit_group) > ($2, $3)
-    ORDER BY kind, limit_group LIMIT 1000
-), groups AS (
-    DELETE FROM {schema}.limit_groups WHERE (queue, kind, limit_group) IN (
-        SELECT g.queue, g.kind, g.limit_group FROM {schema}.limit_groups AS g
-        JOIN examined AS e USING (queue, kind, limit_group)
-        WHERE g.full_at <= (SELECT now FROM clock)
-        FOR UPDATE OF g SKIP LOCKED
-    )
-), lowered AS (
-    UPDATE {schema}.limit_groups AS g SET full_at = high.most
-    FROM (
-        SELECT o.queue, o.kind, o.limit_group, c.now + t.burst_each * t.step_each AS most
-        FROM clock AS c CROSS JOIN examined AS e
-        JOIN {schema}.limit_groups AS o USING (queue, kind, limit_group)
-        JOIN {schema}.limit_turns AS t USING (queue, kind)
-        WHERE o.full_at > c.now + t.burst_each * t.step_each + 1e-6
-        FOR UPDATE OF o SKIP LOCKED
-    ) AS high
-    WHERE g.queue = high.queue AND g.kind = high.kind AND g.limit_group = high.limit_group
-)
-SELECT kind, limit_group FROM examined ORDER BY kind DESC, limit_group DESC LIMIT 1
+SELECT kind, limit_group FROM {schema}.prune_limits($1, $2, $3, $4)
 
 -- name: stats
 SELECT state, count, more, age FROM {schema}.counts($1, $2, $3)
@@ -176,7 +139,6 @@ SELECT * FROM {schema}.page(
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now)
 SELECT l.before, j.kind, j.state, j.errors::text, j.result
 FROM {schema}.links AS l
-JOIN {schema}.jobs AS own ON own.seq = l.after AND own.queue = $1
 LEFT JOIN LATERAL (
     SELECT * FROM {schema}.jobs AS t
     WHERE t.seq = l.before AND t.state >= 4
@@ -184,6 +146,7 @@ LEFT JOIN LATERAL (
     OFFSET 0
 ) AS j ON true
 WHERE l.after = $2::bigint
+  AND (SELECT own.queue FROM {schema}.jobs AS own WHERE own.seq = $2::bigint) = $1
 ORDER BY l.place
 
 -- name: flow
@@ -195,12 +158,13 @@ SELECT j.seq, j.kind, j.payload, coalesce(j.key, nullif(j.held_key, '')), j.prio
        j.since, j.worker, j.errors::text, j.claimed_at, j.progress::text, j.cancel, j.result,
        l.before, l.on_failure
 FROM (
-    SELECT m.* FROM {schema}.jobs AS own
-    JOIN {schema}.jobs AS m ON m.queue = own.queue AND m.flow = own.flow AND m.flow IS NOT NULL
-    WHERE own.seq = $2::bigint AND own.queue = $1
-      AND NOT (own.state >= 5 AND coalesce(own.expires_at <= (SELECT now FROM clock), false))
+    SELECT m.* FROM {schema}.jobs AS m
+    WHERE m.queue = $1 AND m.flow IS NOT NULL AND m.flow = (
+        SELECT own.flow FROM {schema}.jobs AS own WHERE own.seq = $2::bigint AND own.queue = $1
+          AND NOT (own.state >= 5 AND coalesce(own.expires_at <= (SELECT now FROM clock), false))
+    )
       AND NOT (m.state >= 5 AND coalesce(m.expires_at <= (SELECT now FROM clock), false))
-    ORDER BY m.seq LIMIT $3::integer
+    ORDER BY m.seq + 0 LIMIT $3::integer
 ) AS j
 CROSS JOIN LATERAL (
     SELECT array_agg(k.before ORDER BY k.place) AS before, bool_or(k.on_failure) AS on_failure
