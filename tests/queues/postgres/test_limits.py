@@ -16,6 +16,7 @@ from pollwise.errors import SchemaError, StoreUnavailable
 from pollwise.queues.limits.record import Concurrency, Limit, Rate
 from pollwise.queues.notes import NewNote, ScheduleSwap
 from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.storage.sql import migrations
 from tests.queues.benches import migrated
@@ -371,3 +372,30 @@ def test_tables_without_limits_refuse_them_and_do_the_rest(
             assert len(await queue.claim("w", 9, 60)) == 1
 
     run(main)
+
+
+@pytest.mark.parametrize("limit", [Concurrency(2), Concurrency(2, by="tenant")])
+def test_a_late_renewal_needs_room(server: Postgres, limit: Concurrency) -> None:
+    """A lease that ran out counts no more; others may have used its room meanwhile."""
+    clock, dsn = VirtualClock(), migrated(server.dsn())
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, next(names), clock=clock) as queue:
+            await queue.limits.set("job", [limit])
+            await queue.put([NewJob("job", n, limit_group="a") for n in range(2)])
+            late = await queue.claim("late", 2, 10)
+            await clock.advance(11)
+            assert not (await queue.renew(late, 10)).lost, "nobody used the room"
+            await clock.advance(11)
+            await queue.put([NewJob("job", n, limit_group="a", priority=9) for n in range(2)])
+            others = await queue.claim("w", 2, 60)
+            assert {each.job.priority for each in others} == {9}
+            assert len((await queue.renew(late, 10)).lost) == 2
+            await queue.settle([Settlement.done(others[0])])
+            assert (await queue.renew(late, 60)).lost == (late[1].job.id,), "room for one"
+            assert not await queue.claim("w", 2, 60), "it counts again"
+            await queue.settle([Settlement.done(late[0]), Settlement.done(others[1])])
+            await queue.limits.remove("job")
+            assert not (await queue.renew(late[1:], 60)).lost, "without limits it is taken back"
+
+    clock.run(main())
