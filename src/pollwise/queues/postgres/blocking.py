@@ -53,9 +53,10 @@ class BlockingPuts:
             return None
         kinds = {job.kind for job in jobs}
         message = self._ride(len(jobs), kinds)
+        rows: list[tuple[object, ...]] | None = []
         if message is None and is_plain(jobs):
             rows = self._rows("put_one", self._queue._one_params(jobs[0]))
-        else:
+        if rows == []:
             encoded = [job.encoded for job in jobs]
             name = statement_of(jobs)
             params = self._queue._put_params(jobs, encoded, message, alone=True)

@@ -1,10 +1,11 @@
 -- Version 10: limits of kinds, which are notes with the topic `limits` (see limits/record.py).
 --
--- limit_group: the group of a job in the limits of its kind, from its header; NULL for none, which
---        counts as ''. A claim of a limited kind sets it on what it leases, so that this counts.
+-- limit_group: the group of a job in the limits of its kind, from its header; '' for none, if the kind
+--        had limits when the job was put, so that an index shows it; else NULL, which counts as ''. A
+--        claim of a limited kind sets it on what it leases, so that this counts.
 -- limit_turns: of each kind with limits, the note as it was read last, the `full_at` of its rate, and
 --        the group that had the last turn, with how many more jobs it has in it. sought_*: how far
---        the line of the kind was searched for jobs without a group.
+--        the line of the kind was searched for jobs without a group, and since when.
 -- limit_groups: the `full_at` of the groups of a kind. A row whose time is past is as no row.
 --
 -- A claim locks the rows of its limited kinds in limit_turns, and then counts what is leased, in a
@@ -45,6 +46,7 @@ CREATE TABLE {schema}.limit_turns (
     sought_priority integer,
     sought_since    double precision,
     sought_seq      bigint,
+    sought_at       double precision,
     PRIMARY KEY (queue, kind)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
@@ -323,12 +325,14 @@ BEGIN
 END
 $$;
 
--- The first ready jobs of a kind that have no group: no index shows them apart from the others. The
--- front of the line is searched, and another part of it by each claim, so that all are found in time.
--- The caller has locked the row in limit_turns.
+-- The first ready jobs of a kind that have no group, not even '': they were put before the kind had
+-- limits, and no index shows them apart from the others. The front of the line is searched, and another
+-- part of it by each claim, so that all are found in time. searching: the next claim is to search on at
+-- once. When the line was searched to its end, the search begins again after ten seconds. The caller has
+-- locked the row in limit_turns.
 CREATE FUNCTION {schema}.ungrouped(
-    p_queue text, p_kind text, p_most integer, OUT seqs bigint[], OUT priorities integer[],
-    OUT sinces double precision[]
+    p_queue text, p_kind text, p_most integer, p_now double precision, OUT seqs bigint[],
+    OUT priorities integer[], OUT sinces double precision[], OUT searching boolean
 )
 LANGUAGE plpgsql
 SET enable_sort = off
@@ -341,6 +345,7 @@ DECLARE
     v_priorities integer[];
     v_sinces double precision[];
 BEGIN
+    searching := false;
     SELECT coalesce(array_agg(f.seq) FILTER (WHERE f.ours), '{}'),
            array_agg(f.priority) FILTER (WHERE f.ours),
            array_agg(f.since) FILTER (WHERE f.ours), count(*)
@@ -357,8 +362,14 @@ BEGIN
     END IF;
 
     SELECT coalesce(t.sought_priority, 2147483647) AS priority, coalesce(t.sought_since, 0) AS since,
-           coalesce(t.sought_seq, 0) AS seq
+           coalesce(t.sought_seq, 0) AS seq, t.sought_at AS at, t.sought_seq IS NULL AS begins
     INTO v_turn FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = p_kind;
+    IF v_turn.begins THEN
+        IF v_turn.at > p_now - 10 AND v_turn.at <= p_now THEN
+            RETURN;
+        END IF;
+        v_turn.at := p_now;
+    END IF;
     SELECT array_agg(f.seq) FILTER (WHERE f.ours), array_agg(f.priority) FILTER (WHERE f.ours),
            array_agg(f.since) FILTER (WHERE f.ours), count(*),
            (array_agg(f.priority))[count(*)::integer] AS priority,
@@ -372,22 +383,24 @@ BEGIN
              FROM {schema}.jobs AS j
              WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
                AND j.priority = v_turn.priority AND (j.since, j.seq) > (v_turn.since, v_turn.seq)
-             ORDER BY j.since, j.seq LIMIT 200)
+             ORDER BY j.since, j.seq LIMIT 1000)
             UNION ALL
             (SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
                     AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS free
              FROM {schema}.jobs AS j
              WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
                AND j.priority < v_turn.priority
-             ORDER BY j.priority DESC, j.since, j.seq LIMIT 200)
-            LIMIT 200
+             ORDER BY j.priority DESC, j.since, j.seq LIMIT 1000)
+            LIMIT 1000
         ) AS w
     ) AS f;
     IF v_more IS NULL THEN  -- the next claim goes on behind these, or begins again
+        searching := v_seen = 1000;
         UPDATE {schema}.limit_turns AS t SET
-            sought_priority = CASE WHEN v_seen = 200 THEN v_turn.priority END,
-            sought_since = CASE WHEN v_seen = 200 THEN v_turn.since END,
-            sought_seq = CASE WHEN v_seen = 200 THEN v_turn.seq END
+            sought_priority = CASE WHEN searching THEN v_turn.priority END,
+            sought_since = CASE WHEN searching THEN v_turn.since END,
+            sought_seq = CASE WHEN searching THEN v_turn.seq END,
+            sought_at = v_turn.at
         WHERE t.queue = p_queue AND t.kind = p_kind;
     END IF;
     seqs := seqs || v_more;
@@ -404,7 +417,8 @@ $$;
 CREATE FUNCTION {schema}.take_turns(
     p_queue text, p_kinds text[], p_rooms integer[], p_now double precision,
     OUT kinds text[], OUT places integer[], OUT seqs bigint[], OUT groups text[],
-    OUT priorities integer[], OUT sinces double precision[], OUT lefts integer[], OUT unseen text[]
+    OUT priorities integer[], OUT sinces double precision[], OUT lefts integer[], OUT unseen text[],
+    OUT searching boolean
 )
 LANGUAGE plpgsql
 SET enable_sort = off
@@ -420,13 +434,15 @@ DECLARE
     v_rounds integer;
     v_picked record;
 BEGIN
+    searching := false;
     FOR at IN 1 .. cardinality(p_kinds) LOOP
         v_kind := p_kinds[at];
         v_room := p_rooms[at];
         SELECT * INTO t FROM {schema}.limit_turns AS l WHERE l.queue = p_queue AND l.kind = v_kind;
         -- The lowest name that comes after the last turn, or that turn, if some of it is left.
         v_low := t.turn || CASE WHEN t.left_ > 0 THEN '' ELSE chr(1) END;
-        SELECT u.* INTO v_loose FROM {schema}.ungrouped(p_queue, v_kind, v_room) AS u;
+        SELECT u.* INTO v_loose FROM {schema}.ungrouped(p_queue, v_kind, v_room, p_now) AS u;
+        searching := searching OR v_loose.searching;
         v_none := v_loose.seqs <> '{}';
         v_groups := least(v_room, 1000);
         v_rounds := 1;
@@ -852,6 +868,7 @@ DECLARE
     v_rooms record;
     v_turns record;
     v_unseen text[];
+    v_searching boolean := false;
 BEGIN
     IF p_message IS NOT NULL THEN
         PERFORM pg_notify(p_channel, p_message);
@@ -953,6 +970,7 @@ BEGIN
             v_in_turns := v_rooms.turns;
             v_turns := {schema}.take_turns(p_queue, v_in_turns, v_rooms.turn_rooms, v_now);
             v_unseen := v_turns.unseen;
+            v_searching := v_turns.searching;
             SELECT f.free, f.keyed, f.wanted INTO v_free, v_keyed, v_wanted
             FROM {schema}.lock_limited(
                 p_queue, v_left, v_rooms.plain, v_rooms.plain_rooms, v_turns.kinds,
@@ -1051,8 +1069,8 @@ BEGIN
             v_again := 0.1;  -- another transaction holds due jobs; ask again after a pause
         END IF;
         IF v_limited IS NOT NULL THEN
-            v_again := least(v_again, {schema}.limits_again(
-                p_queue, v_limited, v_in_turns, v_unseen, v_left < p_limit, v_now));
+            v_again := CASE WHEN v_searching THEN 0 ELSE least(v_again, {schema}.limits_again(
+                p_queue, v_limited, v_in_turns, v_unseen, v_left < p_limit, v_now)) END;
         END IF;
     END IF;
     RETURN QUERY SELECT
@@ -1186,7 +1204,8 @@ BEGIN
 END
 $$;
 
--- Put jobs, all or none, as before; and keep the limit group in their headers.
+-- Put jobs, all or none, as before; and keep the limit group in their headers, or '' for none if their
+-- kind has limits.
 CREATE OR REPLACE FUNCTION {schema}.put(
     p_queue text, p_kinds text[], p_payloads text[], p_priorities integer[],
     p_delays double precision[], p_run_ats double precision[], p_keys text[], p_uniques text[],
@@ -1204,6 +1223,10 @@ DECLARE
     v_new bigint[];
     v_open integer[];
     v_conflict record;
+    v_limited text[] := ARRAY(  -- those of the kinds that have limits
+        SELECT n.name FROM {schema}.notes AS n
+        WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds)
+    );
 BEGIN
     IF p_keys IS NOT NULL AND p_alone THEN
         v_held := {schema}.held_keys(p_queue, p_keys);
@@ -1227,7 +1250,8 @@ BEGIN
                         WHEN g.due > v_now THEN 1 ELSE 0 END,
                    g.due, g.due, v_now, g.key, g.headers,
                    CASE WHEN g.headers LIKE '%"pollwise-limit-group"%'
-                        THEN {schema}.limit_group_of(g.headers) END
+                        THEN {schema}.limit_group_of(g.headers)
+                        WHEN g.kind = ANY (v_limited) THEN '' END
             FROM given AS g LEFT JOIN unnest(v_held) AS held (key) ON held.key = g.key
             ORDER BY g.place
             RETURNING seq
@@ -1253,7 +1277,8 @@ BEGIN
                                 WHEN t.due > v_now THEN 1 ELSE 0 END,
                            t.due, t.due, v_now, p_keys[o.at], p_uniques[o.at], p_headers[o.at],
                            CASE WHEN p_headers[o.at] LIKE '%"pollwise-limit-group"%'
-                                THEN {schema}.limit_group_of(p_headers[o.at]) END
+                                THEN {schema}.limit_group_of(p_headers[o.at])
+                                WHEN p_kinds[o.at] = ANY (v_limited) THEN '' END
                     FROM unnest(v_open) AS o (at)
                     CROSS JOIN LATERAL (
                         SELECT CASE WHEN p_run_ats[o.at] IS NOT NULL
@@ -1355,6 +1380,10 @@ DECLARE
     v_rest integer[];
     v_new text[];
     v_replaced integer := 0;
+    v_limited text[] := ARRAY(  -- those of the kinds that have limits
+        SELECT n.name FROM {schema}.notes AS n
+        WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds)
+    );
 BEGIN
     BEGIN
         -- In the order of the rows, as all calls lock them, so that there is no deadlock.
@@ -1389,7 +1418,8 @@ BEGIN
             UPDATE {schema}.jobs AS j SET
                 payload = p_payloads[v_found.at], headers = p_headers[v_found.at],
                 limit_group = CASE WHEN p_headers[v_found.at] LIKE '%"pollwise-limit-group"%'
-                                   THEN {schema}.limit_group_of(p_headers[v_found.at]) END,
+                                   THEN {schema}.limit_group_of(p_headers[v_found.at])
+                                   WHEN v_found.kind = ANY (v_limited) THEN '' END,
                 priority = coalesce(p_priorities[v_found.at], 0), attempt = 0,
                 token = j.token + 2,
                 state = CASE WHEN j.state = 2 THEN 2 WHEN v_due > v_now THEN 1 ELSE 0 END,

@@ -12,6 +12,7 @@ from pollwise.testing.conformance.bench import (
     equal,
     expect,
     payloads,
+    require,
 )
 from pollwise.testing.conformance.limits.kit import groups_of, limited, of_groups
 
@@ -98,3 +99,23 @@ async def check_many_groups_without_room(bench: Bench) -> None:
             break
         await bench.elapse(1)
     equal(payloads(found), ["free", "free"], "the jobs of the groups that may run")
+
+
+async def check_no_group_behind_a_full_one(bench: Bench) -> None:
+    """A job without a group starts with the next claim, whatever waits for a full group."""
+    queue, other = await limited(bench, Concurrency(1, by="tenant"))
+    await queue.put([NewJob("job", "full", limit_group="full") for _ in range(1200)])
+    equal(payloads(await bench.take(queue, 10)), ["full"], "the jobs of a group that may run one")
+    await queue.put(NewJob("job", "none"))
+    equal(payloads(await bench.take(other, 10)), ["none"], "the jobs of a claim while it is full")
+
+
+async def check_no_group_behind_a_full_one_before_limits(bench: Bench) -> None:
+    """Likewise one put before its kind had limits, after a few claims."""
+    queue = await bench.queue()
+    require(queue.capabilities.limits, "limits")
+    await queue.put([NewJob("job", "full", limit_group="full") for _ in range(2500)])
+    await queue.put(NewJob("job", "none"))
+    await queue.limits.set("job", Concurrency(1, by="tenant"))
+    found = [claim for _ in range(5) for claim in await bench.take(queue, 10)]
+    equal(sorted(payloads(found)), ["full", "none"], "the jobs of five claims")
