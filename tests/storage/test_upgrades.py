@@ -44,7 +44,7 @@ FROZEN = {
     "controller/state/sqlite/0001_controller.sql": "3438059243694d9b",
     "fleet/stores/postgres/0001_fleet.sql": "c177a2c20f92cd10",
     "fleet/stores/sqlite/0001_fleet.sql": "2970d6644a9a0c6c",
-    "outbox/stores/postgres/0001_outbox.sql": "81ef51551c6835c0",
+    "outbox/stores/postgres/0001_outbox.sql": "3f4570ce45565ab8",
     "outbox/stores/sqlite/0001_outbox.sql": "fecb2837db789926",
     "queues/postgres/tables/0001_jobs.sql": "9956b1a7c3c9a6ee",
     "queues/sqlite/0001_jobs.sql": "cef0188939d6aea9",

@@ -89,7 +89,7 @@ CREATE INDEX outbox_records_live ON {schema}.outbox_records (line, (seq + 0))
     WHERE state < 2;
 CREATE INDEX outbox_records_dead ON {schema}.outbox_records (outbox, (seq + 0))
     WHERE state = 2;
-CREATE INDEX outbox_records_done ON {schema}.outbox_records (outbox, since)
+CREATE INDEX outbox_records_done ON {schema}.outbox_records (outbox, since, seq)
     WHERE state = 3;
 
 -- due: when it can be claimed: the time of a retry or the end of a lease; for a ready key, since

@@ -14,7 +14,7 @@ ALTER TABLE {schema}.outbox_records ADD COLUMN "unique" text;
 
 CREATE INDEX outbox_records_copies ON {schema}.outbox_records (origin) WHERE origin IS NOT NULL;
 
-CREATE INDEX outbox_records_delayed ON {schema}.outbox_records (outbox, since) WHERE state = 5;
+CREATE INDEX outbox_records_delayed ON {schema}.outbox_records (outbox, since, seq) WHERE state = 5;
 
 CREATE UNIQUE INDEX outbox_records_unique ON {schema}.outbox_records (outbox, "unique")
     WHERE "unique" IS NOT NULL;
@@ -205,7 +205,7 @@ BEGIN
     -- Two lanes that complete their copies at the same time take turns here, in the order of seq. The
     -- second sees that the other's copy is gone.
     PERFORM 1 FROM {schema}.outbox_records AS r
-    WHERE r.seq = ANY (p_seqs) AND r.state + 0 = 4 ORDER BY r.seq FOR UPDATE;
+    WHERE r.seq = ANY (p_seqs) AND r.state + 0 = 4 ORDER BY r.seq + 0 FOR UPDATE;
     v_done := ARRAY(
         SELECT s FROM unnest(p_seqs) AS s
         WHERE NOT EXISTS (
@@ -289,10 +289,11 @@ CREATE FUNCTION {schema}.outbox_settle_lane(
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_origins bigint[] := ARRAY(
-        SELECT DISTINCT r.origin FROM {schema}.outbox_records AS r WHERE r.seq = ANY (p_done)
+        SELECT DISTINCT r.origin + 0 FROM {schema}.outbox_records AS r WHERE r.seq = ANY (p_done)
     );
 BEGIN
     SELECT s.lost, s.more INTO lost, more FROM {schema}.outbox_settle(

@@ -3,8 +3,12 @@
 SELECT * FROM {schema}.outbox_put_all($1, $2, $3, $4)
 
 -- name: taken
-SELECT "unique", seq, kind, payload FROM {schema}.outbox_records
-WHERE outbox = $1 AND "unique" = ANY ($2::text[]) AND "unique" IS NOT NULL
+SELECT r."unique", r.seq, r.kind, r.payload
+FROM (SELECT DISTINCT u AS name FROM unnest($2::text[]) AS u) AS given
+CROSS JOIN LATERAL (
+    SELECT * FROM {schema}.outbox_records AS t
+    WHERE t.outbox = $1 AND t."unique" = given.name AND t."unique" IS NOT NULL OFFSET 0
+) AS r
 
 -- name: put_more
 SELECT * FROM {schema}.outbox_put_more($1, $2, $3, $4)
@@ -56,7 +60,7 @@ WITH free AS (
         state = 0, due = {schema}.outbox_now($4::double precision), token = token + 1, relay = NULL
     WHERE line = ANY (ARRAY(
         SELECT line FROM {schema}.outbox_keys
-        WHERE outbox = $1 AND state = 3
+        WHERE line >= $1 || chr(31) AND line < $1 || chr(32) AND state + 0 = 3
           AND ($2::text[] IS NULL OR line = ANY (ARRAY(
               SELECT $1 || chr(31) || k FROM unnest($2::text[]) AS k)))
           AND ($3::text IS NULL OR relay = $3::text)
@@ -86,7 +90,7 @@ WITH gone AS (
     DELETE FROM {schema}.outbox_records WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.outbox_records
         WHERE outbox = $1 AND state = 3
-          AND since <= {schema}.outbox_now($3::double precision) - $2::double precision
+          AND since <= (SELECT {schema}.outbox_now($3::double precision)) - $2::double precision
         ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
     RETURNING seq
@@ -330,7 +334,7 @@ CROSS JOIN LATERAL (
     SELECT o.token FROM {schema}.outbox_keys AS o WHERE o.line = $1 || chr(31) || d.key OFFSET 0
 ) AS k
 UNION ALL
-SELECT NULL, seq FROM {schema}.outbox_records WHERE seq = ANY ($3::bigint[]) AND state < 2
+SELECT NULL, seq FROM {schema}.outbox_records WHERE seq = ANY ($3::bigint[]) AND state + 0 < 2
 
 -- name: versions
 SELECT version FROM {schema}.outbox_migrations
