@@ -269,7 +269,8 @@ class Bench:
             self.do(setup, "fill", url, "--jobs", jobs)
         if jobs and setup.store == "postgres":
             # A table that was just filled has no statistics. A bad plan because of that would not
-            # be a result. (An empty one must not get statistics: it would always count as empty.)
+            # be a result. Empty ones of peers get none: they would always count as empty, as ours
+            # do (`setup` in queue_peers/pollwise.py).
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute("VACUUM ANALYZE")
         return url

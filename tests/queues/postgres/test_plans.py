@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pollwise.queues.limits.record import Concurrency, Rate
+from pollwise.queues.limits.record import Concurrency, Limit, Rate
 from pollwise.queues.notes import NewNote
 from pollwise.queues.postgres import pages
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.views import JobFilter
-from pollwise.runtime.jobs import UNKNOWN_HEADERS, Claim, NewJob, Progress, Settlement
+from pollwise.runtime.jobs import (
+    UNKNOWN_HEADERS,
+    Claim,
+    NewJob,
+    Progress,
+    Settlement,
+    State,
+)
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.postgres.params import numbers
 from tests.queues.benches import migrated
@@ -93,9 +101,9 @@ async def take(queue: PostgresQueue, jobs: list[NewJob], **options: Any) -> list
     return claims
 
 
-def some(kind: str, **options: Any) -> list[NewJob]:
+def some(kind: str, key: str | None = None, unique: str | None = None) -> list[NewJob]:
     return [
-        NewJob(kind, n, **{name: f"{value} {n}" for name, value in options.items()})
+        NewJob(kind, n, key=key and f"{key} {n}", unique=unique and f"{unique} {n}")
         for n in range(BATCH)
     ]
 
@@ -106,7 +114,7 @@ async def settle_all_ways(queue: PostgresQueue, touched: Touched, tag: str) -> N
     await queue.renew(claims, 600, {claims[0].job.id: Progress(0.5)})
     with touched.of("keyed"):
         await queue.settle([Settlement.done(each) for each in claims])
-    ways = [
+    ways: list[Callable[[Claim], Settlement]] = [
         Settlement.done, Settlement.cancelled, Settlement.give_back,
         lambda claim: Settlement.retry(claim, 1e6), lambda claim: Settlement.dead(claim, "x"),
     ]  # fmt: skip
@@ -148,8 +156,8 @@ async def use_flows(queue: PostgresQueue, touched: Touched) -> None:
 
 async def use_limits(queue: PostgresQueue, touched: Touched) -> None:
     await queue.limits.set("plain", [Concurrency(BATCH), Rate(10**6, 1)])
-    grouped = [Concurrency(GROUPS, by="tenant"), Rate(10**6, 3600), Rate(1, 3600, by="tenant")]
-    await queue.limits.set("turns", grouped)
+    grouped: list[Limit] = [Concurrency(GROUPS, by="tenant"), Rate(10**6, 3600)]
+    await queue.limits.set("turns", [*grouped, Rate(1, 3600, by="tenant")])
     with touched.of("of a limited kind"):
         claims = await take(queue, some("plain"))
         await queue.renew(claims, 600)
@@ -183,9 +191,10 @@ async def use_the_rest(queue: PostgresQueue, touched: Touched, tag: str) -> None
     await queue.stats(50)
     await queue.stats_by_kind(50)
     await queue.names()
-    for state in ("leased", "ready", "delayed", "blocked", "dead", "done"):
+    states: list[State] = ["leased", "ready", "delayed", "blocked", "dead", "done"]
+    for state in states:
         with touched.of(state):
-            await queue.page(JobFilter(state, limit=20))  # type: ignore[arg-type]
+            await queue.page(JobFilter(state, limit=20))
     with touched.of("key"):
         await queue.page(JobFilter(key="front 1", limit=20))
     await queue.cancel(put)
