@@ -399,3 +399,28 @@ def test_a_late_renewal_needs_room(server: Postgres, limit: Concurrency) -> None
             assert not (await queue.renew(late[1:], 60)).lost, "without limits it is taken back"
 
     clock.run(main())
+
+
+def test_a_search_for_jobs_without_a_group_ends(server: Postgres) -> None:
+    """A claim is to be repeated at once until the line was seen, and then not for a while."""
+    clock, dsn = VirtualClock(), migrated(server.dsn())
+    again = (
+        b"SELECT until FROM pollwise.claim($1, 'w', 5, 60, ARRAY['job'], false, false, NULL, NULL,"
+        b" $2) WHERE seq IS NULL"
+    )
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, next(names), clock=clock) as queue:
+            await queue.put([NewJob("job", limit_group="full") for _ in range(2500)])
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+
+            async def claim() -> float:
+                params = [queue.name.encode(), queue.database.now()]
+                [(until,)] = await queue.database.connections.rows(again, params)
+                return float(until)
+
+            assert [await claim() for _ in range(4)] == [0, 0, 60, 60]
+            await clock.advance(11)
+            assert [await claim() for _ in range(4)] == [0, 0, 49, 49], "a new search"
+
+    clock.run(main())
