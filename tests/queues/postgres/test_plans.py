@@ -184,7 +184,8 @@ async def use_the_rest(queue: PostgresQueue, touched: Touched, tag: str) -> None
     assert await queue.put(jobs) == put
     await queue.put([NewJob("job", "new", unique=f"unique {tag} {n}", key=f"line {tag} {n}",
                             replace=True, delay=60) for n in range(BATCH)])  # fmt: skip
-    await queue.database.rows("put_one", queue._one_params(NewJob("job")))
+    [(seq,)] = await queue.database.rows("put_one", queue._one_params(NewJob("job")))
+    assert seq
     await queue.database.rows("unlink", [numbers([10**9 + n for n in range(BATCH)])])
     await queue.get(put[0])
     await queue.endings(put)

@@ -53,10 +53,10 @@ class BlockingPuts:
             return None
         kinds = {job.kind for job in jobs}
         message = self._ride(len(jobs), kinds)
-        rows: list[tuple[object, ...]] | None = []
+        rows: list[tuple[object, ...]] | None = [(None,)]
         if message is None and is_plain(jobs):
             rows = self._rows("put_one", self._queue._one_params(jobs[0]))
-        if rows == []:
+        if rows == [(None,)]:
             encoded = [job.encoded for job in jobs]
             name = statement_of(jobs)
             params = self._queue._put_params(jobs, encoded, message, alone=True)

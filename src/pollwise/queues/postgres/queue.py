@@ -184,11 +184,11 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         kinds = {job.kind for job in jobs}
         message = self._channel.ride(len(jobs), kinds)
-        rows = []
+        seq = None
         if message is None and is_plain(jobs):
-            rows = await self.database.rows("put_one", self._one_params(jobs[0]))
-        if rows:
-            ids, fresh = [str(rows[0][0])], 1
+            [(seq,)] = await self.database.rows("put_one", self._one_params(jobs[0]))
+        if seq is not None:
+            ids, fresh = [str(seq)], 1
         else:
             ids, fresh = await self._put_all(jobs, message, None)
         if fresh and message is None:

@@ -58,6 +58,32 @@ BEGIN
 END
 $$;
 
+-- Put one ready job without a key and a `unique`, and without a hint, in less time than `put` takes.
+-- Returns its id; or NULL, if its kind has limits: then `put` has to do it.
+CREATE FUNCTION {schema}.put_one(
+    p_queue text, p_kind text, p_payload text, p_priority integer, p_headers text,
+    p_now double precision
+) RETURNS bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_now double precision := coalesce(
+        p_now, extract(epoch FROM statement_timestamp())::double precision);
+    v_seq bigint;
+BEGIN
+    IF EXISTS (SELECT 1 FROM {schema}.notes AS n
+               WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = p_kind) THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO {schema}.jobs
+        (queue, kind, payload, priority, headers, state, since, run_at, created_at)
+    VALUES (p_queue, p_kind, p_payload, p_priority, p_headers, 0, v_now, v_now, v_now)
+    RETURNING seq INTO v_seq;
+    RETURN v_seq;
+END
+$$;
+
 -- Lease up to p_limit jobs that are not paused; or one suspect, alone. p_ahead: some will wait before they start. A last
 -- row without a seq says in `until` after how many seconds another claim may find more, if that is
 -- known, and in `attempt` whether the job is a suspect: 1, else 0.

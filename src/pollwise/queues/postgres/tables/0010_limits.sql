@@ -1223,11 +1223,15 @@ DECLARE
     v_new bigint[];
     v_open integer[];
     v_conflict record;
-    v_limited text[] := ARRAY(  -- those of the kinds that have limits
-        SELECT n.name FROM {schema}.notes AS n
-        WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds)
-    );
+    v_limited text[];  -- those of the kinds that have limits
 BEGIN
+    IF EXISTS (SELECT 1 FROM {schema}.notes AS n
+               WHERE n.queue = p_queue AND n.topic = 'limits') THEN
+        v_limited := ARRAY(
+            SELECT n.name FROM {schema}.notes AS n
+            WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds)
+        );
+    END IF;
     IF p_keys IS NOT NULL AND p_alone THEN
         v_held := {schema}.held_keys(p_queue, p_keys);
     END IF;
@@ -1251,7 +1255,7 @@ BEGIN
                    g.due, g.due, v_now, g.key, g.headers,
                    CASE WHEN g.headers LIKE '%"pollwise-limit-group"%'
                         THEN {schema}.limit_group_of(g.headers)
-                        WHEN g.kind = ANY (v_limited) THEN '' END
+                        WHEN v_limited IS NOT NULL AND g.kind = ANY (v_limited) THEN '' END
             FROM given AS g LEFT JOIN unnest(v_held) AS held (key) ON held.key = g.key
             ORDER BY g.place
             RETURNING seq
@@ -1380,11 +1384,15 @@ DECLARE
     v_rest integer[];
     v_new text[];
     v_replaced integer := 0;
-    v_limited text[] := ARRAY(  -- those of the kinds that have limits
-        SELECT n.name FROM {schema}.notes AS n
-        WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds)
-    );
+    v_limited text[];  -- those of the kinds that have limits
 BEGIN
+    IF EXISTS (SELECT 1 FROM {schema}.notes AS n
+               WHERE n.queue = p_queue AND n.topic = 'limits') THEN
+        v_limited := ARRAY(
+            SELECT n.name FROM {schema}.notes AS n
+            WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = ANY (p_kinds)
+        );
+    END IF;
     BEGIN
         -- In the order of the rows, as all calls lock them, so that there is no deadlock.
         FOR v_found IN

@@ -8,19 +8,7 @@ SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload, twin_key
 FROM {schema}.put_replacing($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: put_one
--- One ready job without a key and a `unique`, and without a hint. Planned in less time than `put`
--- takes. A statement has one time of its own, so the three are equal. No row, if its kind has limits:
--- then `put` has to do it.
-INSERT INTO {schema}.jobs
-    (queue, kind, payload, priority, headers, state, since, run_at, created_at)
-SELECT $1, $2, $3, $4::integer, $5, 0, clock.now, clock.now, clock.now
-FROM (
-    SELECT coalesce($6, extract(epoch FROM statement_timestamp())::double precision) AS now
-) AS clock
-WHERE NOT EXISTS (
-    SELECT 1 FROM {schema}.notes WHERE queue = $1 AND topic = 'limits' AND name = $2
-)
-RETURNING seq
+SELECT {schema}.put_one($1, $2, $3, $4, $5, $6)
 
 -- name: put_flow
 SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload, twin_key
