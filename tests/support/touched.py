@@ -45,10 +45,10 @@ class Touched:
         self._about = before
 
     async def _counted(
-        self, name: str, params: Sequence[Param] = (), *, safe: bool = False
+        self, name: str, params: Sequence[Param] = (), **options: Any
     ) -> list[tuple[Any, ...]]:
         before = await self._so_far()
-        rows = await self._rows(name, params, safe=safe)
+        rows = await self._rows(name, params, **options)
         self.called.add(name)
         label = name + self._about
         self.most[label] = max(self.most.get(label, 0), await self._so_far() - before)
