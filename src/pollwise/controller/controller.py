@@ -153,6 +153,7 @@ class Controller:
                 self.check_files,
                 lambda: self.storage.secret("claims"),
                 self.access.readable,
+                self.options.span("keep"),
             )
         hints.report_to(self.source, self.events)
         stores = (

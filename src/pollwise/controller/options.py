@@ -97,7 +97,8 @@ class ControllerOptions(ServerOptions):
     attempts: how often a job is tried, unless the job says otherwise.
     retry: how long a failed job waits for its next attempt.
     registered_for: how long the token of a registered worker is valid.
-    keep: how long finished jobs are kept, with their logs and artefacts.
+    keep: how long finished jobs are kept, with their logs and artefacts. In other queues of the
+        store, remote workers delete no finished job earlier, unless it was to be kept for less.
     idle_ping: a WebSocket is pinged after about this time without a message.
     body_limit: the largest JSON body, in bytes.
     artefact_limit, inputs_max: the largest artefact or input, in bytes; the most inputs of a job.

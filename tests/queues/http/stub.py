@@ -50,7 +50,7 @@ def make_api(store: Path | None, clock: Clock) -> QueueApi:
             memory[name] = MemoryQueue(name, clock=clock, keep=keep)
         return memory[name]
 
-    return QueueApi(open_queue, authorise, clock)
+    return QueueApi(open_queue, authorise, clock, keep=0.0)
 
 
 def make_app(api: QueueApi) -> Starlette:

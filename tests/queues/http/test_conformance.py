@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.controller.http.queues import routes
+from pollwise.controller.http.queues import opened
 from pollwise.controller.http.queues.routes import QueueApi
 from pollwise.queues.http.queue import HttpQueue
 from pollwise.runtime.clock import Clock, VirtualClock
@@ -70,7 +70,7 @@ class RealBench(Bench):
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     store = tmp_path_factory.mktemp("served")  # a hint of a file is for all queues in it
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(routes, "QUEUES_MAX", 1000)  # each clause has its own queues
+        patch.setattr(opened, "QUEUES_MAX", 1000)  # each clause has its own queues
         with Served(lambda: make_app(make_api(store, Clock()))) as served:
             yield served
 

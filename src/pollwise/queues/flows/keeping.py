@@ -22,6 +22,24 @@ def kept_for_flows(settlements: list[Settlement]) -> list[Settlement]:
     ]
 
 
+def kept_at_least(settlements: list[Settlement], keep: float) -> list[Settlement]:
+    """Settlements whose jobs are kept at least this many seconds, those of flows FLOW_KEPT longer.
+
+    `kept_for_flows` returned these, or the client that sent them did the same.
+    """
+    return [
+        replace(each, keep=_longer(each, keep)) if each.action in ("done", "cancelled") else each
+        for each in settlements
+    ]
+
+
+def _longer(settlement: Settlement, keep: float) -> float:
+    own, more = settlement.keep or 0.0, 0.0
+    if FLOW_HEADER in settlement.claim.job.headers and own >= FLOW_KEPT:
+        own, more = own - FLOW_KEPT, FLOW_KEPT
+    return min(max(own, keep) + more, DELAY_MAX)
+
+
 def frees_others(job: Job) -> bool:
     """True if other jobs may wait for the end of this job."""
     headers = job.headers

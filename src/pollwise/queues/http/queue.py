@@ -32,6 +32,7 @@ from pollwise.errors import (
 )
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, ClaimRequest, claim_of
 from pollwise.queues.capabilities import Capabilities
+from pollwise.queues.flows.keeping import kept_at_least
 from pollwise.queues.http import wire
 from pollwise.queues.http.channel import HttpChannel, HttpTransport
 from pollwise.queues.http.client import (
@@ -204,6 +205,8 @@ class HttpQueue(FlowCalls, HttpNotes):
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         lost: list[str] = []
+        if self.keep is not None:  # the controller does not know which jobs are in flows
+            settlements = kept_at_least(settlements, self.keep)
         with self._in_doubt.unless_answered(settlements):
             for part, text in wire.encoded_settlements(settlements):
                 said = f'{{"sends_hints":true,"settlements":{text}}}'

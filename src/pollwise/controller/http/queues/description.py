@@ -65,7 +65,9 @@ Nonce = Annotated[
         description="Within a minute, a call with the same nonce gets the same answer.",
     ),
 ]
-Keep = Annotated[str | None, Query(description="How long finished jobs are kept: 7d.")]
+Keep = Annotated[
+    str | None, Query(description="How long the jobs are kept that this call ends: 7d.")
+]
 Ids = Annotated[list[str] | None, Field(description="Null: all dead jobs.")]
 
 

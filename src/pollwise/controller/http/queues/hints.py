@@ -79,7 +79,7 @@ class HintExchange:
     """All WebSockets that listen to one queue of the store."""
 
     def __init__(self) -> None:
-        self._listeners: set[HintListener] = set()
+        self._listeners: dict[HintListener, Queue] = {}
         self._relays: dict[Queue, HintRelays] = {}
         self._events = Events(quiet=True)
         self._events.subscribe(self._wake, HintsProven, HintsLost)
@@ -88,17 +88,15 @@ class HintExchange:
         return len(self._listeners)
 
     def join(self, listener: HintListener, queue: Queue) -> None:
-        self._listeners.add(listener)
+        self._listeners[listener] = queue
         if queue not in self._relays:
             self._relays[queue] = HintRelays(queue, self)
             queue.hints().report_to(queue.name, self._events)
 
     def leave(self, listener: HintListener) -> None:
-        self._listeners.discard(listener)
-        if not self._listeners:
-            for relays in self._relays.values():
-                relays.close()
-            self._relays.clear()
+        queue = self._listeners.pop(listener, None)
+        if queue is not None and queue not in self._listeners.values():
+            self._relays.pop(queue).close()  # the queue may be closed from now on
 
     async def serve(
         self, socket: WebSocket, queue: Queue, end: asyncio.Event, *, works: bool

@@ -56,7 +56,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -77,6 +77,7 @@ from pollwise.controller.http.queues.bodies import (
     seconds_from,
 )
 from pollwise.controller.http.queues.hints import HintExchange, client_sends_hints
+from pollwise.controller.http.queues.opened import OpenQueue, OpenQueues
 from pollwise.controller.http.requests import disconnected, error_response, known_query_only
 from pollwise.controller.http.routes.push import refuse_socket
 from pollwise.controller.security.claims import ClaimSeals
@@ -84,6 +85,7 @@ from pollwise.controller.workers.polling import pause_held
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, LeaseLost, PollwiseError
 from pollwise.queues.base import Queue
+from pollwise.queues.flows.keeping import kept_at_least
 from pollwise.queues.http import wire
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hint
@@ -93,13 +95,12 @@ from pollwise.runtime.jobs import Claim, Settlement, checked_name
 AGENTS = "agents"
 #: The longest time that a claim is held, in seconds.
 HOLD_MAX = 60.0
-#: The most claims held at a time, the most WebSockets, and the most queues that are open.
+#: The most claims held at a time, and the most WebSockets.
 HELD_MAX = 10_000
 LISTENERS_MAX = 10_000
-QUEUES_MAX = 100
+#: How long finished jobs are safe from a prune, in seconds, unless their own time is over.
+KEEP = 7 * 86400.0
 
-#: Opens a named queue of the store that keeps finished jobs for this many seconds.
-OpenQueue = Callable[[str, float | None], Queue]
 #: Returns who sent a request; raises `HttpError` without one of the scopes.
 Authorise = Callable[[HTTPConnection, Sequence[str]], Awaitable[str]]
 #: Returns the queues, of these names, that the sender of a request may use.
@@ -118,11 +119,12 @@ SIGNAL = ("put", "operate", "worker")
 class QueueApi:
     """The routes of the store's queues.
 
-    open: opens a named queue of the store; each is opened once and closed by `close`.
+    open: opens a named queue of the store; see `OpenQueues`.
     authorise: returns who sent a request.
     check_files: raises if what is put now would be lost.
     readable: returns the queues, of these names, that the sender may use; by default all.
     read_key: returns the key that seals claims (`ClaimSeals`); by default it is this process's own.
+    keep: how long finished jobs are safe from a prune, unless the settlement said how long.
     """
 
     def __init__(
@@ -133,13 +135,14 @@ class QueueApi:
         check_files: Callable[[], Awaitable[None]] | None = None,
         read_key: Callable[[], Awaitable[bytes]] | None = None,
         readable: Readable | None = None,
+        keep: float = KEEP,
     ) -> None:
-        self._open = open
+        self._queues = OpenQueues(open)
+        self._keep = keep
         self._authorise = authorise
         self._readable = readable or _all_names
         self._check_files = check_files
         self._clock = clock or Clock()
-        self._queues: dict[tuple[str, float | None], Queue] = {}
         self._exchanges: dict[str, HintExchange] = {}
         self._answers = Answers(self._clock)
         self._seals = ClaimSeals(read_key or _own_key)
@@ -210,10 +213,7 @@ class QueueApi:
         """End what is held, and close the queues."""
         self.stop_waiting()
         await self._answers.close()
-        queues = list(self._queues.values())
-        self._queues.clear()
-        for queue in queues:
-            await queue.close()
+        await self._queues.close()
 
     def _route(
         self, work: Work, scopes: Sequence[str], *query: str
@@ -233,10 +233,10 @@ class QueueApi:
                         "Check whether it was carried out before you try again.",
                     )
                 known_query_only(request, known)
-                queue = self._queue(request)
-                body = await body_of(request) if request.method == "POST" else {}
-                with client_sends_hints(body):
-                    content = await work(queue, request, body, who)
+                with self._queue(request, who) as queue:
+                    body = await body_of(request) if request.method == "POST" else {}
+                    with client_sends_hints(body):
+                        content = await work(queue, request, body, who)
             except (HttpError, PollwiseError) as error:
                 return error_response(explained_error(error), headers)
             data = content if isinstance(content, bytes) else encoded(content)
@@ -244,8 +244,8 @@ class QueueApi:
 
         return route
 
-    def _queue(self, connection: HTTPConnection) -> Queue:
-        """The queue that a request names, open."""
+    def _queue(self, connection: HTTPConnection, who: str) -> AbstractContextManager[Queue]:
+        """The queue that a request names, open until the block ends."""
         name = checked_name(connection.path_params["name"], "queue", ConfigError)
         if name == AGENTS:
             raise HttpError(
@@ -255,21 +255,13 @@ class QueueApi:
                 "Put them with POST /api/jobs and run them with `pollwise agent`, or use another "
                 "queue.",
             )
-        text = connection.query_params.get("keep")
-        keep = None if text is None else seconds(seconds_from(text, "keep"), "keep", positive=True)
-        queue = self._queues.get((name, keep))
-        if queue is None:
-            if len(self._queues) >= QUEUES_MAX:
-                raise HttpError(
-                    429, "too_many_queues", f"more than {QUEUES_MAX} queues are open",
-                    "Use fewer names, or fewer values of `keep`.", {"Retry-After": "60"},
-                )  # fmt: skip
-            queue = self._queues[(name, keep)] = self._open(name, keep)
-            queue.pass_sealed_on()
-        return queue
+        return self._queues.using(name, who, keeps=_keep_in(connection) is not None)
 
-    def _exchange(self, queue: Queue) -> HintExchange:
-        return self._exchanges.setdefault(queue.name, HintExchange())
+    def _say(self, queue: Queue, message: str, *, works: bool) -> None:
+        """Forward a client's message to all that listen to a queue, if it may send it."""
+        exchange = self._exchanges.get(queue.name)
+        if exchange is not None:
+            exchange.take(message, None, works=works)
 
     # Putting
 
@@ -280,10 +272,10 @@ class QueueApi:
         async def put() -> bytes:
             if self._check_files is not None:
                 await self._check_files()
-            with client_sends_hints(body):
+            with self._queues.still_using(queue), client_sends_hints(body):
                 ids, fresh = await queue.put_counted(jobs)
             if message is not None and fresh:
-                self._exchange(queue).take(message, None, works=False)
+                self._say(queue, message, works=False)
             return encoded({"ids": ids, "fresh": fresh})
 
         return await self._answers.once((who, queue.name, nonce_from(body)), put)
@@ -305,10 +297,10 @@ class QueueApi:
             raise ConfigError("worker must be text: the name of the worker that claims")
         await self._seals.ready()
         if check is not None:
-            self._exchange(queue).take(check, None, works=True)
+            self._say(queue, check, works=True)
 
         async def claim() -> tuple[bytes, Sequence[Claim]]:
-            with client_sends_hints(body):
+            with self._queues.still_using(queue), client_sends_hints(body):
                 now = partial(queue.claim, worker, limit, lease, 0, kinds, ahead=ahead)
                 claims = await self._hold(queue, now, hold, kinds)
             sends_at = queue.hints().sends_at if len(claims) < limit else None
@@ -390,7 +382,7 @@ class QueueApi:
 
     # Settling
 
-    async def _settle(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    async def _settle(self, queue: Queue, request: Request, body: dict[str, Any], who: str) -> Any:
         given = body.get("settlements")
         if not isinstance(given, list):
             raise ConfigError("settlements must be a list of objects with id, token and action")
@@ -399,6 +391,9 @@ class QueueApi:
         claims, lost = self._seals.open_all([each.claim for each in read], who)
         pairs = zip(read, claims, strict=True)
         settlements = [replace(each, claim=claim) for each, claim in pairs if claim is not None]
+        keep = _keep_in(request)
+        if keep is not None:
+            settlements = kept_at_least(settlements, keep)
         if not queue.capabilities.results:  # the work is done, and the worker cannot know
             settlements = [replace(each, result=None, keep=None) for each in settlements]
         try:
@@ -429,19 +424,27 @@ class QueueApi:
 
     async def _cancel(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
         async def cancel() -> bytes:
-            return encoded(await views.cancel(queue, body))
+            with self._queues.still_using(queue):
+                return encoded(await views.cancel(queue, body))
 
         return await self._answers.once((who, queue.name, nonce_from(body)), cancel)
 
-    async def _prune(self, queue: Queue, *_: object) -> Any:
-        return {"count": await queue.prune()}
+    async def _prune(self, queue: Queue, request: Request, *_: object) -> Any:
+        """Delete finished jobs whose time is over.
+
+        The settlement of a job says how long it is kept. Other jobs, such as those that an operator
+        cancelled or a worker of the store finished, may be of anybody: they are safe for as long as
+        the controller keeps jobs, however short the `keep` of the call is.
+        """
+        keep = _keep_in(request)
+        return {"count": await queue._prune(None if keep is None else max(keep, self._keep))}
 
     # Hints
 
     async def _hint(self, queue: Queue, request: Request, body: dict[str, Any], who: str) -> Any:
         message = message_from(body.get("message"))
         if message is not None:
-            self._exchange(queue).take(message, None, works=await self._works(request))
+            self._say(queue, message, works=await self._works(request))
         return {}
 
     async def _works(self, connection: HTTPConnection) -> bool:
@@ -456,24 +459,36 @@ class QueueApi:
 
     async def _ws(self, socket: WebSocket) -> None:
         try:
-            await self._authorise(socket, SIGNAL)
+            who = await self._authorise(socket, SIGNAL)
             works = await self._works(socket)
             known_query_only(socket, ("keep",))
-            queue = self._queue(socket)
+            opened = self._queue(socket, who)
             if self._listening >= LISTENERS_MAX:
                 raise HttpError(503, "too_many_listeners", "too many listeners", "Poll instead.")
+            with opened as queue:
+                await self._listen(socket, queue, works=works)
         except (HttpError, PollwiseError) as error:
             await refuse_socket(socket, explained_error(error))
-            return
+
+    async def _listen(self, socket: WebSocket, queue: Queue, *, works: bool) -> None:
         await socket.accept()
         end = asyncio.Event()
         self._listening += 1
         self._ends.add(end)
+        exchange = self._exchanges.setdefault(queue.name, HintExchange())
         try:
-            await self._exchange(queue).serve(socket, queue, end, works=works)
+            await exchange.serve(socket, queue, end, works=works)
         finally:
             self._listening -= 1
             self._ends.discard(end)
+            if not exchange and self._exchanges.get(queue.name) is exchange:
+                del self._exchanges[queue.name]
+
+
+def _keep_in(connection: HTTPConnection) -> float | None:
+    """For how long a call keeps the jobs that it ends, in seconds; None if it does not say."""
+    text = connection.query_params.get("keep")
+    return None if text is None else seconds(seconds_from(text, "keep"), "keep", positive=True)
 
 
 async def _all_names(_: HTTPConnection, names: list[str]) -> list[str]:
