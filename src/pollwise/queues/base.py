@@ -32,7 +32,7 @@ from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.schedules.calls import Schedules
 from pollwise.queues.unique import check_replacing
 from pollwise.queues.viewed import ViewedStore
-from pollwise.queues.views import METERED_MAX, BulkDone, JobFilter
+from pollwise.queues.views import METERED_MAX, BulkDone, JobFilter, listed
 from pollwise.queues.waiting import ENDINGS, EndingWaiters, JobEnding, endings_one_by_one
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import CANCELS
@@ -334,7 +334,7 @@ class Queue(ViewedStore):
         found = await self._flow(job_id, FLOW_SHOWN_MAX + 1)
         if len(found) > FLOW_SHOWN_MAX and not is_among(found[:FLOW_SHOWN_MAX], job_id):
             found = await self._flow(job_id, MAX_BATCH)
-        jobs = [replace(each, info=self._sealing.info(each.info)) for each in found]
+        jobs = [replace(each, info=self._sealing.info(listed(each.info))) for each in found]
         return FlowView.of(jobs, job_id) if jobs else None
 
     def _check_flows(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from pollwise.errors import ConfigError
 from pollwise.queues.views import CURSOR_REFUSED, JobFilter, Stats, from_cursor
 from pollwise.queues.waiting import JobEnding
-from pollwise.runtime.decoding import decode_job, decode_result
+from pollwise.runtime.decoding import cut_text, decode_job, decode_result, is_cut
 from pollwise.runtime.jobs import ENDED, STATES, Claim, Job, JobFailure, JobInfo, Progress
 from pollwise.storage.ids import number_of
 
@@ -165,6 +165,20 @@ def info_from(row: Sequence[Any], queue: str) -> JobInfo:
         bool(cancel),
         decode_result(result),
         Claim(job, token, worker, since) if state == "leased" else None,
+    )
+
+
+def listed_from(row: Sequence[Any], queue: str) -> JobInfo:
+    """As `info_from`, for a list: of long payloads and results, the row has the beginning."""
+    payload, result = row[2], row[18]
+    if not is_cut(payload) and not is_cut(result):
+        return info_from(row, queue)
+    whole = list(row)
+    whole[2] = "null" if is_cut(payload) else payload
+    whole[18] = None if is_cut(result) else result
+    return info_from(whole, queue).cut(
+        cut_text(payload) if is_cut(payload) else None,
+        cut_text(result) if is_cut(result) else None,
     )
 
 

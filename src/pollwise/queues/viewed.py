@@ -17,6 +17,7 @@ from pollwise.queues.views import (
     JobFilter,
     JobPage,
     Stats,
+    listed,
     page_of_list,
 )
 from pollwise.runtime.jobs import ENDED, JobInfo, State
@@ -46,12 +47,14 @@ class ViewedStore(NotedStore):
         kind: one kind, or several.
         worker: only jobs that this worker runs or has ended.
         newest: the newest first.
+        Of a payload or a result of more than 200 characters of JSON, a list has the beginning; see
+        `JobInfo.cut_parts`. `get` returns the whole.
         """
         kinds = distinct([kind] if isinstance(kind, str) else kind, "kind")
         chosen = JobFilter(state, None if kinds is None else tuple(kinds), worker, limit, after)
         self._check_views(state)
         page = [] if chosen.nothing else await self._list_jobs(chosen, newest)
-        return [self._sealing.info(info) for info in page]
+        return [self._as_listed(info) for info in page]
 
     async def page(self, chosen: JobFilter) -> JobPage:
         """A page of the jobs that match a filter, in the order that the store can read best.
@@ -60,11 +63,16 @@ class ViewedStore(NotedStore):
         ready ones (by kind, in the order of claims), delayed ones (the one due first), blocked ones
         (by key), then dead, done and cancelled ones (the newest first). Other stores show the
         newest put first.
+        Long payloads and results are cut, as in `jobs`.
         The work is bounded: a page may be short and have a `next`; see `pollwise.queues.views`.
         """
         self._check_views(chosen.state)
         page = JobPage([], None, 0) if chosen.nothing else await self._page(chosen)
-        return replace(page, jobs=[self._sealing.info(info) for info in page.jobs])
+        return replace(page, jobs=[self._as_listed(info) for info in page.jobs])
+
+    def _as_listed(self, info: JobInfo) -> JobInfo:
+        """A record as lists have it; the whole in a store that cannot show one job by itself."""
+        return self._sealing.info(listed(info) if self.capabilities.views else info)
 
     async def names(self) -> list[str]:
         """The queues in this store that have jobs or notes, and this one; at most NAMES_MAX.

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pollwise.errors import ConfigError
+from pollwise.runtime.decoding import cut_value
 from pollwise.runtime.jobs import ENDED, NAME_LENGTH_MAX, STATES, JobInfo, State, checked_name
 from pollwise.runtime.store import MAX_PAGE, check_page, distinct
 
@@ -199,6 +200,13 @@ def stats_of_kinds(
         if code == 0 and age is not None:
             ages[kind] = max(ages.get(kind, 0.0), age)
     return {kind: Stats.of(each, ages.get(kind), lower) for kind, each in counts.items()}
+
+
+def listed(info: JobInfo) -> JobInfo:
+    """The record as a list has it, with the beginning of a long payload and a long result."""
+    payload = cut_value(info.job.payload, info.job.unreadable)
+    result = cut_value(info.result)
+    return info if payload is result is None else info.cut(payload, result)
 
 
 async def page_of_list(

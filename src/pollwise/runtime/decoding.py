@@ -15,9 +15,19 @@ from typing import Any, NamedTuple
 from pollwise.runtime.payloads.depth import DEPTH_MAX, deeper_than
 from pollwise.runtime.payloads.envelope_fields import same_value
 
+#: The longest payload or result in a list, in characters of JSON; of a longer one, a list has the
+#: beginning. Stores read one more than that.
+LISTED_MAX = 200
+
 
 class NotUtf8(str):
     """Text from a store that is not UTF-8; U+FFFD stands for what is not."""
+
+    __slots__ = ()
+
+
+class CutText(str):
+    """The beginning of a payload or a result, as JSON text, in a list: lists read no long ones."""
 
     __slots__ = ()
 
@@ -72,6 +82,33 @@ def decode_result(text: str | bytes | None) -> Any:
         return shown(text)
 
 
+def is_cut(text: str | bytes | None) -> bool:
+    """True if a payload or a result is too long for a list."""
+    return text is not None and len(text) > LISTED_MAX and len(shown(text)) > LISTED_MAX
+
+
+def cut_text(text: str | bytes) -> CutText:
+    """What a list has of a payload or a result that is too long for it."""
+    return CutText(shown(text[: LISTED_MAX * 4])[:LISTED_MAX])
+
+
+def cut_value(value: Any, unreadable: str | None = None) -> CutText | None:
+    """The beginning of a decoded payload or result that is too long for a list.
+
+    unreadable: why it is not decoded, but its text.
+    """
+    if type(value) is CutText:
+        return value
+    if unreadable is not None and isinstance(value, str):
+        return cut_text(value) if is_cut(value) else None
+    text = ""
+    for part in _ENCODER.iterencode(value):  # it encodes no more than is wanted
+        text += part
+        if len(text) > LISTED_MAX:
+            return cut_text(text)
+    return None
+
+
 def decode_document(raw: bytes) -> Any:
     """Decode a JSON document with several jobs in it.
 
@@ -101,6 +138,7 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 

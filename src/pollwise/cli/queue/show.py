@@ -248,6 +248,7 @@ def facts_of(info: JobInfo) -> dict[str, Any]:
         "cancel": info.cancel,
         "errors": [asdict(failure) for failure in info.errors],
         "result": shown(info.result),
+        **({"cut": cut} if (cut := info.cut_parts) else {}),
     }
 
 

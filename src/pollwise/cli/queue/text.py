@@ -7,6 +7,7 @@ from typing import Any
 
 from pollwise.cli.output import moment
 from pollwise.queues.views import Stats
+from pollwise.runtime.decoding import CutText
 from pollwise.runtime.jobs import Progress, State
 from pollwise.runtime.payloads.envelope import describe
 from pollwise.runtime.payloads.envelope_fields import is_envelope
@@ -14,6 +15,8 @@ from pollwise.runtime.payloads.envelope_fields import is_envelope
 
 def encoded(payload: Any) -> str:
     """A payload or a result as JSON, or a description of one that is encrypted."""
+    if isinstance(payload, CutText):  # of a list
+        return f"{payload}…"
     return describe(payload) if is_envelope(payload) else json.dumps(payload, ensure_ascii=False)
 
 

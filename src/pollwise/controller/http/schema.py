@@ -156,7 +156,9 @@ class JobView(WorkBase):
     """A job."""
 
     unique: str | None
-    payload_bytes: int | None = Field(None, description="In lists, if the payload is left out.")
+    payload_start: str | None = Field(
+        None, description="In lists, the beginning of a payload that is too long for them."
+    )
     progress: float | None = Field(description="From 0 to 1.")
     message: str | None
     worker_id: str | None = Field(
@@ -178,7 +180,9 @@ class JobView(WorkBase):
         examples=["no live worker has memory_gb >= 8"],
     )
     result: Any = None
-    result_bytes: int | None = Field(None, description="In lists, if the result is left out.")
+    result_start: str | None = Field(
+        None, description="In lists, the beginning of a result that is too long for them."
+    )
 
 
 class WorkView(WorkBase):

@@ -9,18 +9,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from pollwise.controller.attempts import Attempt
-from pollwise.controller.http.answers import encoded, moment
+from pollwise.controller.http.answers import moment
 from pollwise.controller.http.schema import JobFailureView
 from pollwise.controller.names import split_label, with_names, workers_in
 from pollwise.controller.state.values import WorkerRow
 from pollwise.controller.terms import BY, JobTerms
 from pollwise.controller.workers.registry import HeldRun
 from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.decoding import CutText
 from pollwise.runtime.jobs import ENDED, Job, JobInfo
 from pollwise.runtime.payloads.envelope import shown
-
-#: Payloads and results longer than this, in bytes of JSON, are left out of lists.
-BRIEF = 4096
 
 
 def job_view(
@@ -67,10 +65,8 @@ def job_view(
                 each[name] = with_names(each[name], names)
     if brief:
         for name in ("payload", "result"):
-            size = len(encoded(view[name]))
-            if size > BRIEF:
-                view[name] = None
-                view[f"{name}_bytes"] = size
+            if type(beginning := view[name]) is CutText:
+                view[name], view[f"{name}_start"] = None, beginning
     return view
 
 

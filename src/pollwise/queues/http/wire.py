@@ -16,6 +16,7 @@ from pollwise.errors import ConfigError, JobError
 from pollwise.queues.flows.linking import places_from
 from pollwise.queues.views import JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
+from pollwise.runtime.decoding import CutText
 from pollwise.runtime.jobs import (
     STATES,
     UNKNOWN_HEADERS,
@@ -293,12 +294,13 @@ def info_to(info: JobInfo) -> Wire:
         "progress": None if info.progress is None else asdict(info.progress),
         "cancel": info.cancel,
         "result": info.result,
+        **({"cut": cut} if (cut := info.cut_parts) else {}),
     }
 
 
 def info_from(said: Wire, queue: str) -> JobInfo:
-    progress = said["progress"]
-    return JobInfo(
+    progress, cut = said["progress"], said.get("cut", ())
+    info = JobInfo(
         _job(said["job"], queue),
         state_from(said["state"]),
         said["since"],
@@ -308,6 +310,12 @@ def info_from(said: Wire, queue: str) -> JobInfo:
         progress and Progress(progress["fraction"], progress["note"], progress["at"]),
         said["cancel"],
         said["result"],
+    )
+    if not cut:
+        return info
+    return info.cut(
+        CutText(said["job"]["payload"]) if "payload" in cut else None,
+        CutText(said["result"]) if "result" in cut else None,
     )
 
 

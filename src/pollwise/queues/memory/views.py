@@ -13,7 +13,7 @@ from pollwise.queues.memory.job import MemoryJob
 from pollwise.queues.notes import MemoryNotes
 from pollwise.queues.views import COUNTED_MAX, JobFilter, Stats
 from pollwise.queues.waiting import JobEnding
-from pollwise.runtime.decoding import decode_job, decode_result
+from pollwise.runtime.decoding import cut_text, decode_job, decode_result, is_cut
 from pollwise.runtime.home import Home
 from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, State
 from pollwise.storage.ids import number_of, place_after
@@ -79,7 +79,7 @@ class MemoryViews(MemoryNotes, Queue):
             return []
         members = [self._records[seq] for seq in islice(self._flows.members(found), most)]
         return [
-            FlowJob(self._info(each), tuple(map(str, each.after)), each.on_failure)
+            FlowJob(self._info(each, listed=True), tuple(map(str, each.after)), each.on_failure)
             for each in members
             if not self._expired(each)
         ]
@@ -90,7 +90,7 @@ class MemoryViews(MemoryNotes, Queue):
         for record in reversed(self._records.values()) if newest else self._by_seq(0):
             if after is not None and (record.seq >= after if newest else record.seq <= after):
                 continue
-            info = self._info(record)
+            info = self._info(record, listed=True)
             if (
                 not self._expired(record)
                 and chosen.state in (None, info.state)
@@ -110,21 +110,23 @@ class MemoryViews(MemoryNotes, Queue):
         self._home.enter(self.url)
         return self.clock.epoch()
 
-    def _job(self, record: MemoryJob) -> Job:
-        decoded = decode_job(record.encoded)
+    def _job(self, record: MemoryJob, *, cut: bool = False) -> Job:
+        decoded = decode_job("null" if cut else record.encoded)
         return Job(
             str(record.seq), self.name, record.kind, decoded.payload, record.key, record.priority,
             record.attempt, record.created_at, record.run_at, record.unique, record.headers,
             decoded.unreadable,
         )  # fmt: skip
 
-    def _info(self, record: MemoryJob) -> JobInfo:
+    def _info(self, record: MemoryJob, *, listed: bool = False) -> JobInfo:
+        payload = listed and is_cut(record.encoded)
+        result = listed and is_cut(record.result)
         state, since = self._state_at(record, self._now()), record.since
-        job, claim = self._job(record), None
+        job, claim = self._job(record, cut=payload), None
         if state == "leased" and record.worker is not None:
             claim = Claim(job, record.token, record.worker, record.since)
             since = record.claimed_at or since
-        return JobInfo(
+        info = JobInfo(
             job,
             state,
             since,
@@ -133,6 +135,12 @@ class MemoryViews(MemoryNotes, Queue):
             record.claimed_at,
             record.progress,
             record.cancel,
-            decode_result(record.result),
+            None if result else decode_result(record.result),
             claim,
+        )
+        if not payload and not result:
+            return info
+        return info.cut(
+            cut_text(record.encoded) if payload else None,
+            cut_text(record.result or "") if result else None,
         )

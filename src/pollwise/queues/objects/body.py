@@ -11,11 +11,17 @@ from typing import Any
 
 from pollwise.queues.objects.chain import Failure, ListedObject
 from pollwise.queues.objects.names import SLICE, padded_result
-from pollwise.runtime.decoding import decode_document, decode_result, shown
+from pollwise.runtime.decoding import (
+    decode_document,
+    decode_result,
+    shown,
+)
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, NewJob, Progress, State
 from pollwise.runtime.payloads.envelope_fields import canonical, fingerprints_of, is_envelope
 
-#: The size of the cache of bodies, in bytes.
+#: About how many bytes a decoded value takes.
+VALUE_BYTES = 64
+#: The size of the cache of bodies, in bytes of memory.
 CACHE_BYTES = 32 * 1024 * 1024
 #: The kind of the one job that stands for a body that is not JSON.
 DAMAGED = "damaged"
@@ -128,7 +134,12 @@ def read_body(folder: str, raw: bytes) -> PutBody:
         )
         for index, job in enumerate(data["jobs"])
     )
-    return PutBody(jobs, len(raw))
+    return PutBody(jobs, memory_of(raw))
+
+
+def memory_of(raw: bytes) -> int:
+    """About how much memory decoded JSON takes: far more than its text."""
+    return len(raw) + VALUE_BYTES * (raw.count(b",") + raw.count(b"[") + raw.count(b"{"))
 
 
 def _damaged(raw: bytes, error: ValueError) -> dict[str, Any]:

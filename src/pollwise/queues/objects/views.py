@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pollwise.queues.objects.body import (
@@ -25,13 +25,14 @@ from pollwise.queues.objects.chain import (
     worker_of,
 )
 from pollwise.queues.objects.claiming import UnitClaimer, since_of
-from pollwise.queues.objects.core import TICK, Core
+from pollwise.queues.objects.core import REQUESTS, TICK, Core
 from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.markers.unique import UniqueMarkers
 from pollwise.queues.objects.names import PutName, digits, kept_for, place_after, read_id, tag_of
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import LIVE, JobFilter, Stats
+from pollwise.queues.views import LIVE, JobFilter, Stats, listed
 from pollwise.queues.waiting import JobEnding
+from pollwise.runtime.decoding import cut_value
 from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
 from pollwise.runtime.store import PRUNE_SLICE
 
@@ -162,7 +163,9 @@ class Views:
         for root in roots:
             for unit in await core.units(root):
                 if index in (unit.jobs(core.cache.content) or ()):
-                    return await self._info(_ListedJob(put, index, self._state(unit), unit))
+                    return await self._info(
+                        _ListedJob(put, index, self._state(unit), unit), cut=False
+                    )
         return await self._ended(put, index, roots)
 
     async def _ended(self, put: PutName, index: int, roots: list[RootObject]) -> JobInfo | None:
@@ -180,6 +183,10 @@ class Views:
         if data.get("expires_at", math.inf) <= self._core.time.now() + TICK:
             return None
         return info_of(self._core.name, raw)
+
+    async def _listed(self, seen: _ListedJob) -> JobInfo | None:
+        info = await self._info(seen)
+        return None if info is None else listed(info)
 
     async def endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         """How jobs ended; None for those that do not exist. One LIST for each put, or one for all
@@ -225,8 +232,9 @@ class Views:
 
     async def _infos(self, seen: list[_ListedJob], ahead: int) -> AsyncIterator[JobInfo]:
         """The jobs in order, read in parallel and not much further than needed."""
-        for start in range(0, len(seen), ahead):
-            for info in await self._core.all(self._info(s) for s in seen[start : start + ahead]):
+        step = min(ahead, REQUESTS)  # more would only wait in memory for their turn
+        for start in range(0, len(seen), step):
+            for info in await self._core.all(self._listed(s) for s in seen[start : start + step]):
                 if isinstance(info, BaseException):
                     raise info
                 if info is not None:
@@ -288,7 +296,7 @@ class Views:
             return "ready"
         return "leased" if unit.claim else "delayed"
 
-    async def _info(self, seen: _ListedJob) -> JobInfo | None:
+    async def _info(self, seen: _ListedJob, *, cut: bool = True) -> JobInfo | None:
         core, unit, index = self._core, seen.unit, seen.index
         if unit is None:
             raw = await core.get(seen.record)
@@ -296,12 +304,16 @@ class Views:
         body = await core.body(unit.root)
         if body is None:
             return None
+        stored = body[index]
+        if cut and (beginning := cut_value(stored.payload, stored.unreadable)) is not None:
+            stored = replace(stored, payload=beginning)
+        del body  # it may be large, and the next lines wait for the store
         leased = seen.state == "leased"
         path = [e for e in unit.path if e.number < unit.claim] if leased else unit.path
-        errors = await errors_of(path, index, body[index].errors, core.content, core.time.grain)
+        errors = await errors_of(path, index, stored.errors, core.content, core.time.grain)
         run = await last_run(unit.path, core.content)
         worker = await worker_of(unit, core.content) if leased else None
-        job = body[index].job(core.name, unit.attempts, unit.run_at)
+        job = stored.job(core.name, unit.attempts, unit.run_at)
         since = job.run_at if seen.state == "ready" or unit.free_at is None else unit.free_at
         claim = None
         if leased and worker is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollwise.queues.flows.view import FLOW_KEPT, FlowJob
-from pollwise.queues.record import endings_from, info_from
+from pollwise.queues.record import endings_from, listed_from
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import DELAY_MAX, Settlement
 from pollwise.runtime.jobs.new_job import FLOW_HEADER
@@ -33,7 +33,7 @@ class PostgresFlows:
         params = [text(self._queue), job, number(most), self._database.now()]
         rows = await self._database.rows("flow", params, safe=True)
         return [
-            FlowJob(info_from(info, self._queue), tuple(map(str, after or ())), bool(on_failure))
+            FlowJob(listed_from(info, self._queue), tuple(map(str, after or ())), bool(on_failure))
             for *info, after, on_failure in rows
         ]
 

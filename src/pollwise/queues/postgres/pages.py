@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pollwise.queues.record import info_from, sources_of, stats_from
+from pollwise.queues.record import listed_from, sources_of, stats_from
 from pollwise.queues.views import (
     EXAMINED_MAX,
     NAMES_MAX,
@@ -16,6 +16,7 @@ from pollwise.queues.views import (
     stats_of_kinds,
     to_cursor,
 )
+from pollwise.runtime.decoding import LISTED_MAX
 from pollwise.runtime.jobs import STATES, JobInfo, State
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import Param, flag, number, text, texts
@@ -37,6 +38,7 @@ _NARROW = {
     "done": "AND state = 5",
     "cancelled": "AND state = 6",
 }
+_BEGINNING = f"left({{}}, {LISTED_MAX + 1})"
 _TO_INFO = 19  # the first columns of a row are those of `info_from`
 
 
@@ -72,7 +74,7 @@ class PostgresPages:
 
     async def page(self, chosen: JobFilter) -> JobPage:
         rows, place, examined = await self._walked(chosen, show=True)
-        jobs: list[JobInfo] = [info_from(row[:_TO_INFO], self._queue) for row in rows]
+        jobs: list[JobInfo] = [listed_from(row[:_TO_INFO], self._queue) for row in rows]
         return JobPage(jobs, None if place is None else to_cursor(place), examined)
 
     async def ids(self, chosen: JobFilter) -> tuple[list[str], str | None]:
@@ -183,6 +185,12 @@ def with_lists(named: Mapping[str, str]) -> dict[str, str]:
     """The statements, with a page for each state that has an index, and each order."""
     made = dict(named)
     page = made.pop("list")
+    whole = {"narrow": "", "order": "", "payload": "payload", "result": "result"}
+    made["get"] = page
+    for name, value in whole.items():
+        made["get"] = made["get"].replace(f"{{{name}}}", value)
+    for name in ("payload", "result"):
+        page = page.replace(f"{{{name}}}", _BEGINNING.format(name))
     for state in (None, *STATES):
         narrowed = page.replace("{narrow}", _NARROW.get(state or "", ""))
         for newest in (False, True):

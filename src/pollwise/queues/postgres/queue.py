@@ -28,7 +28,7 @@ from pollwise.queues.notes import (
     ScheduleSwapped,
     Topic,
 )
-from pollwise.queues.record import Examined, endings_from, info_from, job_from
+from pollwise.queues.record import Examined, endings_from, info_from, job_from, listed_from
 from pollwise.queues.unique import check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
@@ -385,8 +385,8 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _find(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
-        page = await self._listed(JobFilter(limit=1), seq - 1, seq + 1)
-        return page[0] if page else None
+        rows = await self._listed("get", JobFilter(limit=1), seq - 1, seq + 1)
+        return info_from(rows[0], self.name) if rows else None
 
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         params = [text(self.name), _seqs(ids), self.database.now()]
@@ -400,13 +400,13 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         place = place_after(chosen.after)
-        if newest:
-            return await self._listed(chosen, 0, place or _SEQ_MAX, newest)
-        return await self._listed(chosen, place, _SEQ_MAX)
+        after, before = (0, place or _SEQ_MAX) if newest else (place, _SEQ_MAX)
+        rows = await self._listed(list_name(chosen.state, newest), chosen, after, before)
+        return [listed_from(row, self.name) for row in rows]
 
     async def _listed(
-        self, chosen: JobFilter, after: int, before: int, newest: bool = False
-    ) -> list[JobInfo]:
+        self, name: str, chosen: JobFilter, after: int, before: int
+    ) -> list[tuple[Any, ...]]:
         params = [
             text(self.name),
             number(after),
@@ -417,10 +417,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             number(chosen.limit),
             self.database.now(),
         ]
-        name = list_name(chosen.state, newest)
-        return [
-            info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
-        ]
+        return await self.database.rows(name, params, safe=True)
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
         return await self._notes.write(note)

@@ -22,7 +22,7 @@ from typing import Any
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import WAITING_MAX, GroupUse, LimitUse, fullest
 from pollwise.queues.waiting import JobEnding
-from pollwise.runtime.decoding import decode_job, decode_result
+from pollwise.runtime.decoding import CutText, cut_text, decode_job, decode_result, is_cut
 from pollwise.runtime.jobs import (
     ACTIONS,
     STATES,
@@ -129,12 +129,16 @@ def claims_in(
         )
         place = at + _CLAIMED.size + worker_size
         at += _ENTRY.size + size
-        job = _job(blob, place, at, queue, number, attempt, created_at, run_at)
+        job, _ = _job(blob, place, at, queue, number, attempt, created_at, run_at)
         yield Claim(job, token, worker, until, "", suspect, size)
 
 
-def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int]]:
+def views_in(
+    blob: bytes, queue: str, now: float, *, listed: bool = True
+) -> Iterator[tuple[JobInfo, int]]:
     """The jobs in the answer of page.lua as they are at this time, each with its token.
+
+    listed: not one job, but a list, which shows the beginning of long payloads and results.
 
     An overdue job is ready, even before a claim made it so.
     """
@@ -151,7 +155,7 @@ def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int
             place += _RUN.size
             worker = blob[place : place + worker_size].decode() if worker_size else None
             place += worker_size
-        job = _job(blob, place, at, queue, number, attempt, created_at, run_at)
+        job, cut = _job(blob, place, at, queue, number, attempt, created_at, run_at, listed=listed)
         parts: list[bytes] = []
         for flag in (_FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_RESULT):
             part_size = 0
@@ -161,24 +165,23 @@ def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int
             parts.append(blob[at : at + part_size])
             at += part_size
         errors, progress, result = parts
+        cut_result = cut_text(result) if listed and is_cut(result) else None
         state = STATES[code]
         if state in ("delayed", "leased") and since <= now:
             state = "ready"
-        yield (
-            JobInfo(
-                job,
-                state,
-                claimed_at if state == "leased" else since,
-                worker,
-                tuple(_errors(errors)),
-                claimed_at or None,
-                _progress(progress) if progress else None,
-                bool(flags & _FLAG_CANCEL),
-                decode_result(result),
-                Claim(job, token, worker, since) if state == "leased" and worker else None,
-            ),
-            token,
+        info = JobInfo(
+            job,
+            state,
+            claimed_at if state == "leased" else since,
+            worker,
+            tuple(_errors(errors)),
+            claimed_at or None,
+            _progress(progress) if progress else None,
+            bool(flags & _FLAG_CANCEL),
+            None if cut_result is not None else decode_result(result),
+            Claim(job, token, worker, since) if state == "leased" and worker else None,
         )
+        yield info if cut is cut_result is None else info.cut(cut, cut_result), token
 
 
 def ending_in(
@@ -239,8 +242,11 @@ def _job(
     attempt: int,
     created_at: float,
     run_at: float,
-) -> Job:
-    """The job whose tail begins at `place` and whose body ends at `end`."""
+    *,
+    listed: bool = False,
+) -> tuple[Job, CutText | None]:
+    """The job whose tail begins at `place` and whose body ends at `end`; and its payload, without
+    which the job is, if it is too long for a list."""
     form, priority, kind_size, key_size, unique_size = _TAIL.unpack_from(blob, place)
     place += _TAIL.size
     kind = blob[place : place + kind_size].decode()
@@ -257,11 +263,14 @@ def _job(
         place += _SIZE_OF_HEADERS.size
         headers = blob[place : place + size]
         place += size
-    decoded = decode_job(blob[place:end], headers)
-    return Job(
+    payload = blob[place:end]
+    cut = cut_text(payload) if listed and is_cut(payload) else None
+    decoded = decode_job(payload if cut is None else b"null", headers)
+    job = Job(
         str(number), queue, kind, decoded.payload, key, priority, attempt, created_at, run_at,
         unique, decoded.headers, decoded.unreadable,
     )  # fmt: skip
+    return job, cut
 
 
 def _errors(part: bytes) -> Iterator[JobFailure]:

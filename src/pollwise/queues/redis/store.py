@@ -380,7 +380,7 @@ class RedisStore:
         while numbers and len(found) < chosen.limit:
             left = chosen.limit - len(found)
             blob, time, numbers = await self._page(chosen, numbers, now, left, newest)
-            found += views_in(blob, self._queue, time)
+            found += views_in(blob, self._queue, time, listed=among[0] != among[1])
         return found
 
     async def _page(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pollwise.queues.flows.view import FLOW_KEPT, FLOW_SHOWN, FlowJob
-from pollwise.queues.record import endings_from, info_from
+from pollwise.queues.record import endings_from, listed_from
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.jobs import NewJob
 from pollwise.storage.ids import number_of
@@ -115,6 +115,6 @@ class SqliteFlows:
                 for_failure.add(seq)
         found = []
         for row in self._rows("show", batch=batch, now=now):
-            info, seq = info_from(row, self._queue), row[0]
+            info, seq = listed_from(row, self._queue), row[0]
             found.append(FlowJob(info, tuple(after.get(seq, ())), seq in for_failure))
         return found

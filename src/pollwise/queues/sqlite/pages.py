@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pollwise.queues.record import info_from, number_in, shares, sources_of, stats_from
+from pollwise.queues.record import listed_from, number_in, shares, sources_of, stats_from
 from pollwise.queues.views import (
     EXAMINED_MAX,
     NAMES_MAX,
@@ -154,7 +154,7 @@ class SqlitePages:
 
     def _shown(self, now: float, ids: list[int]) -> list[JobInfo]:
         rows = self._rows(self._sql["show"], batch=json.dumps(ids), now=now)
-        return [info_from(row, self._queue) for row in rows]
+        return [listed_from(row, self._queue) for row in rows]
 
     def _walked(self, now: float, chosen: JobFilter) -> tuple[list[int], list[Any] | None, int]:
         """The numbers of the jobs, where to go on, and how many jobs were examined."""

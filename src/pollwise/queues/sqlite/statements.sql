@@ -487,10 +487,10 @@ SELECT name FROM (
 );
 
 -- name: columns
--- What a page shows of a job.
-seq, kind, payload, coalesce(pollwise_jobs."key", held_key) AS "key", priority, attempt, created_at, run_at, "unique", headers,
+-- What is shown of a job: all, or in lists the beginning of its payload and of its result.
+seq, kind, {payload}, coalesce(pollwise_jobs."key", held_key) AS "key", priority, attempt, created_at, run_at, "unique", headers,
        token, CASE WHEN state IN (1, 3) AND since <= :now THEN 0 ELSE state END AS shown,
-       since, worker, errors, claimed_at, progress, cancel, result
+       since, worker, errors, claimed_at, progress, cancel, {result}
 
 -- name: list
 SELECT {columns}

@@ -23,6 +23,7 @@ from pollwise.queues.record import (
     endings_from,
     info_from,
     job_from,
+    listed_from,
     number_in,
     sort_claims,
 )
@@ -35,6 +36,7 @@ from pollwise.queues.unique import WAITING, check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
+from pollwise.runtime.decoding import LISTED_MAX
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
     STATES,
@@ -60,6 +62,7 @@ _DONE, _CANCELLED = _CODES["done"], _CODES["cancelled"]
 _NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
     ("dead", "done", "cancelled"), "AND state >= 4"
 )
+_BEGINNING = f"substr({{}}, 1, {LISTED_MAX + 1})"
 #: The error that each statement adds, and its time.
 _ERRORS = {
     "promote": ("CASE state WHEN 3 THEN 'the lease of ' || worker || ' ran out' END", "since"),
@@ -95,8 +98,14 @@ class SqliteStore(SqliteNotes):
             ("put_grouped", ", limit_group", ", :limit_group"),
         ):
             self._sql[name] = put.replace("{column}", column).replace("{value}", value)
+        columns = self._sql["columns"]
+        whole = columns.format(payload="payload", result="result")
+        some = columns.format(
+            payload=_BEGINNING.format("payload"), result=_BEGINNING.format("result")
+        )
+        self._sql["get"] = self._sql["list"].replace("{columns}", whole)
         for name in ("list", "show"):
-            self._sql[name] = self._sql[name].replace("{columns}", self._sql["columns"])
+            self._sql[name] = self._sql[name].replace("{columns}", some)
         #: The limited kinds that are claimed for free handlers, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
         self._kinds = ReadyKinds(self._rows, self._sql["claim_arm"])
@@ -415,8 +424,8 @@ class SqliteStore(SqliteNotes):
 
     def get(self, now: float, job_id: str) -> JobInfo | None:
         number = number_of(job_id)
-        page = self._page(now, JobFilter(limit=1), number - 1, number + 1)
-        return page[0] if page else None
+        rows = self._listed("get", now, JobFilter(limit=1), number - 1, number + 1)
+        return info_from(rows[0], self._queue) if rows else None
 
     def endings(self, now: float, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         rows = self._rows("endings", batch=_id_batch(ids), now=now)
@@ -425,12 +434,19 @@ class SqliteStore(SqliteNotes):
     def list_jobs(self, now: float, chosen: JobFilter, newest: bool) -> list[JobInfo]:
         place = place_after(chosen.after)
         after, before = (0, place or _SEQ_MAX) if newest else (place, _SEQ_MAX)
-        return self._page(now, chosen, after, before, newest)
+        rows = self._listed("list", now, chosen, after, before, newest)
+        return [listed_from(row, self._queue) for row in rows]
 
-    def _page(
-        self, now: float, chosen: JobFilter, after: int, before: int, newest: bool = False
-    ) -> list[JobInfo]:
-        statement = self._sql["list"].replace("{order}", "DESC" if newest else "")
+    def _listed(
+        self,
+        name: str,
+        now: float,
+        chosen: JobFilter,
+        after: int,
+        before: int,
+        newest: bool = False,
+    ) -> list[tuple[Any, ...]]:
+        statement = self._sql[name].replace("{order}", "DESC" if newest else "")
         values = {
             "queue": self._queue,
             "now": now,
@@ -442,7 +458,7 @@ class SqliteStore(SqliteNotes):
             "limit": chosen.limit,
         }
         statement = statement.replace("{narrow}", _NARROW.get(chosen.state or "", ""))
-        return [info_from(row, self._queue) for row in self.connect().execute(statement, values)]
+        return self.connect().execute(statement, values).fetchall()
 
     def retry(self, now: float, ids: Sequence[str] | None) -> int:
         connection = self.connect()

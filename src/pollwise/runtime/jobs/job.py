@@ -6,12 +6,13 @@ A job is one record in its queue's store. `JobInfo` shows the whole record.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, PayloadError
+from pollwise.runtime.decoding import CutText
 from pollwise.runtime.executor.control.run_control import WithRunControl, control_of
 from pollwise.runtime.jobs.fields import DELAY_MAX, storable
 from pollwise.runtime.payloads.encoding import encode
@@ -188,6 +189,8 @@ class JobInfo:
     progress: of the current or last run.
     cancel: it runs, and somebody asked to cancel it.
     result: what the run returned, for as long as it is kept.
+        In lists, a payload or a result of more than LISTED_MAX characters of JSON is a `CutText`:
+        its beginning, as text. `Queue.get` returns the whole.
     claim: its present claim; None if it is not leased, and always None over HTTP.
     """
 
@@ -201,6 +204,21 @@ class JobInfo:
     cancel: bool = False
     result: Any = field(default=None, repr=False)
     claim: Claim | None = field(default=None, repr=False)
+
+    def cut(self, payload: CutText | None, result: CutText | None) -> JobInfo:
+        """The record as a list has it, with the beginning of its payload, result, or both."""
+        info = self
+        if payload is not None:
+            job = replace(info.job, payload=payload)
+            claim = None if info.claim is None else replace(info.claim, job=job)
+            info = replace(info, job=job, claim=claim)
+        return info if result is None else replace(info, result=result)
+
+    @property
+    def cut_parts(self) -> list[str]:
+        """Which of "payload" and "result" are only beginnings, because they are in a list."""
+        values = {"payload": self.job.payload, "result": self.result}
+        return [name for name, value in values.items() if type(value) is CutText]
 
     @property
     def error(self) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from pollwise.errors import CodecError, KeyMissing, PayloadError
+from pollwise.runtime.decoding import CutText
 from pollwise.runtime.jobs import Claim, Job, JobInfo, NewJob, Settlement
 from pollwise.runtime.payloads.codec import CodecContext
 from pollwise.runtime.payloads.envelope import (
@@ -130,7 +131,7 @@ class Sealing:
         `locked`: a key or a codec is missing here. `unreadable`: it can be decoded nowhere.
         """
         job = cast("Job", item)  # or a record, which has the same fields for this
-        if job.unreadable is not None:
+        if job.unreadable is not None or type(job.payload) is CutText:
             return item
         found = self._found(job.payload, job.kind)
         return cast("T", replace(job, **found)) if found else item

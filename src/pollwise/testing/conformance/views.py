@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
@@ -9,6 +10,7 @@ from dataclasses import asdict, replace
 from pollwise.errors import ConfigError, PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.queues.views import LIVE, JobFilter, Stats
+from pollwise.runtime.decoding import LISTED_MAX
 from pollwise.runtime.jobs import STATES, JobInfo, NewJob, Settlement, State
 from pollwise.testing.conformance.bench import (
     LONG,
@@ -159,7 +161,9 @@ async def check_undecodable_payload(bench: Bench) -> None:
     if queue.capabilities.views:
         listed = {view.job.id: view.job for view in await queue.jobs()}
         equal(sorted(listed), sorted(ids), "the jobs listed")
-        equal(listed[ids[1]].payload, bad.encoded, "the payload of the bad job: its text")
+        equal(listed[ids[1]].payload, bad.encoded[:LISTED_MAX], "the payload of the bad job: text")
+        shown = await queue.get(ids[1])
+        equal(shown and shown.job.payload, bad.encoded, "its whole text")
     claims = {claim.job.id: claim for claim in await bench.take(queue)}
     equal([claims[ids[n]].job.payload for n in (0, 2)], [1, 3], "the payloads of the others")
     job = claims[ids[1]].job
@@ -174,6 +178,54 @@ async def check_undecodable_payload(bench: Bench) -> None:
     equal((again.job.id, again.job.kind), (ids[1], job.kind), "the job claimed again")
     equal(again.job.payload, job.payload, "its payload")
     equal(again.job.unreadable, job.unreadable, "the reason")
+
+
+async def check_lists_are_short(bench: Bench) -> None:
+    """Lists have the beginning of long payloads and results; `get` returns the whole."""
+    queue = await bench.queue()
+    require(queue.capabilities.views, "view of jobs")
+    long = {"é": ["☃" * LISTED_MAX, *[[]] * LISTED_MAX]}
+    small = "x" * (LISTED_MAX - 2)
+    ids = await queue.put([NewJob("job", long), NewJob("job", small), NewJob("job", [1])])
+
+    async def shown() -> dict[str, JobInfo]:
+        paged, after = {}, None
+        while True:
+            page = await queue.page(JobFilter(limit=2, after=after))
+            paged |= {info.job.id: info for info in page.jobs}
+            if (after := page.next) is None:
+                break
+        found = {info.job.id: info for info in await queue.jobs()}
+        equal(found, paged, "the jobs of the list and of the page")
+        return found
+
+    found = await shown()
+    text = found[ids[0]].job.payload
+    expect(
+        json.dumps(long, ensure_ascii=False).replace(" ", "").startswith(text.replace(" ", "")),
+        f"the beginning of a long payload: {text!r}",
+    )
+    equal(len(text), LISTED_MAX, "its length")
+    equal([found[each].cut_parts for each in ids], [["payload"], [], []], "what was cut")
+    equal([found[each].job.payload for each in ids[1:]], [small, [1]], "short payloads")
+    whole = await queue.get(ids[0])
+    equal(whole and (whole.job.payload, whole.cut_parts), (long, []), "the whole payload")
+    if queue.capabilities.results:
+        claims = {claim.job.id: claim for claim in await bench.take(queue)}
+        keep = 50 * bench.unit
+        equal(claims[ids[0]].job.payload, long, "the payload that is claimed")
+        await queue.settle(
+            [
+                Settlement.done(claims[ids[0]], 1, keep=keep),
+                Settlement.done(claims[ids[1]], small, keep=keep),
+                Settlement.done(claims[ids[2]], long, keep=keep),
+            ]
+        )
+        found = await shown()
+        cut = [found[each].cut_parts for each in ids]
+        equal(cut, [["payload"], [], ["result"]], "what was cut of ended jobs")
+        equal([found[each].result for each in ids[:2]], [1, small], "short results")
+        equal(await queue.result(ids[2]), long, "the whole result")
 
 
 async def check_peek_unknown(bench: Bench) -> None:

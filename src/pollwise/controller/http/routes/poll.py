@@ -30,6 +30,7 @@ from pollwise.controller.http.views import work_view
 from pollwise.controller.workers.polling import LogText, PollRequest, PollResult
 from pollwise.controller.workers.registry import HeldRun, KnownWorker
 from pollwise.controller.workers.runs import RunReport
+from pollwise.runtime.decoding import CutText
 from pollwise.runtime.events import PollAnswered
 from pollwise.runtime.http import address_of
 from pollwise.runtime.jobs import encode
@@ -167,7 +168,11 @@ class PollRoute:
         if run.terms.inputs is not None:
             found = await controller.artefacts.list(run.terms.inputs, input=True)
             names = [each.name for each in found]
-        return work_view(run, controller.runs.lease_s, names)
+        view = work_view(run, controller.runs.lease_s, names)
+        if type(view["payload"]) is CutText:  # the run was found in a list
+            info = await controller.queue.get(run.job_id)
+            view["payload"] = None if info is None else info.job.payload
+        return view
 
     def _emit(self, known: KnownWorker, result: str, found: int, began: float) -> None:
         controller = self._controller

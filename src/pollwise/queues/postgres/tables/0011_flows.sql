@@ -734,11 +734,11 @@ BEGIN
             ORDER BY j.since DESC, j.seq DESC'
     END;
     RETURN QUERY EXECUTE '
-        SELECT e.seq, e.kind, CASE WHEN $17 THEN e.payload END,
+        SELECT e.seq, e.kind, CASE WHEN $17 THEN left(e.payload, 201) END,
                coalesce(e.key, nullif(e.held_key, '''')), e.priority, e.attempt, e.created_at,
                e.run_at, e."unique", e.headers, e.token, e.shown, e.since, e.worker,
                e.errors::text, e.claimed_at, e.progress::text, e.cancel,
-               CASE WHEN $17 THEN e.result END, e.state::integer, e.n, e.matched
+               CASE WHEN $17 THEN left(e.result, 201) END, e.state::integer, e.n, e.matched
         FROM (
             SELECT s.*, row_number() OVER () AS n, lead(1) OVER () IS NULL AS is_last,
                    ($10 IS NULL OR s.shown = $10)

@@ -142,11 +142,11 @@ ORDER BY l.place
 -- name: flow
 -- The first jobs of the flow of a job, with the links to those before.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($4::double precision) AS now)
-SELECT j.seq, j.kind, j.payload, coalesce(j.key, nullif(j.held_key, '')), j.priority, j.attempt,
+SELECT j.seq, j.kind, left(j.payload, 201), coalesce(j.key, nullif(j.held_key, '')), j.priority, j.attempt,
        j.created_at, j.run_at, j."unique", j.headers, j.token,
        CASE WHEN j.state IN (1, 3) AND j.since <= (SELECT now FROM clock) THEN 0 ELSE j.state END,
-       j.since, j.worker, j.errors::text, j.claimed_at, j.progress::text, j.cancel, j.result,
-       l.before, l.on_failure
+       j.since, j.worker, j.errors::text, j.claimed_at, j.progress::text, j.cancel,
+       left(j.result, 201), l.before, l.on_failure
 FROM (
     SELECT m.* FROM {schema}.jobs AS m
     WHERE m.queue = $1 AND m.flow IS NOT NULL AND m.flow = (
@@ -166,10 +166,10 @@ ORDER BY j.seq
 -- The time is read once: with a volatile function in each row, no index would give the order.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($8::double precision) AS now)
 -- A job that waits in a flow has its key in another column, which tables before version 11 lack.
-SELECT seq, kind, payload,
+SELECT seq, kind, {payload},
        CASE WHEN state = 2 AND key IS NULL THEN nullif(to_jsonb(jobs) ->> 'held_key', '')
             ELSE key END AS key,
-       priority, attempt, created_at, run_at, "unique", headers, token, shown, since, worker, errors::text, claimed_at, progress::text, cancel, result
+       priority, attempt, created_at, run_at, "unique", headers, token, shown, since, worker, errors::text, claimed_at, progress::text, cancel, {result}
 FROM (
     SELECT *,
         CASE WHEN state IN (1, 3) AND since <= (SELECT now FROM clock)

@@ -4,7 +4,8 @@
 -- unless all are meant. In place of a state, 'of:' and a number: the jobs of the flow of that job.
 -- Returns the answer; the time; and the number to continue after, or '' at the end, or if there are
 -- enough. The answer is the number, size and bytes of each job, and the size and bytes of each part
--- that it has. Of a flow also: the number and the links of each job, as in flows/links.lua.
+-- that it has. Unless one job is asked for, long payloads and results are cut: a list has their
+-- beginnings. Of a flow also: the number and the links of each job, as in flows/links.lua.
 local now, newest = clock(ARGV[1]), ARGV[4] == '1'
 local first, last, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
 local most_pages, most_bytes = tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -13,6 +14,9 @@ for at = 10, #ARGV do
   kinds = kinds or {}
   kinds[ARGV[at]] = true
 end
+
+-- One byte more than LISTED_MAX, so that the client sees what was cut. Characters may be of 4 bytes.
+local LISTED, whole = 201 * 4, first == last
 
 local function state_of(job)
   local waits = job.state == STATE.delayed or job.state == STATE.leased
@@ -27,6 +31,7 @@ local function expired(job)
 end
 
 local answer, count, size = {}, 0, 0
+local extra = 0  -- bytes that were read and cut
 
 local function append(bytes)
   answer[#answer + 1] = bytes
@@ -44,20 +49,30 @@ local function show(ids)
         and (kinds == nil or kinds[names(job).kind]) and not expired(job) then
       local bytes = found[n]
       if names(job).form % 2 == 1 then
-        bytes = bytes .. (call('HGET', KEY.payloads, id) or 'null')
+        local body = call('HGET', KEY.payloads, id) or 'null'
+        extra = extra + #body
+        if not whole then
+          local headers = job.form % 4 > 1 and unpack_bytes('>H', body) + 2 or 0
+          body = sub(body, 1, headers + LISTED)
+        end
+        bytes = bytes .. body
       end
       append(pack('>I8I4', tonumber(id), #bytes))
       append(bytes)
       for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
         if has(job, flag) then
           local part = part_of(job, flag)
+          if flag == FLAG.result and not whole then
+            extra = extra + #part
+            part = sub(part, 1, LISTED)
+          end
           append(pack('>I4', #part))
           append(part)
         end
       end
       count = count + 1
       if count == limit then return '' end
-      if size > most_bytes then return id end
+      if size + extra > most_bytes then return id end
     end
   end
 end
