@@ -95,7 +95,6 @@ class ControllerSource:
     def __init__(self, shown: QueueSource, clock: Clock, running: Controller | None = None) -> None:
         self.shown = shown
         shown.for_agents = True
-        self.queue: Queue = shown.queue
         self.running = running
         self._clock = clock
         self._before = Remembered(self._first_agents, clock, AGENTS_REMEMBERED)
@@ -106,6 +105,10 @@ class ControllerSource:
         self.timeout: float = options.span("heartbeat_timeout")
         self._attempts = options.attempts
         self._names: Names | None = None
+
+    @property
+    def queue(self) -> Queue:
+        return self.shown.queue
 
     @property
     def state(self) -> ControllerState:
@@ -269,10 +272,10 @@ def controller_of(
     The jobs of a controller are in the queue `agents`; its state is in the same database.
     """
     if running is not None:
-        same = (each for each in queues if each.queue.url == running.queue.url)
+        same = (each for each in queues if each.place == running.queue.url)
         shown = next(same, None) or QueueSource("", running.queue, clock)
         return ControllerSource(shown, clock, running)
     for each in queues:
-        if each.queue.name == AGENTS and each.queue.url.startswith(("sqlite:", "postgres")):
+        if each.name == AGENTS and each.place.startswith(("sqlite:", "postgres")):
             return ControllerSource(each, clock)
     return None

@@ -58,9 +58,7 @@ class Opened:
         """Show the other queues of a store too, also those that are made later."""
 
         def opened(name: str) -> Queue:
-            made = queue_named(url, name, clock=self.sources.clock, create=False)
-            self.owned.append(made)
-            return made
+            return queue_named(url, name, clock=self.sources.clock, create=False)
 
         self.sources.find_others(queue, opened, leave_out)
 

@@ -23,11 +23,13 @@ from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
 from pollwise.queues.schedules.record import Schedule
+from pollwise.queues.urls import url_of_queue
 from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import STATES, JobInfo
 from pollwise.runtime.redact import split_url
 from pollwise.runtime.rollups import HistoryPoint
+from pollwise.web.handles import QueueHandles
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -167,20 +169,38 @@ class QueueSource:
 
     for_agents = False
 
-    def __init__(self, slug: str, queue: Queue, clock: Clock) -> None:
+    def __init__(
+        self,
+        slug: str,
+        queue: Queue,
+        clock: Clock,
+        *,
+        name: str | None = None,
+        use: Callable[[str], Queue] | None = None,
+    ) -> None:
+        """
+        name: of another queue in the same store, which is shown; `use` opens it, given its place.
+        """
         self.slug = slug
-        self.queue = queue
-        self.name: str = queue.name
-        self.title: str = queue.name
-        self.place: str = queue.url  # without secrets
+        self.name: str = name or queue.name
+        self.title: str = self.name
+        #: The URL, without secrets.
+        self.place: str = queue.url if name is None else url_of_queue(queue.url, name)
+        self.can = can = queue.capabilities
+        self._use = use or (lambda _: queue)
         self._clock = clock
-        can = queue.capabilities
         times = BILLED_TIMES if queue.gather else 1.0  # only stores that bill each call gather
         rest = REST_REMEMBERED * times
-        self._stats = Remembered(queue.stats, clock, COUNTS_REMEMBERED * times)
-        self._paused = Remembered(queue.paused if can.pause else _nothing, clock, rest)
-        self._workers = Remembered(queue.workers if can.presence else _no_workers, clock, rest)
-        self._kinds = Remembered(queue.stats_by_kind if can.views else _nothing, clock, rest)
+        self._stats = Remembered(lambda: self.queue.stats(), clock, COUNTS_REMEMBERED * times)
+        self._paused = Remembered(
+            (lambda: self.queue.paused()) if can.pause else _nothing, clock, rest
+        )
+        self._workers = Remembered(
+            (lambda: self.queue.workers()) if can.presence else _no_workers, clock, rest
+        )
+        self._kinds = Remembered(
+            (lambda: self.queue.stats_by_kind()) if can.views else _nothing, clock, rest
+        )
         self._leased = Remembered(self._read_leased, clock, rest)
         self._schedules = Remembered(self._read_schedules, clock, rest)
         self._limits = Remembered(self._read_limits, clock, rest)
@@ -196,6 +216,11 @@ class QueueSource:
         )  # fmt: skip
         self._counts_before: Stats | None = None
         self._counts_next = False
+
+    @property
+    def queue(self) -> Queue:
+        """The queue, open. It may be closed when it was not used for a while: do not keep it."""
+        return self._use(self.place)
 
     async def marker(self) -> Hashable:
         """A value that changes when the queue does, by one call to the store at most.
@@ -335,7 +360,8 @@ class _StoreQueues:
         for name in names:
             if name != self.queue.name and name not in self.known:
                 self.known.add(name)
-                sources.add_queue(self.opened(name))
+                sources.add_found(self.queue, name, partial(self.opened, name))
+        tell_apart(sources.queues)
         first = self.leave_out
         if first is not None and self.known:
             counts = await self.queue.stats()
@@ -358,6 +384,7 @@ class Sources:
     traces: Path | None = None
     _controller: ControllerSource | None = None
     _stores: list[_StoreQueues] = field(default_factory=list)
+    _handles: QueueHandles | None = None
 
     def controller_source(self) -> ControllerSource | None:
         """The controller to show: the running one, else one whose state is beside a queue."""
@@ -371,6 +398,8 @@ class Sources:
         """Close what pages opened beside the sources that were given."""
         if self._controller is not None:
             await self._controller.close()
+        if self._handles is not None:
+            await self._handles.close()
 
     def find_others(
         self, queue: Queue, opened: Callable[[str], Queue], leave_out: QueueSource | None = None
@@ -396,6 +425,17 @@ class Sources:
         self.queues[slug] = source = QueueSource(slug, queue, self.clock)
         tell_apart(self.queues)
         return source
+
+    def add_found(self, first: Queue, name: str, opened: Callable[[], Queue]) -> None:
+        """Show a queue that was found in the store of another; it is opened when it is looked at.
+
+        Its title may be that of another until `tell_apart` is called.
+        """
+        handles = self._handles = self._handles or QueueHandles(self.clock)
+        slug = new_slug(name, self.queues)
+        self.queues[slug] = QueueSource(
+            slug, first, self.clock, name=name, use=lambda place: handles.use(place, opened)
+        )
 
     def add_outbox(self, store: OutboxStore) -> OutboxSource:
         """Show an outbox."""
@@ -456,7 +496,7 @@ def new_slug(name: str, taken: Iterable[str]) -> str:
     'mail-2'
     """
     base = re.sub(r"[^a-z0-9_.]+", "-", name.lower()).strip("-.")[:60] or "unnamed"
-    used, slug, n = set(taken), base, 2
+    used, slug, n = taken if isinstance(taken, Mapping) else set(taken), base, 2
     while slug in used:
         slug, n = f"{base}-{n}", n + 1
     return slug

@@ -27,6 +27,8 @@ PAGE = 50
 JOBS_SHOWN = 25
 #: How many queues the page of all workers sums up.
 QUEUES_SHOWN = 24
+#: The workers of how many queues are read; those of another one if it is chosen.
+QUEUES_READ = 50
 #: How far back the charts of a worker reach, and how long they are remembered, in seconds.
 CHARTED = 3600.0
 HISTORY_REMEMBERED = 10.0
@@ -144,13 +146,19 @@ class WorkersPage(WorkersView):
     def shown(self) -> bool:
         return bool(self.web.sources.queues)
 
-    async def marker(self, visit: Visit) -> Hashable:
+    def _queues(self, visit: Visit) -> list[QueueSource]:
+        """The queues whose workers are read: the first ones, and the chosen one."""
         queues = self.web.sources.queues
-        asks: dict[str, Ask] = {slug: source.marker for slug, source in queues.items()}
+        first = list(queues.values())[:QUEUES_READ]
+        chosen = queues.get(visit.query.get("queue", ""))
+        return first if chosen is None or chosen in first else [*first, chosen]
+
+    async def marker(self, visit: Visit) -> Hashable:
+        asks: dict[str, Ask] = {source.slug: source.marker for source in self._queues(visit)}
         return await self._markers.marker(visit, asks)
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
-        sources, live = list(self.web.sources.queues.values()), is_idle(visit)
+        sources, live = self._queues(visit), is_idle(visit)
         snapshots = await asyncio.gather(*(source.snapshot(live=live) for source in sources))
         found = list(zip(sources, snapshots, strict=True))
         text = visit.query.get("q", "").strip()[:SEARCH_MAX]
@@ -170,6 +178,7 @@ class WorkersPage(WorkersView):
         queues.sort(key=lambda each: (each.error is None, -each.count))
         return {
             "queues": queues[:QUEUES_SHOWN],
+            "unread": len(self.web.sources.queues) - len(sources),
             "of_agents": None if agents is None else agents.shown,
             "more_queues": max(len(queues) - QUEUES_SHOWN, 0),
             "total": sum(each.count for each in queues),

@@ -77,7 +77,7 @@ class LabPage(LabAddress, View):
         queues = {
             slug: source.title
             for slug, source in sources.queues.items()
-            if source.queue.capabilities.history and not source.for_agents
+            if source.can.history and not source.for_agents
         }
         return {
             "missing": str(MissingExtra("the lab", "lab")) if lab_missing() else None,

@@ -19,11 +19,14 @@ from pollwise.web.pages.queues.attention import (
     sorted_concerns,
 )
 from pollwise.web.pages.queues.figures import FigureMemory, charts_of, pace_of, total_figures
-from pollwise.web.sources import ShownQueue
+from pollwise.web.pages.workers import whole
+from pollwise.web.sources import QueueSource, ShownQueue
 from pollwise.web.view import View, Visit
 
 #: With more queues than this, each is a row of a table instead of a card.
 CARDS_MAX = 6
+#: How many queues are shown, and so opened, at once; others are on further pages.
+QUEUES_MAX = 50
 #: How many concerns are shown at once; the others are folded.
 CONCERNS_MAX = 12
 
@@ -40,17 +43,24 @@ class OverviewPage(View):
         self._markers = MarkersInTurn()
         self._figures = FigureMemory()
 
+    def _queues(self, visit: Visit) -> tuple[list[QueueSource], int, int]:
+        """The queues on this page, its number, and how many pages there are."""
+        every = list(self.web.sources.queues.values())
+        pages = max((len(every) + QUEUES_MAX - 1) // QUEUES_MAX, 1)
+        page = min(whole(visit.query.get("page", ""), 1), pages)
+        return every[(page - 1) * QUEUES_MAX : page * QUEUES_MAX], page, pages
+
     async def marker(self, visit: Visit) -> Hashable:
         of = self.web.sources
         asks: dict[tuple[str, str], Ask] = {
-            **{("queue", slug): source.marker for slug, source in of.queues.items()},
+            **{("queue", source.slug): source.marker for source in self._queues(visit)[0]},
             **{("outbox", slug): partial(_marker, box) for slug, box in of.outboxes.items()},
             **{("fleet", slug): partial(_marker, fleet) for slug, fleet in of.fleets.items()},
         }
         return await self._markers.marker(visit, asks)
 
     async def context(self, visit: Visit) -> Mapping[str, Any]:
-        queues = list(self.web.sources.queues.values())
+        queues, page, pages = self._queues(visit)
         live = is_idle(visit)
         shown = await asyncio.gather(*(source.snapshot(live=live) for source in queues))
         past = await asyncio.gather(
@@ -90,7 +100,10 @@ class OverviewPage(View):
             "charts_of_one": charts_of(past[0], "1h", now) if len(queues) == 1 and past[0] else [],
             "concerns": sorted_concerns(concerns),
             "concerns_max": CONCERNS_MAX,
-            "as_cards": len(queues) <= CARDS_MAX,
+            "as_cards": len(queues) <= CARDS_MAX and pages == 1,
+            "page": page,
+            "pages": pages,
+            "all_queues": len(self.web.sources.queues),
         }
 
 
