@@ -237,7 +237,10 @@ def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:
     assert f'"{"x" * 58}…' in good("queue", "list", URL).out
     assert f'payload    "{"x" * 5000}"\n' in good("queue", "show", URL, "1").out
     (fact,) = good("queue", "list", URL, "--json").json()
-    assert fact["payload"] == "x" * 5000
+    assert fact["payload"] == '"' + "x" * 199
+    assert fact["cut"] == ["payload"]
+    whole = good("queue", "show", URL, "1", "--json").json()
+    assert (whole["payload"], "cut" in whole) == ("x" * 5000, False)
 
 
 @pytest.mark.parametrize("job_id", ["99", "x", "-1", "1 OR 1", "9" * 30])

@@ -28,6 +28,7 @@ from pollwise.platforms.users import who_am_i
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import JobInfo
 
 Kind = Annotated[str | None, typer.Argument(help="A kind of jobs; without one, the whole queue.")]
@@ -97,10 +98,15 @@ def set_concurrency(
     say(f"{visible(worker)} is asked to run {concurrency} at a time{several}")
 
 
-def workers(url: Url, as_json: Json = False) -> None:
+def workers(
+    url: Url,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many workers.")] = 100,
+    as_json: Json = False,
+) -> None:
     """List the running workers. One whose record is older than three minutes is left out.
 
-    A record is as old as the column "seen" says; `pollwise queue running` is up to date.
+    A record is as old as the column "seen" says; `pollwise queue running` is up to date. With
+    --json, all workers are listed.
 
     Example: pollwise queue workers sqlite:///jobs.db
     """
@@ -110,11 +116,13 @@ def workers(url: Url, as_json: Json = False) -> None:
         return
     print_table(
         ("worker", "host", "pid", "version", "up for", "busy", "kinds", "polls", "seen"),
-        [worker_row(info, now) for info in found],
+        [worker_row(info, now) for info in found[:limit]],
         empty="no worker is running",
         narrow=("pid", "up for", "busy", "seen"),
     )
-    for info in found:
+    if len(found) > limit:
+        say(f"and {len(found) - limit} more; --limit {len(found)} shows them all")
+    for info in found[:limit]:
         if info.breakers:
             kinds = visible(", ".join(info.breakers))
             say(f"{visible(info.name)} does not claim {kinds}: the breaker is open")
@@ -156,7 +164,8 @@ def running(
     """
 
     async def work(queue: Queue) -> tuple[list[JobInfo], float]:
-        return await queue.jobs("leased", limit=limit), queue.clock.epoch()
+        page = await queue.page(JobFilter("leased", limit=limit))
+        return page.jobs, queue.clock.epoch()
 
     page, now = with_queue(url, work)
     if as_json:

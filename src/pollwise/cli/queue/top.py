@@ -22,7 +22,7 @@ from pollwise.errors import StoreError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import WorkerInfo, handlers_of, unhandled
-from pollwise.queues.views import Stats, summed
+from pollwise.queues.views import JobFilter, Stats, summed
 from pollwise.runtime.jobs import STATES, JobInfo
 
 #: How often pauses and workers are read, in seconds: workers write their records once a minute.
@@ -126,7 +126,7 @@ class QueueWatcher:
 
     async def _leased(self) -> list[JobInfo] | None:
         with suppress(Unsupported, StoreError):
-            return await self._queue.jobs("leased", limit=RUNNING_MAX)
+            return (await self._queue.page(JobFilter("leased", limit=RUNNING_MAX))).jobs
         return None
 
     async def _count(self) -> tuple[Stats, dict[str, Stats]]:

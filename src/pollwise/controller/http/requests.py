@@ -24,8 +24,8 @@ from starlette.types import Receive
 
 from pollwise.controller.files.artefacts import byte_range
 from pollwise.controller.http.answers import HttpError, encoded, invalid, no_such, quoted
-from pollwise.controller.http.schema import JobId
 from pollwise.controller.state.base import PAGE_MAX
+from pollwise.queues.views import CURSOR_LENGTH_MAX
 from pollwise.runtime.http import unknown_query
 
 M = TypeVar("M", bound=BaseModel)
@@ -43,7 +43,7 @@ _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="The maximum number of entries.")]
 _NEXT = "The `next` of the previous page."
 After = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description=_NEXT)]
-AfterJob = Annotated[JobId | None, Query(description=_NEXT)]
+AfterJobs = Annotated[str | None, Query(description=_NEXT, max_length=CURSOR_LENGTH_MAX)]
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,10 +15,11 @@ from pollwise.controller.http.access import SEE
 from pollwise.controller.http.answers import HttpError, error_for, invalid, lease_lost, no_such
 from pollwise.controller.http.requests import (
     PAGE,
-    AfterJob,
+    AfterJobs,
     Limit,
     answer,
     is_id,
+    is_job_id,
     parsed,
     read_body,
     read_model,
@@ -30,6 +31,8 @@ from pollwise.controller.security.auth import Caller
 from pollwise.controller.state.base import new_id
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.matching import MARK, checked_kind
+from pollwise.queues.base import Queue
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.http import address_of
 from pollwise.runtime.jobs import JobInfo
 
@@ -142,8 +145,11 @@ def routes(controller: Controller) -> APIRouter:
     @router.get(
         "/api/jobs",
         **described("List jobs, newest first", schema.PutJobs, 422),
-        description="A token with the scope `put` sees the jobs that it put, unless it was made "
-        "for all jobs; a page of it can be shorter than `limit`. `next` is null at the end.",
+        description="With a state, a kind or a worker, SQLite and Postgres show one state after "
+        "the other: leased jobs, ready, delayed and blocked ones, then ended ones, the newest "
+        "first. Such a page examines a limited number of jobs, so it can be shorter than `limit`. "
+        "A token with the scope `put` sees the jobs that it put, unless it was made for all jobs; "
+        "its pages can be shorter, too. `next` is null at the end.",
     )
     async def list_jobs(
         request: Request,
@@ -151,7 +157,7 @@ def routes(controller: Controller) -> APIRouter:
         kind: str | None = None,
         worker: str | None = None,
         limit: Limit = PAGE,
-        after: AfterJob = None,
+        after: AfterJobs = None,
     ) -> Response:
         who = await controller.access.caller(request, *SEE, "own")
         kinds: list[str] | None = None
@@ -163,8 +169,10 @@ def routes(controller: Controller) -> APIRouter:
             worker = who.worker_id  # a worker sees only its own jobs
         elif worker is not None and not is_id(worker):
             raise invalid("worker must be the id of a worker")
-        chosen = partial(queue.jobs, state, kind=kinds, worker=worker, newest=True)
-        page, following = await _page(chosen, who, limit, after)
+        chosen = JobFilter(state, None if kinds is None else tuple(kinds), worker)
+        if after is not None and _is_whole(chosen) and not is_job_id(after):
+            raise invalid("after must be the `next` of the page before")
+        page, following = await _page(queue, chosen, who, limit, after)
         names = await controller.names.of(who for info in page for who in whos_in(info))
         views = [await view(info, names, brief=True) for info in page]
         return answer({"jobs": views, "next": following})
@@ -268,25 +276,40 @@ def routes(controller: Controller) -> APIRouter:
 
 
 async def _page(
-    jobs: Callable[..., Awaitable[list[JobInfo]]], who: Caller, limit: int, after: str | None
+    queue: Queue, chosen: JobFilter, who: Caller, limit: int, after: str | None
 ) -> tuple[list[JobInfo], str | None]:
-    """A page of the jobs that the caller may see, and after which id the next one begins.
+    """A page of the jobs that the caller may see, and where the next one begins.
 
-    The store does not know who put a job. So for a caller that sees only its own, up to SCANNED_MAX
-    jobs are read, and the page has those of them that are its own.
+    The store does not know who put a job. So for a caller that sees only its own, several pages are
+    read, and those of their jobs that are its own are shown.
     """
     if not who.owns_only:
-        page = await jobs(limit=limit, after=after)
-        return page, page[-1].job.id if len(page) == limit else None
+        return await _read(queue, replace(chosen, limit=limit, after=after))
     found: list[JobInfo] = []
+    in_put_order = _is_whole(chosen)
     for _ in range(SCANNED_MAX // SCAN):
-        read = await jobs(limit=SCAN, after=after)
+        step = SCAN if in_put_order else limit - len(found)  # other places cannot be named later
+        read, following = await _read(queue, replace(chosen, limit=step, after=after))
         for info in read:
             if who.may_see(info):
                 found.append(info)
-                if len(found) == limit:
+                if in_put_order and len(found) == limit:
                     return found, info.job.id
-        if len(read) < SCAN:
-            return found, None
-        after = read[-1].job.id
+        after = following
+        if after is None or len(found) == limit:
+            break
     return found, after
+
+
+def _is_whole(chosen: JobFilter) -> bool:
+    """True if all jobs are wanted: only this list is in put order, and its places are job ids."""
+    return chosen == JobFilter(limit=chosen.limit, after=chosen.after)
+
+
+async def _read(queue: Queue, chosen: JobFilter) -> tuple[list[JobInfo], str | None]:
+    """Some jobs, and where the next ones begin."""
+    if not _is_whole(chosen):
+        page = await queue.page(chosen)
+        return page.jobs, page.next
+    jobs = await queue.jobs(newest=True, limit=chosen.limit, after=chosen.after)
+    return jobs, jobs[-1].job.id if len(jobs) == chosen.limit else None
