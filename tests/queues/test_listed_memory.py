@@ -20,7 +20,7 @@ from tests.support.servers import Postgres, Redis
 
 JOBS = 12
 #: 1 MiB of JSON that is twelve times as much as objects.
-LARGE = [[]] * (MAX_PAYLOAD_BYTES // 4)
+LARGE: list[list[int]] = [[]] * (MAX_PAYLOAD_BYTES // 4)
 #: What a list may take beside what the store's client reads at a time, in bytes.
 LITTLE = 4 * 1024 * 1024
 

@@ -256,7 +256,8 @@ class DeadJobsOnly(MemoryQueue):
 
 @on_site
 async def test_a_store_that_lists_dead_jobs_only_shows_these(site: QueueSite) -> None:
-    site.source.queue = site.queue = DeadJobsOnly()
+    site.queue = queue = DeadJobsOnly()
+    site.source._use = lambda: queue
     job_id = await site.put(payload={"to": "ada"})
     assert "shows no other jobs" in await site.get(AT + job_id, 404)
     await site.end(Settlement.dead, "boom")

@@ -14,9 +14,8 @@ from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.jobs import NewJob
 from pollwise.testing import VirtualClock
-from pollwise.web import handles
-from pollwise.web.handles import QueueHandles
-from pollwise.web.opening import Opened
+from pollwise.web import opening
+from pollwise.web.opening import Opened, QueueHandles
 from tests.web.visiting import Visitor
 
 QUEUES = 149
@@ -56,7 +55,7 @@ def test_pages_open_the_queues_that_they_show(tmp_path: Path) -> None:
             main_part = text[text.index("<main") :]
             seen |= set(re.findall(r'href="[^"]*/queues/(q\d{3})"', main_part))
             assert f"Page {page} of 3 of 150 queues" in text
-            assert open_files(path) <= 2 * (handles.OPEN_MAX + 3)
+            assert open_files(path) <= 2 * (opening.OPEN_MAX + 3)
         assert len(seen) == QUEUES
         assert "mail" in await visitor.get("/queues/q077")
         await visitor.sources.close()
@@ -67,8 +66,8 @@ def test_pages_open_the_queues_that_they_show(tmp_path: Path) -> None:
 
 
 def test_the_queue_unused_for_longest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handles, "OPEN_KEPT", 2)
-    monkeypatch.setattr(handles, "OPEN_MAX", 4)
+    monkeypatch.setattr(opening, "OPEN_KEPT", 2)
+    monkeypatch.setattr(opening, "OPEN_MAX", 4)
     clock = VirtualClock()
     opened: list[str] = []
     closed: list[str] = []
@@ -94,7 +93,7 @@ def test_the_queue_unused_for_longest_is_closed(monkeypatch: pytest.MonkeyPatch)
         use("e")  # too many, also if all of them may be in use
         await asyncio.sleep(0)
         assert closed == ["b"]
-        await clock.sleep(handles.IN_USE + 1)
+        await clock.sleep(opening.IN_USE + 1)
         use("a")
         use("f")
         await asyncio.sleep(0)

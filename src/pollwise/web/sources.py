@@ -29,7 +29,6 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import STATES, JobInfo
 from pollwise.runtime.redact import split_url
 from pollwise.runtime.rollups import HistoryPoint
-from pollwise.web.handles import QueueHandles
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -176,10 +175,10 @@ class QueueSource:
         clock: Clock,
         *,
         name: str | None = None,
-        use: Callable[[str], Queue] | None = None,
+        use: Callable[[], Queue] | None = None,
     ) -> None:
         """
-        name: of another queue in the same store, which is shown; `use` opens it, given its place.
+        name: of another queue in the same store, which is shown; `use` opens it.
         """
         self.slug = slug
         self.name: str = name or queue.name
@@ -187,7 +186,7 @@ class QueueSource:
         #: The URL, without secrets.
         self.place: str = queue.url if name is None else url_of_queue(queue.url, name)
         self.can = can = queue.capabilities
-        self._use = use or (lambda _: queue)
+        self._use = use or (lambda: queue)
         self._clock = clock
         times = BILLED_TIMES if queue.gather else 1.0  # only stores that bill each call gather
         rest = REST_REMEMBERED * times
@@ -220,7 +219,7 @@ class QueueSource:
     @property
     def queue(self) -> Queue:
         """The queue, open. It may be closed when it was not used for a while: do not keep it."""
-        return self._use(self.place)
+        return self._use()
 
     async def marker(self) -> Hashable:
         """A value that changes when the queue does, by one call to the store at most.
@@ -384,7 +383,6 @@ class Sources:
     traces: Path | None = None
     _controller: ControllerSource | None = None
     _stores: list[_StoreQueues] = field(default_factory=list)
-    _handles: QueueHandles | None = None
 
     def controller_source(self) -> ControllerSource | None:
         """The controller to show: the running one, else one whose state is beside a queue."""
@@ -398,8 +396,6 @@ class Sources:
         """Close what pages opened beside the sources that were given."""
         if self._controller is not None:
             await self._controller.close()
-        if self._handles is not None:
-            await self._handles.close()
 
     def find_others(
         self, queue: Queue, opened: Callable[[str], Queue], leave_out: QueueSource | None = None
@@ -431,11 +427,8 @@ class Sources:
 
         Its title may be that of another until `tell_apart` is called.
         """
-        handles = self._handles = self._handles or QueueHandles(self.clock)
         slug = new_slug(name, self.queues)
-        self.queues[slug] = QueueSource(
-            slug, first, self.clock, name=name, use=lambda place: handles.use(place, opened)
-        )
+        self.queues[slug] = QueueSource(slug, first, self.clock, name=name, use=opened)
 
     def add_outbox(self, store: OutboxStore) -> OutboxSource:
         """Show an outbox."""

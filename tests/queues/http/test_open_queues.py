@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -184,7 +183,7 @@ def token(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("memory", [False, True])
 def test_a_workers_keep_prunes_no_job_of_others(tmp_path: Path, token: Path, memory: bool) -> None:
     clock = VirtualClock()
-    shared: dict[str, Any] = {}
+    shared: dict[str, Queue] = {}
 
     def open_queue(name: str, keep: float | None) -> Queue:
         if memory:

@@ -156,9 +156,7 @@ class JobView(WorkBase):
     """A job."""
 
     unique: str | None
-    payload_start: str | None = Field(
-        None, description="In lists, the beginning of a payload that is too long for them."
-    )
+    payload_start: str | None = Field(None, description="In lists, of a long payload.")
     progress: float | None = Field(description="From 0 to 1.")
     message: str | None
     worker_id: str | None = Field(
@@ -180,9 +178,7 @@ class JobView(WorkBase):
         examples=["no live worker has memory_gb >= 8"],
     )
     result: Any = None
-    result_start: str | None = Field(
-        None, description="In lists, the beginning of a result that is too long for them."
-    )
+    result_start: str | None = Field(None, description="In lists, of a long result.")
 
 
 class WorkView(WorkBase):

@@ -311,12 +311,8 @@ def info_from(said: Wire, queue: str) -> JobInfo:
         said["cancel"],
         said["result"],
     )
-    if not cut:
-        return info
-    return info.cut(
-        CutText(said["job"]["payload"]) if "payload" in cut else None,
-        CutText(said["result"]) if "result" in cut else None,
-    )
+    payload = CutText(said["job"]["payload"]) if "payload" in cut else None
+    return info.cut(payload, CutText(said["result"]) if "result" in cut else None)
 
 
 def _failure_from(said: Wire) -> JobFailure:

@@ -18,6 +18,7 @@ from pollwise.queues.views import (
     stats_of_kinds,
     to_cursor,
 )
+from pollwise.runtime.decoding import LISTED_MAX
 from pollwise.runtime.jobs import STATES, TRACEBACK_FOLLOWS, JobInfo, State
 from pollwise.storage.sqlite.file import FileConnection, snapshot
 
@@ -27,6 +28,8 @@ PAGE_TIME = 0.02
 STEP = 100
 #: How many pairs of a kind and a priority, and how many overdue jobs, are examined for the oldest.
 FIRSTS_MAX = 1_000
+#: The statements of lists.
+LISTS = ("list", "show")
 _SEQ_MAX = 2**63 - 1
 _FAR = 1e300
 _PRIORITY_MAX = 2**31
@@ -206,6 +209,15 @@ class SqlitePages:
     def names(self) -> list[str]:
         rows = self._rows(self._sql["names"], most=NAMES_MAX)
         return [name for (name,) in rows if name is not None]
+
+
+def with_columns(sql: Mapping[str, str]) -> dict[str, str]:
+    """The statements that show jobs: `get` wholly, lists with the beginning of long values."""
+    names = ("payload", "result")
+    whole = sql["columns"].format(**{name: name for name in names})
+    cut = {name: f"substr({name}, 1, {LISTED_MAX + 1})" for name in names}
+    made = {name: sql[name].replace("{columns}", sql["columns"].format(**cut)) for name in LISTS}
+    return made | {"get": sql["list"].replace("{columns}", whole)}
 
 
 def _values(now: float, chosen: JobFilter) -> dict[str, Any]:

@@ -31,12 +31,11 @@ from pollwise.queues.sqlite.flows import SqliteFlows
 from pollwise.queues.sqlite.limits.claims import Chosen
 from pollwise.queues.sqlite.limits.kinds import ReadyKinds
 from pollwise.queues.sqlite.notes import SqliteNotes
-from pollwise.queues.sqlite.pages import SqlitePages
+from pollwise.queues.sqlite.pages import SqlitePages, with_columns
 from pollwise.queues.unique import WAITING, check_replaced, check_twin
 from pollwise.queues.viewed import DEAD
 from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats
 from pollwise.queues.waiting import JobEnding
-from pollwise.runtime.decoding import LISTED_MAX
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
     STATES,
@@ -62,7 +61,6 @@ _DONE, _CANCELLED = _CODES["done"], _CODES["cancelled"]
 _NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
     ("dead", "done", "cancelled"), "AND state >= 4"
 )
-_BEGINNING = f"substr({{}}, 1, {LISTED_MAX + 1})"
 #: The error that each statement adds, and its time.
 _ERRORS = {
     "promote": ("CASE state WHEN 3 THEN 'the lease of ' || worker || ' ran out' END", "since"),
@@ -98,14 +96,7 @@ class SqliteStore(SqliteNotes):
             ("put_grouped", ", limit_group", ", :limit_group"),
         ):
             self._sql[name] = put.replace("{column}", column).replace("{value}", value)
-        columns = self._sql["columns"]
-        whole = columns.format(payload="payload", result="result")
-        some = columns.format(
-            payload=_BEGINNING.format("payload"), result=_BEGINNING.format("result")
-        )
-        self._sql["get"] = self._sql["list"].replace("{columns}", whole)
-        for name in ("list", "show"):
-            self._sql[name] = self._sql[name].replace("{columns}", some)
+        self._sql |= with_columns(self._sql)
         #: The limited kinds that are claimed for free handlers, as the last claim saw them.
         self.limited: frozenset[str] = frozenset()
         self._kinds = ReadyKinds(self._rows, self._sql["claim_arm"])
@@ -424,7 +415,7 @@ class SqliteStore(SqliteNotes):
 
     def get(self, now: float, job_id: str) -> JobInfo | None:
         number = number_of(job_id)
-        rows = self._listed("get", now, JobFilter(limit=1), number - 1, number + 1)
+        rows = self._listed("get", now, JobFilter(limit=1), number - 1, number + 1, False)
         return info_from(rows[0], self._queue) if rows else None
 
     def endings(self, now: float, ids: Sequence[str]) -> dict[str, JobEnding | None]:
@@ -438,13 +429,7 @@ class SqliteStore(SqliteNotes):
         return [listed_from(row, self._queue) for row in rows]
 
     def _listed(
-        self,
-        name: str,
-        now: float,
-        chosen: JobFilter,
-        after: int,
-        before: int,
-        newest: bool = False,
+        self, name: str, now: float, chosen: JobFilter, after: int, before: int, newest: bool
     ) -> list[tuple[Any, ...]]:
         statement = self._sql[name].replace("{order}", "DESC" if newest else "")
         values = {

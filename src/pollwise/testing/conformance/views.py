@@ -189,7 +189,8 @@ async def check_lists_are_short(bench: Bench) -> None:
     ids = await queue.put([NewJob("job", long), NewJob("job", small), NewJob("job", [1])])
 
     async def shown() -> dict[str, JobInfo]:
-        paged, after = {}, None
+        paged: dict[str, JobInfo] = {}
+        after: str | None = None
         while True:
             page = await queue.page(JobFilter(limit=2, after=after))
             paged |= {info.job.id: info for info in page.jobs}

@@ -26,7 +26,7 @@ KEPT = 1e-6
 OpenQueue = Callable[[str, float | None], Queue]
 
 
-class _Place:
+class _UsedQueue:
     """A queue that is open. who: the token that opened it. users: how many calls use it now."""
 
     def __init__(self, queue: Queue, who: str) -> None:
@@ -40,7 +40,8 @@ class OpenQueues:
 
     def __init__(self, open: OpenQueue) -> None:
         self._open = open
-        self._places: dict[tuple[str, bool], _Place] = {}  # the one unused for longest comes first
+        #: The one unused for longest comes first.
+        self._places: dict[tuple[str, bool], _UsedQueue] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -52,7 +53,7 @@ class OpenQueues:
         place = self._places.get((name, keeps))
         if place is None:
             self._make_room(who)
-            place = _Place(self._open(name, KEPT if keeps else None), who)
+            place = _UsedQueue(self._open(name, KEPT if keeps else None), who)
             place.queue.pass_sealed_on()
             self._places[name, keeps] = place
         with self._used(place):
@@ -69,7 +70,7 @@ class OpenQueues:
             yield
 
     @contextmanager
-    def _used(self, place: _Place) -> Iterator[None]:
+    def _used(self, place: _UsedQueue) -> Iterator[None]:
         place.users += 1
         try:
             yield
