@@ -16,6 +16,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import NewJob, Settlement
 from tests.queues.benches import RealPostgresBench, RealRedisBench, migrated
 from tests.queues.http.stub import inside, make_api, make_app
+from tests.support.private import write_private
 from tests.support.servers import Postgres, Redis
 
 JOBS = 12
@@ -107,8 +108,7 @@ def test_lists_of_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["jobs?limit=1000", "page?limit=1000"])
 def test_lists_over_http(tmp_path: Path, what: str) -> None:
-    token = tmp_path / "token"
-    token.write_text("admin")
+    token = write_private(tmp_path / "token", "admin")
 
     async def main() -> None:
         api = make_api(tmp_path / "jobs.db", Clock())
