@@ -582,9 +582,10 @@ def test_a_busy_agent_is_never_too_soon(tmp_path: Path, push: bool, slots: int) 
     on_farm(main, tmp_path)
 
 
-def test_too_soon_is_heeded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [429, 403])  # 403: of a proxy that limits requests
+def test_too_soon_is_heeded(tmp_path: Path, status: int) -> None:
     refused = {"error": {"code": "too_soon", "message": "m", "what_to_do": "w"}}
-    gaps = polled(tmp_path, Terse(refused, 429, **{"Retry-After": "17"}), 300)
+    gaps = polled(tmp_path, Terse(refused, status, **{"Retry-After": "17"}), 300)
     assert gaps
     assert all(17 <= gap < 18 for gap in gaps), gaps
 

@@ -14,6 +14,7 @@ from pollwise.runtime.limits.headers import (
     allowance_in,
     asked_pause,
     moment,
+    refused_for,
     retry_after,
 )
 
@@ -100,3 +101,22 @@ def test_no_header_raises_or_asks_for_more_than_the_maximum(a: str, b: str, c: s
     assert wait is None or 0 <= wait <= WAIT_MAX
     at = moment(d)
     assert at is None or math.isfinite(at)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "wait"),
+    [
+        (429, {}, 0.0),
+        (429, {"retry-after": "7"}, 7.0),
+        (403, {}, None),
+        (403, {"retry-after": "7", "x-ratelimit-remaining": "9", "x-ratelimit-reset": "3"}, 7.0),
+        (403, {"x-ratelimit-remaining": "0", "x-ratelimit-reset": "3"}, 3.0),
+        (403, {"retry-after": "later"}, None),
+        (503, {"retry-after": "7"}, None),
+        (401, {"retry-after": "7"}, None),
+    ],
+)
+def test_a_refusal_for_now_is_told_from_one_for_good(
+    status: int, headers: dict[str, str], wait: float | None
+) -> None:
+    assert refused_for(status, headers, NOW) == wait

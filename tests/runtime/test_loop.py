@@ -21,8 +21,10 @@ from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import PaceChanged, PollFailed, PollFinished, PollRecovered
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop, poll
+from pollwise.runtime.polling.sync import poll_sync
 from tests.support.kit import Seen, virtually
 
+ONE_MORE = Retry.fixed("1ms", attempts=2)
 DOUBLING = Adaptive("100ms", "5s")
 
 
@@ -191,6 +193,32 @@ def test_a_failed_poll_backs_off_by_the_retry_and_leaves_the_pacer_alone() -> No
     assert [e.failures for e in seen.of(PollFailed)] == [1, 2, 3, 4, 5]
     assert [e.delay for e in seen.of(PollFailed)] == [1, 2, 4, 4, 4]
     assert seen.of(PollRecovered) == [PollRecovered("Source", 5)]
+
+
+@pytest.mark.parametrize("error", [TypeError("x"), NameError("x"), AttributeError("x")])
+def test_a_mistake_in_the_fetch_is_raised_at_once(error: Exception) -> None:
+    calls = []
+
+    async def fetch() -> list[int]:
+        calls.append(1)
+        raise error
+
+    def fetch_sync() -> list[int]:
+        calls.append(1)
+        raise error
+
+    async def main(clock: VirtualClock) -> None:
+        with pytest.raises(type(error)):
+            await anext(poll(fetch, Fixed("1ms"), clock=clock, retry=ONE_MORE))
+        assert len(calls) == 2, "a retry of the user's own decides"
+        with pytest.raises(type(error)):
+            await anext(poll(fetch, Fixed("1ms"), clock=clock))
+
+    virtually(main)
+    assert len(calls) == 3
+    with pytest.raises(type(error)):
+        next(poll_sync(fetch_sync, Fixed("1ms"), spread=False))
+    assert len(calls) == 4
 
 
 def test_recovery_resets_the_retry() -> None:

@@ -119,6 +119,7 @@ def test_validators_of_what_was_not_committed_are_not_used() -> None:
         ("429 Too Many Requests", {}, 0.0),
         ("503 Service Unavailable", {"retry_after": "7"}, 7.0),
         ("403 Forbidden", {"x_ratelimit_remaining": "0", "x_ratelimit_reset": "9"}, 9.0),
+        ("403 Forbidden", {"retry_after": "60", "x_ratelimit_remaining": "4999"}, 60.0),
     ],
 )
 def test_a_refusal_for_now_says_until_when(
@@ -126,6 +127,34 @@ def test_a_refusal_for_now_says_until_when(
 ) -> None:
     error = error_of(page("", status, None, **headers))
     assert (error.retry_after, getattr(error, "permanent", False)) == (wait, False)
+
+
+def test_a_poller_goes_on_after_a_secondary_limit() -> None:
+    """GitHub answers 403 with Retry-After, and says that much of the other limit is left."""
+    requests: list[str] = []
+
+    def answer(request: Request) -> bytes:
+        requests.append(request.path)
+        if len(requests) == 1:
+            return page("", "403 Forbidden", retry_after="1", x_ratelimit_remaining="4999")
+        return page('[{"id": 1}]')
+
+    async def main() -> None:
+        async with web(answer) as server, HttpJson(server.url()) as source:
+            budget = SharedBudget(1000, "1s", burst=1000, max_retry_after="1ms")
+            loop = poll(
+                source,
+                Fixed("1ms"),
+                retry=Retry.fixed("1ms", attempts=5),
+                max_retry_after="1ms",
+                budget=budget,
+                events=Events(quiet=True),
+            )
+            assert await anext(loop) == [{"id": 1}]
+            assert budget.state()["refusals"] == 1
+
+    really(main)
+    assert len(requests) == 2
 
 
 def test_a_refusal_of_one_source_slows_down_all_of_its_host() -> None:

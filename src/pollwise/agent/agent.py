@@ -207,7 +207,7 @@ class Agent:
             await self._register()
             return await self._report_and_poll(free)
         except Busy as busy:
-            if busy.status != 429:
+            if busy.status not in (403, 429):
                 raise
             self._pace.next_poll = None
             self._loop.poll_by(self._clock.now() + (busy.retry_after or self._pace.least or 1.0))

@@ -29,6 +29,7 @@ from pollwise.runtime.polling.decisions import POLL_RETRY as POLL_RETRY
 from pollwise.runtime.polling.decisions import Batch as Batch
 from pollwise.runtime.polling.decisions import Counts as Counts
 from pollwise.runtime.polling.decisions import (
+    FETCH_RETRY,
     LoopDecisions,
     batch_of,
     check_capacity,
@@ -140,7 +141,7 @@ def poll(
     capacity: int | None = None,
     name: str | None = None,
     hints: Hints | None = None,
-    retry: Retry = POLL_RETRY,
+    retry: Retry = FETCH_RETRY,
     max_retry_after: Duration = RETRY_AFTER_MAX,
     budget: SharedBudget | None = None,
     drain: bool | None = None,
@@ -159,7 +160,9 @@ def poll(
     drain: poll again at once after a full batch. By default every strategy does so except `Fixed`,
         which polls at its interval exactly.
     hints: a `Hints` whose `send()` ends the pause early.
-    retry: how a fetch that raised is retried; a permanent error is raised to you.
+    retry: how a fetch that raised is retried; a permanent error is raised to you, and so are
+        mistakes in its code (TypeError, NameError, AttributeError, ImportError,
+        NotImplementedError), unless you give a retry of your own.
     max_retry_after: how long the server may silence this poller, with `Batch(not_before=…)` or an
         error that has an attribute `retry_after`; one hour by default.
     budget: a `SharedBudget` that is asked before each poll.

@@ -22,6 +22,7 @@ from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.polling.decisions import (
+    MISTAKES,
     Batch,
     LoopDecisions,
     LoopOptions,
@@ -41,8 +42,6 @@ T = TypeVar("T")
 #: number of polls grows with the logarithm of the time. That is what `Adaptive` does while
 #: polls are empty: the sum of the pauses so far is the next one / (multiplier - 1).
 WAIT_PACE = Adaptive("100ms", "30s", backoff_multiplier=1.15)
-#: Errors in the code of a check, not in the thing that it checks: no later poll will do better.
-MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
 #: How a failed check is retried: after 1 s to 30 s until the timeout.
 WAIT_RETRY = Retry.exponential("1s", max_delay="30s", attempts=None, exclude=MISTAKES)
 #: A check that runs at the deadline is cancelled after this many seconds in all.

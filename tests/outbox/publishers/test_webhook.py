@@ -164,6 +164,16 @@ def test_retry_after_is_passed_on(header: str, wait: float | None) -> None:
     asyncio.run(main())
 
 
+def test_403_that_says_until_when_is_tried_again() -> None:
+    async def main() -> None:
+        async with receiving() as receiver:
+            receiver.answer("403 Forbidden", headers="Retry-After: 7\r\n")
+            async with opened(WebhookPublisher(receiver.url())) as publisher:
+                assert (await failure(publisher(record()))).retry_after == 7.0
+
+    asyncio.run(main())
+
+
 def test_a_receiver_that_does_not_answer_is_given_up_in_time() -> None:
     async def main() -> None:
         async with receiving() as receiver:

@@ -575,6 +575,7 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
         (413, b"<html>", {}, PayloadError, "a proxy in front of it"),
         (418, b"te\x1b[31ma\npot", {}, StoreError, "te [31ma pot"),
         (429, b"{}", {"Retry-After": "7"}, StoreUnavailable, "429"),
+        (403, b"{}", {"Retry-After": "7"}, StoreUnavailable, "403"),
         (500, b"oops", {}, StoreUnavailable, "500: oops"),
         (502, b"<html>", {}, StoreUnavailable, "a proxy answered"),
         (503, b"{}", {}, StoreUnavailable, "503"),

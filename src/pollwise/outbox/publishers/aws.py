@@ -168,7 +168,9 @@ class AwsPublisher(Publisher[AwsClient]):
         code = str(code).rpartition(".")[2]
         if code in _MISSING:
             return PublishError(f"{self.where}: {self._missing()}")
-        if status in (401, 403):  # its message may quote the signed request: not shown
+        if (
+            status in (401, 403) and "Throttl" not in code
+        ):  # its message may quote the signed request: not shown
             return PublishError(
                 f"{self.where} refuses these credentials ({code}); check them, this machine's "
                 "clock and the policy"

@@ -22,7 +22,7 @@ from pollwise.outbox.publishers.signatures import (
     verify,
 )
 from pollwise.outbox.records import Record
-from pollwise.runtime.limits.headers import retry_after
+from pollwise.runtime.limits.headers import refused_for, retry_after
 
 try:
     import httpx
@@ -90,7 +90,8 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
     secret: the shared secret that signs the request; the receiver checks it with `verify`. Several
         secrets sign with each of them, for a rotation. None does not sign.
     headers: sent with each request, such as {"Authorization": "Bearer …"}.
-    retry_on: the status codes below 500 that are retried; 408, 425 and 429 by default.
+    retry_on: the status codes below 500 that are retried; 408, 425 and 429 by default. 403 that
+        says until when is retried, too.
     ssl: a context, for your own certificates.
     proxy: the URL of a proxy. Proxies of the environment are not used.
 
@@ -198,9 +199,11 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
         if 200 <= status < 300:
             return
         said = f"{self.where} answered {status} {response.reason_phrase}".rstrip()
-        if status >= 500 or status in self.retry_on:
-            wait = retry_after(response.headers.get("Retry-After"), self.clock.epoch())
-            raise PublishError(said, retry_after=wait)
+        epoch = self.clock.epoch()
+        refused = refused_for(status, response.headers, epoch) if status == 403 else None
+        if status >= 500 or status in self.retry_on or refused is not None:
+            wait = retry_after(response.headers.get("Retry-After"), epoch)
+            raise PublishError(said, retry_after=wait if refused is None else refused)
         if 300 <= status < 400:
             raise PublishRefused(
                 f"{said}: redirects are not followed; give the final URL of the receiver"

@@ -19,6 +19,7 @@ from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.decoding import decode_document
 from pollwise.runtime.home import Home, keep_for_parent, watch_forks
+from pollwise.runtime.limits.headers import refused_for, retry_after
 from pollwise.runtime.payloads.keys import read_private
 from pollwise.runtime.redact import without_secrets
 from pollwise.runtime.store import CONNECT_WITHIN
@@ -74,7 +75,10 @@ class AnswerTooLarge(RequestRefused):
 
 
 class Busy(StoreUnavailable):
-    """The controller refused for now (429, 5xx). `retry_after`: seconds that it asked to wait."""
+    """The controller refused for now: 429, 5xx, or 403 of a proxy that says until when.
+
+    retry_after: seconds that it asked to wait.
+    """
 
     def __init__(self, message: str, status: int, code: str, retry_after: float | None) -> None:
         super().__init__(message)
@@ -366,10 +370,13 @@ def error_of(response: httpx.Response, base: str) -> RequestRefused | Busy:
     else:
         message = _guess(status, response, base)
     said = f"the controller {base} answered {status}: {message}"
-    if status in (408, 425, 429) or status >= 500:
+    epoch = Clock().epoch()
+    refused = refused_for(status, response.headers, epoch)
+    if status in (408, 425) or status >= 500 or refused is not None:
         if status == 500 and code == "store_refused":
             return RequestRefused(said, status, code, response.headers)
-        return Busy(said, status, code, _retry_after(response))
+        wait = retry_after(response.headers.get("retry-after"), epoch)
+        return Busy(said, status, code, wait if refused is None else refused or wait)
     return RequestRefused(said, status, code, response.headers)
 
 
@@ -387,11 +394,6 @@ def _guess(status: int, response: httpx.Response, base: str) -> str:
     if status == 413:
         return "too large for the controller, or for a proxy in front of it"
     return _line(response.text[:SHOWN_MAX]) or "no message"
-
-
-def _retry_after(response: httpx.Response) -> float | None:
-    value = response.headers.get("retry-after", "")
-    return float(value) if value.isascii() and value.isdigit() and len(value) < 7 else None
 
 
 def decoded(response: httpx.Response, base: str) -> dict[str, Any]:

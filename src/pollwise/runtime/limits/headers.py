@@ -49,6 +49,21 @@ def retry_after(text: str | None, epoch: float) -> float | None:
     return None if at is None else min(max(at - epoch, 0.0), WAIT_MAX)
 
 
+def refused_for(status: int, headers: Mapping[str, str], epoch: float) -> float | None:
+    """The seconds to wait after an answer that refuses for now; None if it does not.
+
+    That is 429; and 403 that says until when, in `Retry-After` or in a limit of which nothing is
+    left, as GitHub answers.
+    """
+    if status not in (403, 429):
+        return None
+    wait = retry_after(headers.get("retry-after"), epoch)
+    left = allowance_in(headers, epoch)
+    if left is not None and not left.remaining:
+        wait = max(wait or 0.0, left.resets_in)
+    return 0.0 if wait is None and status == 429 else wait
+
+
 def asked_pause(headers: Mapping[str, str], epoch: float) -> float:
     """The seconds that a successful answer asks to wait, or is fresh for; 0 if it does not say.
 

@@ -37,6 +37,10 @@ T = TypeVar("T")
 
 #: How a failed poll is retried: after 1 s to 60 s, without end, and without the pacer.
 POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
+#: Errors in the code of a user's function, not in what it polls: no later poll will do better.
+MISTAKES = (TypeError, NameError, AttributeError, ImportError, NotImplementedError)
+#: The same for a user's function, whose mistakes are raised.
+FETCH_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None, exclude=MISTAKES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from pollwise.runtime.events import Events
 from pollwise.runtime.hints import BlockingHint, Hints
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.polling.decisions import (
-    POLL_RETRY,
+    FETCH_RETRY,
     Batch,
     LoopDecisions,
     LoopOptions,
@@ -154,7 +154,7 @@ def poll_sync(
     capacity: int | None = None,
     name: str | None = None,
     hints: Hints | None = None,
-    retry: Retry = POLL_RETRY,
+    retry: Retry = FETCH_RETRY,
     max_retry_after: Duration = RETRY_AFTER_MAX,
     budget: SharedBudget | None = None,
     drain: bool | None = None,

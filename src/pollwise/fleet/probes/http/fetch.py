@@ -1,8 +1,8 @@
 """One HTTP request of a probe: its limits, and the meaning of its answer.
 
 Everything is bounded: the number of redirects, the bytes of a body, and the bytes it unpacks to. A
-failure is transient (408, 425, 429, 5xx, no connection, cut off) or permanent (the other 3xx and
-4xx). The fleet enforces the timeout.
+failure is transient (408, 425, 429, 5xx, 403 that says until when, no connection, cut off) or
+permanent (the other 3xx and 4xx). The fleet enforces the timeout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pollwise.errors import MissingExtra, ProbeError
 from pollwise.fleet.probes.http.certificates import note_certificate
 from pollwise.fleet.probes.http.connections import Tls, transport
 from pollwise.fleet.probes.options import ProbeOptions, failed
-from pollwise.runtime.limits.headers import allowance_in, moment, retry_after
+from pollwise.runtime.limits.headers import moment, refused_for, retry_after
 from pollwise.runtime.redact import shown_url
 from pollwise.runtime.tracing import spans
 
@@ -43,7 +43,7 @@ SKIM_MAX = 16 * 1024
 #: A certificate that expires sooner causes a warning, in seconds.
 TLS_WARNING = 14 * 86400.0
 
-TRANSIENT = frozenset({408, 425, 429})
+TRANSIENT = frozenset({408, 425})
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _USUAL_TLS = Tls()
 _NO_HEADERS: dict[str, str] = {}
@@ -245,17 +245,14 @@ class Fetch:
         if status in self.expect or (not self.expect and 200 <= status < 300):
             return
         phrase = httpx.codes.get_reason_phrase(status)
-        wait = retry_after(headers.get("retry-after"), epoch)
-        limited = status == 429
-        if status in (403, 429):
-            # Some servers refuse with 403 once nothing of a limit is left, and say until when.
-            allowance = allowance_in(headers, epoch)
-            if allowance is not None and not allowance.remaining:
-                limited, wait = True, max(wait or 0.0, allowance.resets_in)
+        refused = refused_for(status, headers, epoch)
+        transient = status in TRANSIENT or status >= 500 or 200 <= status < 300
         raise failed(
             f"{self._said()} was answered with {status} {phrase}".rstrip(),
-            permanent=not (limited or status in TRANSIENT or status >= 500 or 200 <= status < 300),
-            retry_after=0.0 if limited and wait is None else wait,
+            permanent=refused is None and not transient,
+            retry_after=(
+                retry_after(headers.get("retry-after"), epoch) if refused is None else refused
+            ),
         )
 
     async def _read(self, response: httpx.Response, unpacked: bool = True) -> bytes:
