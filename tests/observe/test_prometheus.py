@@ -117,6 +117,7 @@ from pollwise.runtime.events import (
     TickPut,
     TickSkipped,
     TicksMissed,
+    WindowPassed,
     WorkerGone,
     WorkerRegistered,
     WorkerSilent,
@@ -143,6 +144,7 @@ UNCOUNTED = {
     ChoreRecovered: "its failures were counted",
     PaceRestored: "told once, at the start; the interval has a gauge",
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
+    WindowPassed: "for people, who must poll more often; the items found are counted",
     WorkerStopping: "the end is counted by what becomes of the jobs",
     WorkerRegistered: "workers are counted when somebody asks for it",
     WorkerGone: "workers are counted when somebody asks for it",
@@ -306,6 +308,7 @@ def every_event() -> Iterator[Event]:
     yield PollRecovered("q", 1)
     yield PaceChanged("q", "back-off", 0.1, 0.2)
     yield PaceRestored("q", 30.0, "")
+    yield WindowPassed("q", 100)
     for kind, values, _ in ENDS:
         yield started()
         yield kind("q", "w", "1", "greet", 1, *values)

@@ -16,13 +16,14 @@ from pollwise.core.retry import Retry
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError, ProbeError, ProbeRefused, ProbeTimeout
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.events import Events
+from pollwise.runtime.events import Events, WindowPassed
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.loop import poll
 from pollwise.sources import Feed, HttpJson, MemoryCursors, Source
 from pollwise.sources.http_json import ITEMS_MAX, REPEATS_MAX, with_params
 from pollwise.sources.web import budget_of_host
 from tests.fleet.probes.kit import HttpAnswer, Request, Web, page, web
+from tests.support.kit import Seen
 
 Answers = Callable[[Request], HttpAnswer]
 
@@ -194,6 +195,82 @@ def test_the_next_page_follows_at_once_but_not_past_what_is_left() -> None:
 
 
 # Pages.
+
+
+def test_a_link_to_the_next_page_is_followed_unless_another_way_is_given() -> None:
+    def answer(request: Request) -> bytes:
+        if "page=2" in request.path:
+            return page('{"list": [{"id": 2}]}')
+        return page('{"list": [{"id": 1}]}', link='</items?page=2>; rel="next"')
+
+    items: list[list[Any]] = []
+    for given in ({}, {"link": True}, {"link": False}, {"next": "no.such"}):
+        items.append([each.items for each in asked(answer, api(items="list", **given), 2)])
+    assert items == [[[{"id": 1}], [{"id": 2}]]] * 2 + [[[{"id": 1}], []]] * 2
+
+
+def test_two_different_items_with_one_id_are_an_error() -> None:
+    events = [{"type": "Push", "n": 1}, {"type": "Push", "n": 2}]
+    error = error_of(page(json.dumps(events)), api(id="type"))
+    assert isinstance(error, ProbeRefused)
+    assert "two different items have the id 'Push'" in str(error)
+    assert "id=''" in str(error)
+    [batch] = asked(page(json.dumps([*events, events[0]])), api(id=""))
+    assert batch.items == events, "the same item twice is one"
+    changes = [{"id": 1, "at": 2}, {"id": 1, "at": 1}]
+    [batch] = asked(page(json.dumps(changes)), api(field="at"))
+    assert batch.items == changes, "one item, changed twice"
+
+
+class Window:
+    """Lists the newest `size` numbers, `per` on a page, and adds some at each poll."""
+
+    def __init__(self, size: int, per: int, *added: int, feed: bool = False) -> None:
+        self.size, self.per, self.added, self.feed = size, per, list(added), feed
+        self.count = 0
+
+    def __call__(self, request: Request) -> bytes:
+        start = int(request.path.partition("from=")[2] or 0)
+        if not start:
+            self.count += self.added.pop(0) if self.added else 0
+        oldest = max(self.count - self.size, 0)
+        numbers = list(range(self.count, oldest, -1))
+        if self.feed:
+            entries = "".join(f"<item><guid>{n}</guid></item>" for n in numbers)
+            return page(f"<rss><channel>{entries}</channel></rss>", kind="text/xml")
+        more: dict[str, Any] = {}
+        if start + self.per < len(numbers):
+            more["link"] = f"<?from={start + self.per}>; rel=next"
+        return page(json.dumps([{"id": n} for n in numbers[start : start + self.per]]), **more)
+
+
+@pytest.mark.parametrize("feed", [False, True])
+@pytest.mark.parametrize(
+    ("added", "told"),
+    [
+        ((3, 5, 2, 9), []),  # the list grows to ten, and the last nine still meet a known one
+        ((10, 10), [10]),
+        ((10, 4, 25, 3, 30), [10, 10]),
+        ((40,), []),  # nobody promises what was before the first poll
+    ],
+)
+def test_items_that_left_the_servers_list_unseen_are_told(
+    added: tuple[int, ...], told: list[int], feed: bool
+) -> None:
+    window = Window(10, 4, *added, feed=feed)
+    seen = Seen()
+
+    async def main() -> None:
+        kind = Feed if feed else HttpJson
+        async with web(window) as server, kind(server.url("/items")) as source:
+            loop = poll(source, Fixed("1ms"), events=seen.events, budget=SharedBudget(10**6, "1s"))
+            while window.added:
+                await loop.poll_once()
+            for _ in range(4):
+                await loop.poll_once()
+
+    really(main)
+    assert [event.listed for event in seen.of(WindowPassed)] == told
 
 
 def test_what_moves_to_a_later_page_meanwhile_comes_once_and_nothing_is_lost() -> None:

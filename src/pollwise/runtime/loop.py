@@ -23,11 +23,6 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.runtime.limits.budget import SharedBudget
-from pollwise.runtime.polling.decisions import LONG_INTERVAL as LONG_INTERVAL
-from pollwise.runtime.polling.decisions import PACE_POLLS as PACE_POLLS
-from pollwise.runtime.polling.decisions import POLL_RETRY as POLL_RETRY
-from pollwise.runtime.polling.decisions import Batch as Batch
-from pollwise.runtime.polling.decisions import Counts as Counts
 from pollwise.runtime.polling.decisions import (
     FETCH_RETRY,
     LoopDecisions,
@@ -38,6 +33,11 @@ from pollwise.runtime.polling.decisions import (
     name_of,
     takes_hold,
 )
+from pollwise.runtime.polling.decisions import LONG_INTERVAL as LONG_INTERVAL
+from pollwise.runtime.polling.decisions import PACE_POLLS as PACE_POLLS
+from pollwise.runtime.polling.decisions import POLL_RETRY as POLL_RETRY
+from pollwise.runtime.polling.decisions import Batch as Batch
+from pollwise.runtime.polling.decisions import Counts as Counts
 from pollwise.runtime.polling.decisions import LoopOptions as LoopOptions
 
 T = TypeVar("T")

@@ -40,7 +40,7 @@ class Found(Generic[T]):
 
     state: the cursor once these items are taken, as plain JSON values.
     more: there is more, so the next poll may follow at once.
-    not_before, allowance: as for `Batch`.
+    not_before, allowance, passed: as for `Batch`.
     """
 
     items: Sequence[T]
@@ -48,6 +48,7 @@ class Found(Generic[T]):
     more: bool = False
     not_before: float | None = None
     allowance: Allowance | None = None
+    passed: int = 0
 
 
 class Source(ABC, Generic[T]):
@@ -124,6 +125,7 @@ class Source(ABC, Generic[T]):
             len(found.items) if found.more else None,
             not_before=found.not_before,
             allowance=found.allowance,
+            passed=found.passed,
         )
 
     @abstractmethod

@@ -29,7 +29,9 @@ class Feed(ListedSource[FeedEntry], WebSource[FeedEntry]):
 
     An entry is known by its id (or guid, link, title); a changed text is not a new entry. The last
     10,000 ids are remembered, also those of entries that are no longer in the feed. 304 is an empty
-    poll. The limits of the server and the options of the request are as for `HttpJson`.
+    poll. If all entries are new, and as many as ever, older ones may have left the feed unseen: the
+    event `WindowPassed` tells so. The limits of the server and the options of
+    the request are as for `HttpJson`.
     """
 
     keeps_gone = True
@@ -52,6 +54,7 @@ class Feed(ListedSource[FeedEntry], WebSource[FeedEntry]):
             limit=limit, clock=clock,
         )  # fmt: skip
         self._valid: dict[str, str] = {}
+        self._window = self._passed = 0
         self._wait = 0.0
         self._allowance: Allowance | None = None
 
@@ -62,10 +65,12 @@ class Feed(ListedSource[FeedEntry], WebSource[FeedEntry]):
             # The rest of this answer is still to come, so the next request must not be conditional.
             after = {key: each for key, each in after.items() if key != "valid"}
         wait = None if found.more else self._wait
-        return Found(found.items, after, found.more, wait, self._allowance)
+        passed, self._passed = self._passed, 0
+        return Found(found.items, after, found.more, wait, self._allowance, passed)
 
     async def _list(self, state: State) -> Sequence[tuple[str, FeedEntry]] | None:
         answer, self._wait, self._allowance = await self._request(state.get("valid", {}))
+        self._window = state.get("window", 0)
         if answer.unchanged:
             return None
         try:
@@ -75,7 +80,13 @@ class Feed(ListedSource[FeedEntry], WebSource[FeedEntry]):
         self._valid = validators_in(answer)
         moments = [each.moment for each in entries]
         order = sorted(range(len(entries)), key=lambda n: (moments[n] or 0.0, -n))
-        return [(digest_of(entries[n].id), entries[n]) for n in order]
+        listed = [(digest_of(entries[n].id), entries[n]) for n in order]
+        before = set(state.get("seen", ()))
+        if before and len(listed) >= max(self._window, 2) and before.isdisjoint(dict(listed)):
+            self._passed = len(listed)
+        self._window = max(self._window, len(listed))
+        return listed
 
     def _rest(self) -> State:
-        return {"valid": self._valid} if self._valid else {}
+        rest: dict[str, Any] = {"window": self._window}
+        return {**rest, "valid": self._valid} if self._valid else rest

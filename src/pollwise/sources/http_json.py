@@ -51,19 +51,22 @@ class HttpJson(WebSource[Any]):
     One poll is one request for one page. Pages follow each other at once, within the budget.
 
     items: JSON path to the list of items in an answer; "" if the answer is the list.
-    id: JSON path in an item to what identifies it; without one, its whole content does.
+    id: JSON path in an item to what identifies it; "" if its whole content does, as for an item
+        that has nothing there. Two different items with one id are an error.
     field: JSON path in an item to what orders the items, such as the time of its last change or a
         growing number: only items from the highest value on are delivered.
     since: name of the query parameter by which the server selects items with at least this value.
-    link: further pages are in the `Link` header, with rel="next".
+    link: further pages are in the `Link` header, with rel="next". They are read unless `next` or
+        `page` names another way; False leaves them out.
     next: JSON path in an answer to the URL of the next page; with `next_param`, to the value that
         this query parameter gets.
     page: name of the query parameter with the number of the page, which starts at `first_page`.
 
     Without `since`, the newest items must come first: the first page on which nothing is new is the
-    last that is read. 304 is an empty poll. `Retry-After`, 429, `Cache-Control: max-age`,
-    `X-Poll-Interval` and rate-limit headers are respected, and all sources of a process share a
-    budget for each host, unless `budget` is given.
+    last that is read. If an answer was full of new items and nothing on it was known, older ones
+    may have left the server's list unseen: the event `WindowPassed` tells so. 304 is an empty poll.
+    `Retry-After`, 429, `Cache-Control: max-age`, `X-Poll-Interval` and rate-limit headers are
+    respected, and all sources of a process share a budget for each host, unless `budget` is given.
 
     Options of the request: headers, method ("post"), body, redirects, verify, ca; `max_bytes` is
     the maximum size of an answer.
@@ -77,7 +80,7 @@ class HttpJson(WebSource[Any]):
         id: str = "id",
         field: str | None = None,
         since: str | None = None,
-        link: bool = False,
+        link: bool | None = None,
         next: str | None = None,
         next_param: str | None = None,
         page: str | None = None,
@@ -108,7 +111,8 @@ class HttpJson(WebSource[Any]):
         self._field = _path("field", field)
         self._next = _path("next", next)
         self._since, self._next_param, self._page = since, next_param, page
-        self._link, self._first_page = link, first_page
+        self._link = link if link is not None else not ways
+        self._first_page = first_page
 
     async def _find(self, state: State, hold: float) -> Found[Any]:
         walk: Mapping[str, Any] = state.get("walk") or {}
@@ -122,8 +126,16 @@ class HttpJson(WebSource[Any]):
         document = self._document(answer)
         listed = self._listed(document)
         page = _WalkedPage(state, walk)
+        found: dict[str, Any] = {}
         for item in listed:
-            page.take(item, digest_of(self._identity(item), value := self._value(item)), value)
+            digest = digest_of(identity := self._identity(item), value := self._value(item))
+            if found.setdefault(digest, item) != item:
+                raise self._wrong(
+                    f"two different items have the id {shown(identity)}; give the path to what "
+                    "tells items apart with id=, or id='' for their whole content",
+                    permanent=True,
+                )
+            page.take(item, digest, value)
         following = self._following(document, answer, walk, listed)
         if following is not None and (self._since is not None or not page.known(listed)):
             after = page.walked(following)
@@ -139,7 +151,7 @@ class HttpJson(WebSource[Any]):
         valid = state.get("valid") if walk else {**validators_in(answer), "of": of}
         if valid and len(valid) > 1:
             after["valid"] = valid
-        return Found(page.new, after, False, wait, allowance)
+        return Found(page.new, after, False, wait, allowance, page.passed(self._since is None))
 
     def _url(self, state: State, walk: Mapping[str, Any]) -> str:
         """The URL of the page to read."""
@@ -194,7 +206,10 @@ class HttpJson(WebSource[Any]):
         except ValueError:
             same = False
         if not same:
-            raise self._wrong("its next page is not a URL of the same host", permanent=True)
+            raise self._wrong(
+                "its next page is not a URL of the same host; with link=False it is left out",
+                permanent=True,
+            )
         if url == walk.get("at"):
             raise self._wrong("its next page is the same page again")
         return url
@@ -260,6 +275,8 @@ class _WalkedPage:
         #: Those with the value `top`.
         self._at_top = dict.fromkeys(walk.get("at_top", self._before))
         self._known = 0
+        #: True if the walk came to something that was delivered before it.
+        self._met: bool = walk.get("met", False)
         self._repeats_before: int = walk.get("repeats", 0)
         self._again = False
         self.new: list[Any] = []
@@ -294,17 +311,28 @@ class _WalkedPage:
     def walked(self, following: str | int) -> dict[str, Any]:
         """The cursor in the middle of a walk."""
         walk = {"at": following, "seen": remembered(self._walked, ()), "repeats": self._repeats}
+        if self._met or self._known:
+            walk["met"] = True
         if self._top is not None:
             walk |= {"top": self._top, "at_top": self._all_at_top()}
         return {**self._state, "walk": walk}
 
     def ended(self) -> dict[str, Any]:
         """The cursor at the end of a walk."""
+        listed = len(self._walked) + self._known
+        window = {"window": max(self._state.get("window", 0), listed)}
         if self._top is not None:
-            return {"since": self._top, "seen": self._all_at_top()}
+            return {"since": self._top, "seen": self._all_at_top(), **window}
         if not self._walked:
-            return {"seen": list(self._before)}
-        return {"seen": remembered(self._walked, self._before)}
+            return {"seen": list(self._before), **window}
+        return {"seen": remembered(self._walked, self._before), **window}
+
+    def passed(self, newest_first: bool) -> int:
+        """How many items the walk found, if it was as long as any before and met nothing known."""
+        count = len(self._walked)
+        began = self._since is not None or bool(self._before)
+        full = count > 1 and count >= self._state.get("window", 0)
+        return count if newest_first and began and full and not (self._met or self._known) else 0
 
     def _all_at_top(self) -> list[str]:
         if len(self._at_top) > REMEMBERED:

@@ -66,6 +66,18 @@ class PaceRestored(Event):
 
 
 @event
+class WindowPassed(Event):
+    """A source listed only new items, as many as it ever did: older ones may be lost unseen.
+
+    listed: how many it listed. Poll more often, or have the source list more.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+
+    listed: int
+
+
+@event
 class BreakerChanged(Event):
     """The breaker of a kind, or of an outbox's handler, opened, went half-open or closed."""
 

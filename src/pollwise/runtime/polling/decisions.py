@@ -29,6 +29,7 @@ from pollwise.runtime.events import (
     PollFailed,
     PollFinished,
     PollRecovered,
+    WindowPassed,
 )
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.runtime.limits.budget import SharedBudget
@@ -52,7 +53,10 @@ class Batch(Generic[T]):
     allowance: what the server said about its rate limit; once nothing remains, the next poll is
         not before it resets.
 
-    The loop respects both up to its `max_retry_after`.
+    passed: how many items the source listed, if all were new where some should have been known, so
+        that what lay between is lost; it becomes the event `WindowPassed`.
+
+    The loop respects `not_before` and `allowance` up to its `max_retry_after`.
     """
 
     items: Sequence[T]
@@ -60,6 +64,7 @@ class Batch(Generic[T]):
     waits: tuple[float, ...] = ()
     not_before: Duration | None = None
     allowance: Allowance | None = None
+    passed: int = 0
 
     @property
     def wait(self) -> float:
@@ -340,6 +345,8 @@ class LoopDecisions(Generic[T]):
                     forecast=pause.forecast,
                 )
             )
+        if batch.passed:
+            options.events.emit(WindowPassed(self.name, batch.passed))
         for change in pause.changes:
             options.events.emit(PaceChanged(self.name, change.what, change.before, change.after))
         if self._ends_at is not None and now >= self._ends_at:
