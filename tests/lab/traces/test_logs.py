@@ -73,6 +73,16 @@ WHOLE: dict[str, Callable[[list[datetime]], str]] = {
     "Apache JSON": each_line(lambda at: {"time": f"[{web_stamp(at)}]", "status": 200}),
     "short-iso of journalctl": each_line(lambda at: f"{at:%Y-%m-%dT%H:%M:%S%z} host app[7]: {at}"),
 }
+WHOLE |= {
+    "syslog of RFC 5424": each_line(lambda at: f"<165>1 {at.isoformat()} host app 7 - - {at}"),
+    "errors of nginx": each_line(lambda at: f"{at.astimezone(UTC):%Y/%m/%d %H:%M:%S} [error] 7#7"),
+    "errors of Apache": each_line(lambda at: f"[{at.astimezone(UTC):%a %b %d %H:%M:%S %Y}] [x] y"),
+    "NLB": each_line(lambda at: f"tls 2.0 {at.astimezone(UTC):%Y-%m-%dT%H:%M:%S} net/x"),
+    "CloudFront": lambda moments: (
+        "#Version: 1.0\n#Fields: date time x-edge-location sc-bytes\n"
+        + each_line(lambda at: f"{at.astimezone(UTC):%Y-%m-%d\t%H:%M:%S}\tFRA2\t7")(moments)
+    ),
+}
 #: Forms with milliseconds.
 EXACT: dict[str, Callable[[list[datetime]], str]] = {
     "nginx JSON, msec": each_line(
@@ -108,6 +118,31 @@ EXACT: dict[str, Callable[[list[datetime]], str]] = {
         )
     ),
     "Elastic": each_line(lambda at: {"@timestamp": f"{in_milliseconds(at)}{at:%z}", "n": 1}),
+}
+EXACT |= {
+    "ALB": each_line(lambda at: f"h2 {in_milliseconds(at.astimezone(UTC))}Z app/x 192.0.2.1:9 - 0"),
+    "logfmt": each_line(lambda at: f'level=info ts={in_milliseconds(at)}{at:%z} msg="a time=b"'),
+    "logfmt, quoted": each_line(lambda at: f'time="{in_milliseconds(at)}{at:%z}" level=info'),
+    "logcli": each_line(lambda at: f"{in_milliseconds(at)}{at:%z} {{job='x'}} line"),
+    "Loki": document(
+        lambda moments: {
+            "status": "success",
+            "data": {
+                "resultType": "streams",
+                "result": [
+                    {"stream": {"job": "a"}, "values": [[f"{milliseconds(at)}000000", "x"]]}
+                    for at in moments
+                ],
+            },
+        }
+    ),
+    "pg_dump": lambda moments: (
+        "--\n-- PostgreSQL database dump\n--\n\nSET statement_timeout = 0;\n"
+        "COPY public.people (id, name) FROM stdin;\n1\t2026-01-01 00:00:00\n\\.\n\n"
+        "COPY public.orders (id, created_at, note) FROM stdin;\n"
+        + each_line(lambda at: f'7\t{in_milliseconds(at).replace("T", " ")}{at:%z}\t"a')(moments)
+        + "\\.\n\nSELECT pg_catalog.setval('public.orders_id_seq', 1, false);\n"
+    ),
 }
 ZONES = st.sampled_from(
     [UTC, timezone(timedelta(hours=-5, minutes=-30)), timezone(timedelta(hours=9))]
@@ -150,6 +185,37 @@ def test_arrivals_lie_in_their_second(
     assert trace.span == seconds[-1] + 1
     again = read_from(folder, WHOLE[form](moments), seed=3)
     assert np.array_equal(trace.arrivals, again.arrivals)
+
+
+def test_syslog_without_a_year_goes_over_new_year(tmp_path: Path) -> None:
+    text = "".join(f"{at} host app[7]: x\n" for at in ("Dec 31 23:59:58", "Jan  1 00:00:03"))
+    told: list[str] = []
+    trace = read_from(tmp_path, text, tell=told.append)
+    assert np.floor(trace.arrivals).tolist() == [0, 5]
+    year = datetime.now(UTC).year
+    assert f"from {year - 1}-12-31 23:59:58 UTC to {year}-01-01" in told[0]
+
+
+def test_what_psql_copies_is_read_by_its_times_not_by_its_ids(tmp_path: Path) -> None:
+    rows = "".join(f"{n}\tA, B, {n}\t2026-11-14 10:00:0{n}.5+00\n" for n in range(5))
+    assert read_from(tmp_path, rows).arrivals.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_dump_with_two_tables_of_times_asks_which(tmp_path: Path) -> None:
+    tables = "".join(
+        f"COPY public.{name} (id, created_at) FROM stdin;\n1\t2026-11-14 10:00:00.5\n\\.\n"
+        for name in ("orders", "mails")
+    )
+    with pytest.raises(ConfigError, match=r"public\.orders\.created_at, public\.mails"):
+        read_from(tmp_path, f"--\n{tables}")
+    assert len(read_from(tmp_path, f"--\n{tables}", column="orders.created_at").arrivals) == 1
+    with pytest.raises(ConfigError, match=r"without a table that has a column with 'orders\.wann'"):
+        read_from(tmp_path, f"--\n{tables}", column="orders.wann")
+
+
+def test_lines_that_go_on_belong_to_the_one_before(tmp_path: Path) -> None:
+    text = "2026-11-14 10:00:00.5 ERROR x\n  at y\n\tat z\n2026-11-14 10:00:02.5 ERROR x\n"
+    assert read_from(tmp_path, text).arrivals.tolist() == [0, 2]
 
 
 def test_a_packed_log_is_read(tmp_path: Path) -> None:

@@ -51,7 +51,26 @@ GOOD: dict[str, tuple[str, dict[str, Any]]] = {
     "a named column": ("x,y\n1,10\n2,11.5\n3,14\n", {"column": "y"}),
     "a numbered column under a header": ("x,y\n1,10\n2,11.5\n3,14\n", {"column": 2}),
     "a numbered column without a header": ("a;10\nb;11.5\nc;14\n", {"column": "2"}),
-    "the first column that fits": ("a\t10\nb\t11.5\nc\t14\n", {}),
+    "the only column with times": (
+        "7\t2026-01-01 00:00:10+00\n8\t2026-01-01 00:00:11.5+00\n9\t2026-01-01 00:00:14\n",
+        {},
+    ),
+    "ids, then times since 1970": (
+        "17;1700000010.0\n18;1700000011.5\n19;1700000014.0\n",
+        {},
+    ),
+    "a day and a time": (
+        "#Fields: date time\n2026-01-01\t00:00:10\n2026-01-01\t00:00:11.5\n2026-01-01\t00:00:14\n",
+        {},
+    ),
+    "a day and a time, of IIS": (
+        "#Fields: date time\n2026-01-01 00:00:10\n2026-01-01 00:00:11.5\n2026-01-01 00:00:14\n",
+        {},
+    ),
+    "a day and a time, under a header": (
+        "date,time\n2026-01-01,00:00:10\n2026-01-01,00:00:11.5\n2026-01-01,00:00:14\n",
+        {},
+    ),
     "quotes": ('"name, too",at\n"a, b",10\n"c",11.5\n"d",14\n', {}),
     "NDJSON": ('{"ts": 10}\n{"ts": 11.5}\n{"ts": 14}\n', {}),
     "NDJSON with strings": (
@@ -112,6 +131,15 @@ BAD: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "no header to name in": ("1,2\n", {"column": "time"}, "line 1: there is no header"),
     "no such number": ("1,2\n", {"column": 3}, "line 1: there is no column 3"),
     "column 0": ("1,2\n", {"column": 0}, "there are 1 to 2"),
+    "ids without a header": ("17,a\n18,b\n", {}, "line 1: there is no header, and no column"),
+    "two times without a header": (
+        "2026-01-01,2026-01-02\n",
+        {},
+        r"line 1: which column\? .*1 \('2026-01-01'\), 2 \('2026-01-02'\)",
+    ),
+    "days alone": ("2026-01-01\n2026-01-02\n", {}, "has only days, such as '2026-01-01'"),
+    "another age": ("0001-01-01T00:00:00Z\n", {}, "line 1: .* is not between 1990 and 2100"),
+    "a far future": ("99999999999\n", {}, "line 1: .* is not between 1990 and 2100"),
     "which column": ("x,y\n1,2\n", {}, "line 1: which column\\? name one of: x, y"),
     "which key": ('{"x": 1, "y": 2}\n', {}, "line 1: which column\\? name one of: x, y"),
     "no such key": ('{"ts": 1}\n{"at": 2}\n', {}, "line 2: it has no 'ts'"),
@@ -266,3 +294,50 @@ def test_a_split_in_the_middle() -> None:
 def test_a_share_that_is_none(share: float) -> None:
     with pytest.raises(ConfigError, match="share"):
         split(trace_of([1.0, 2.0]), share)
+
+
+def test_what_a_file_was_taken_for_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = file_of(tmp_path, "7\t2026-01-01 00:00:10\n8\t2026-01-01 00:02:10\n")
+    read(path, tell=told.append)
+    path = file_of(tmp_path, "id,at\n7,1700000000000\n8,1700000060500\n")
+    read(path, tell=told.append)
+    path = file_of(tmp_path, "101\n102\n104\n")
+    read(path, tell=told.append)
+    assert told == [
+        (
+            "read 2 times from column 2: dates without a time zone, read as UTC; from 2026-01-01 "
+            "00:00:10 UTC to 2026-01-01 00:02:10 UTC; longest gap 2m, after 2026-01-01 00:00:10 "
+            "UTC; whole seconds, so each is placed at random in its second"
+        ),
+        (
+            "read 2 times from column 2 'at': milliseconds since 1970; from 2023-11-14 "
+            "22:13:20 UTC to 2023-11-14 22:14:20 UTC; longest gap 1m, after 2023-11-14 22:13:20 UTC"
+        ),
+        (
+            "read 3 times from the only column: seconds from a beginning that is not known; from "
+            "101 s to 104 s; longest gap 2s, after 102 s"
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1700000010\n1700000011\n1700000011\n",
+        "1700000010000\n1700000011000\n1700000011000\n",
+        "2026-01-01T00:00:10Z\n2026-01-01T00:00:11Z\n2026-01-01T00:00:11Z\n",
+        '{"ts": 10}\n{"ts": 11}\n{"ts": 11}\n',
+        "ts,id\n10,1\n11,2\n11,3\n",
+    ],
+)
+def test_whole_seconds_are_spread_in_every_form(tmp_path: Path, text: str) -> None:
+    trace = read(file_of(tmp_path, text), seed=1)
+    assert np.floor(trace.arrivals).tolist() == [0, 1, 1]
+    assert len(set(trace.arrivals.tolist())) == 3
+    assert trace.span == 2.0
+
+
+@pytest.mark.parametrize("text", ["10\n11\n14\n", "1700000010.0\n1700000011.0\n1700000014.0\n"])
+def test_what_may_be_exact_is_kept(tmp_path: Path, text: str) -> None:
+    assert read(file_of(tmp_path, text)).arrivals.tolist() == [0, 1, 4]

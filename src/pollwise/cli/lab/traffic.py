@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from pollwise.cli.outbox.records import with_store
-from pollwise.cli.output import err
+from pollwise.cli.output import err, visible
 from pollwise.cli.queue.opening import with_queue
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, did_you_mean
@@ -94,8 +94,9 @@ def load(name: str, options: TraceOptions, seed: int) -> Trace:
         options.only(f"{name!r} is a file", "column", "unit", "bins", "values", "sort")
         words: dict[str, Any] = {each: getattr(options, each) for each in ("unit", "values")}
         return traces.read(
-            path, column=options.column, bins=options.bins, sort=options.sort, seed=seed, **words
-        )
+            path, column=options.column, bins=options.bins, sort=options.sort, seed=seed,
+            tell=lambda said: err.print(Text(visible(said)), soft_wrap=True), **words
+        )  # fmt: skip
     if "://" in name:
         options.only("this is the URL of a store", "since")
         return _history(name, options.since or SINCE, seed)

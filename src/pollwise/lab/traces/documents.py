@@ -7,6 +7,7 @@
 | aws logs filter-log-events, get-log-events | a list `events` |
 | events that CloudWatch delivers to a subscription | a list `logEvents` |
 | aws logs get-query-results | a list `results` of lists of `field` and `value` |
+| Loki: logcli, query_range | `data.resultType` is "streams" |
 | Prometheus and CloudWatch metrics | see `metrics` |
 """
 
@@ -111,8 +112,28 @@ def _fields(entry: Any) -> Any:
     return {str(each["field"]): each.get("value") for each in fields}
 
 
-def times(found: Iterator[Cell], column: str | None, names: tuple[str, ...]) -> Iterator[Cell]:
-    """The value of this key in each record; None picks one of `names`, or the only one."""
+def streamed(document: Any) -> list[Cell] | None:
+    """The times in an answer of Loki, in nanoseconds; None for another document."""
+    data = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(data, dict) or data.get("resultType") != "streams":
+        return None
+    found: list[Cell] = []
+    streams = data.get("result")
+    for n, stream in enumerate(streams if isinstance(streams, list) else ()):
+        values = stream.get("values") if isinstance(stream, dict) else None
+        for m, entry in enumerate(values if isinstance(values, list) else ()):
+            where = f"data.result[{n}].values[{m}]"
+            if not isinstance(entry, list) or not entry:
+                raise BadLine(where, f"{shown(entry)} is not a list of a time and a line")
+            found.append(Cell(where, entry[0]))
+    return found
+
+
+def times(
+    found: Iterator[Cell], column: str | None, names: tuple[str, ...]
+) -> tuple[list[Cell], str | None]:
+    """The value of this key in each record, and the key; None picks one of `names`, or the only."""
+    cells: list[Cell] = []
     plain = False
     for number, each in enumerate(found):
         record = each.value
@@ -120,7 +141,7 @@ def times(found: Iterator[Cell], column: str | None, names: tuple[str, ...]) -> 
             in_array = str(each.where).startswith(_ITEM)
             plain = column is None and in_array and not isinstance(record, (dict, list))
         if plain and not isinstance(record, (dict, list)):
-            yield each
+            cells.append(each)
             continue
         if not isinstance(record, dict):
             like = " like the lines before" if number else ", nor a time"
@@ -129,7 +150,8 @@ def times(found: Iterator[Cell], column: str | None, names: tuple[str, ...]) -> 
             raise BadLine(each.where, f"{shown(record)} is an object, and those before are values")
         if column is None:
             column = _chosen_key(record, names, each)
-        yield Cell(each.where, _inside(record, column, each))
+        cells.append(Cell(each.where, _inside(record, column, each)))
+    return cells, column
 
 
 def _chosen_key(record: dict[str, Any], names: tuple[str, ...], at: Cell) -> str:

@@ -23,6 +23,8 @@ SIZE_MAX = 8 * 1024**3
 LINES_MAX = 20_000_000
 #: First line of a file from `reading.write`: the span, which may end after the last arrival.
 SPAN_MARK = "# span:"
+#: A line of a W3C log with the names of its columns.
+FIELDS_MARK = "#Fields:"
 
 _GZIP = b"\x1f\x8b"
 _MIB = 1024**2
@@ -64,6 +66,7 @@ class TraceText:
     """The text of a file, read line by line.
 
     span: what the file says of its span; None without it.
+    fields: what it says of its columns, as CloudFront, IIS and other W3C logs do; else empty.
     """
 
     def __init__(self, text: TextIO, size_max: int) -> None:
@@ -72,6 +75,7 @@ class TraceText:
         self._size = 0
         self.number: int = 0
         self.span: float | None = None
+        self.fields: list[str] = []
 
     def cells(self) -> Iterator[Cell]:
         """The lines that are not empty and not comments; notes the span."""
@@ -80,6 +84,8 @@ class TraceText:
             stripped = line.strip()
             if stripped.startswith(SPAN_MARK):
                 self._note_span(stripped)
+            elif stripped.startswith(FIELDS_MARK):
+                self.fields = stripped.removeprefix(FIELDS_MARK).split()
             elif stripped and not stripped.startswith("#"):
                 begun = True
                 yield Cell(self.number, line)

@@ -1,16 +1,18 @@
 """Reads, writes, describes and splits traces.
 
 A trace file has one arrival a line: seconds or milliseconds (since 1970 or any other time), or ISO
-8601; as a plain column, CSV or NDJSON, gzipped or not. Or it has one bin a line, with the number of
-arrivals in it. Logs of web servers, of journald and of CloudWatch are read as they are, and so are
-metrics of Prometheus and CloudWatch; `documents` and `metrics` list the forms.
+8601; as a plain column, CSV, TSV or NDJSON, gzipped or not. Or it has one bin a line, with the
+number of arrivals in it. Logs, dumps of Postgres, and metrics of Prometheus and CloudWatch are read
+as they are; `logs`, `documents` and `metrics` list the forms.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import get_args
 
@@ -22,7 +24,16 @@ from pollwise.lab.replay.base import Seconds, Trace
 from pollwise.lab.traces.columns import COUNT_NAMES, TIME_NAMES, Column, read_column
 from pollwise.lab.traces.lines import SIZE_MAX, SPAN_MARK, BadFile, BadLine, Cell
 from pollwise.lab.traces.metrics import Values, counts_of, whole
-from pollwise.lab.traces.stamps import Unit, in_seconds, number_of
+from pollwise.lab.traces.stamps import (
+    EPOCH_FROM,
+    EPOCH_UNTIL,
+    Unit,
+    in_seconds,
+    is_day,
+    number_of,
+    unit_of,
+    zone_of,
+)
 
 #: A longer gap, in seconds (20 years), means that a stamp is missing or in another unit.
 GAP_MAX = 20 * 365 * 86400.0
@@ -43,6 +54,7 @@ def read(
     name: str | None = None,
     sort: bool = False,
     size_max: int = SIZE_MAX,
+    tell: Callable[[str], object] | None = None,
 ) -> Trace:
     """Read a trace from a file, whose form is recognised by its content.
 
@@ -59,9 +71,12 @@ def read(
     sort: sort the arrivals instead of refusing a file that is not in order. Logs are sorted anyway,
         because they are written when work ends.
     size_max: the most characters of the unpacked text.
+    tell: is called with a sentence on what the file was taken for: the column, its unit and time
+        zone, the first and the last time, and the longest gap.
 
     Arrivals are shifted to start at 0, except in a file from `write`, which states its span. If all
-    stamps of a log have whole seconds, arrivals are placed at random in their second, by `seed`.
+    times since 1970 are whole seconds, or numbers are and some are equal, the file was rounded, and
+    arrivals are placed at random in their second, by `seed`. Numbers with decimals are exact.
     """
     path = Path(path)
     if unit not in get_args(Unit):
@@ -80,16 +95,25 @@ def read(
             raise BadFile("holds no arrivals under its header; give one a line")
         if length is not None:
             return _spread(_counts_in(found.cells), length, seed, called)
-        return _placed(found, unit, sort, seed, called)
+        return _placed(found, unit, sort, seed, called, tell)
     except BadLine as error:
         raise ConfigError(f"{path}, {error}") from None
     except BadFile as error:
         raise ConfigError(f"{path} {error}") from None
 
 
-def _placed(found: Column, unit: Unit, sort: bool, seed: int, called: str) -> Trace:
+def _placed(
+    found: Column,
+    unit: Unit,
+    sort: bool,
+    seed: int,
+    called: str,
+    tell: Callable[[str], object] | None,
+) -> Trace:
     """The trace of stamps."""
     stamps = in_seconds(found.cells, unit)
+    dated = number_of(found.cells[0].value) is None
+    _check_plausible(stamps, found.cells, dated)
     if sort or found.log:
         stamps = np.sort(stamps)
     _check_order(stamps, found.cells)
@@ -100,12 +124,62 @@ def _placed(found: Column, unit: Unit, sort: bool, seed: int, called: str) -> Tr
                 f"correct or delete the line `{SPAN_MARK} …`"
             )
         return Trace(called, stamps, found.span)
+    since_1970 = dated or float(stamps[0]) >= EPOCH_FROM
+    rounded = not (stamps % 1).any() and (since_1970 or not np.diff(stamps).all())
+    rounded = rounded and (dated or not any(map(_is_exact, found.cells)))
+    if tell is not None:
+        tell(_taken_for(found, unit, stamps, since_1970, rounded))
     stamps = stamps - stamps[0]
     span = float(stamps[-1])
-    if found.log and not (stamps % 1).any():
+    if rounded:
         within = _draws(seed).random_sample(len(stamps))
         return Trace(called, np.sort(stamps + within), span + 1.0)
     return Trace(called, stamps, span)
+
+
+def _is_exact(cell: Cell) -> bool:
+    """True for a number that is written with decimals."""
+    return isinstance(cell.value, float) or "." in str(cell.value)
+
+
+def _check_plausible(stamps: Seconds, cells: list[Cell], dated: bool) -> None:
+    """Refuse days without a time, and years that no log is of."""
+    if dated and is_day(cells[0].value) and all(is_day(cell.value) for cell in cells):
+        raise BadFile(
+            f"has only days, such as {shown(cells[0].value)}, and no times of the day; name "
+            "another column, or count per day and read it with bins"
+        )
+    for at in (int(np.argmin(stamps)), int(np.argmax(stamps))):
+        if stamps[at] >= EPOCH_UNTIL or (dated and stamps[at] < EPOCH_FROM):
+            raise cells[at].wrong("is not between 1990 and 2100; name another column, or its unit")
+
+
+def _taken_for(found: Column, unit: Unit, stamps: Seconds, since_1970: bool, rounded: bool) -> str:
+    """What the file was taken for, to be checked by its reader."""
+    read_as = unit_of(found.cells[0], unit)
+    if read_as == "dates":
+        zone = zone_of(found.cells[0].value)
+        read_as += " without a time zone, read as UTC" if zone is None else f" in the zone {zone}"
+    elif since_1970:
+        read_as += " since 1970"
+    else:
+        read_as += " from a beginning that is not known"
+    text = f"read {len(stamps):,} times from {found.called or 'the file'}: {read_as}"
+    text += f"; from {_when(stamps[0], since_1970)} to {_when(stamps[-1], since_1970)}"
+    if len(stamps) > 1:
+        gaps = np.diff(stamps)
+        at = int(np.argmax(gaps))
+        text += f"; longest gap {short(float(f'{gaps[at]:.3g}'))}, after "
+        text += _when(stamps[at], since_1970)
+    if rounded:
+        text += "; whole seconds, so each is placed at random in its second"
+    return text
+
+
+def _when(stamp: float, since_1970: bool) -> str:
+    if not since_1970:
+        return f"{stamp:.15g} s"
+    return datetime.fromtimestamp(float(stamp), UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def write(trace: Trace, path: str | Path) -> None:

@@ -20,12 +20,18 @@ _A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _CALLED = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 #: A number this large is since 1970 in this unit: 1e11 ms are in 1973, 1e11 s in 5138.
 _FROM = (("ns", 1e17), ("us", 1e14), ("ms", 1e11))
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 #: A time as web servers write it: 14/Nov/2026:10:00:00 +0000, in brackets or not.
 _WEB_STAMP = re.compile(
     r"\[?(\d{1,2})/([A-Z][a-z]{2})/(\d{4}):(\d\d:\d\d:\d\d(?:\.\d{1,9})?)(?: ([+-]\d{4}))?\]?",
     re.ASCII,
 )
+_DAY = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_CLOCK = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?", re.ASCII)
+_ZONE = re.compile(r"\d\d:?\d\d(?:[.,]\d+)? ?\]?(Z|[+-]\d\d(?::?\d\d)?)\]?$", re.ASCII)
+#: Times since 1970 are plausible from 1990 to 2100.
+EPOCH_FROM = 631_152_000.0
+EPOCH_UNTIL = 4_102_444_800.0
 _KNOWN = "seconds, milliseconds, ISO 8601 or 14/Nov/2026:10:00:00 +0000"
 
 
@@ -64,9 +70,9 @@ def moment_of(value: Any) -> float | None:
     found = _WEB_STAMP.fullmatch(text)
     if found is not None:
         day, month, year, clock, zone = found.groups()
-        if month not in _MONTHS:
+        if month not in MONTHS:
             return None
-        text = f"{year}-{_MONTHS.index(month) + 1:02}-{int(day):02}T{clock}{zone or ''}"
+        text = f"{year}-{MONTHS.index(month) + 1:02}-{int(day):02}T{clock}{zone or ''}"
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
@@ -75,8 +81,41 @@ def moment_of(value: Any) -> float | None:
 
 
 def is_web_stamp(value: Any) -> bool:
-    """True for a time as web servers write it, which has whole seconds."""
+    """True for a time as web servers write it."""
     return isinstance(value, str) and _WEB_STAMP.fullmatch(value.strip()) is not None
+
+
+def is_day(value: Any) -> bool:
+    """True for a date without a time of day."""
+    return isinstance(value, str) and _DAY.fullmatch(value.strip()) is not None
+
+
+def is_clock(value: str) -> bool:
+    """True for a time of day without a date."""
+    return _CLOCK.fullmatch(value.strip()) is not None
+
+
+def is_epoch(value: Any) -> bool:
+    """True for a number that is a time since 1970, in a unit that its size tells."""
+    number = number_of(value)
+    if number is None or not math.isfinite(number):
+        return False
+    unit = next((unit for unit, least in _FROM if number >= least), "s")
+    return EPOCH_FROM <= number / _A_SECOND[unit] < EPOCH_UNTIL
+
+
+def zone_of(value: Any) -> str | None:
+    """The time zone of a date as it is written; None without one."""
+    found = _ZONE.search(value.strip()) if isinstance(value, str) else None
+    return found[1] if found else None
+
+
+def unit_of(cell: Cell, unit: Unit) -> str:
+    """The unit in which this cell is read, in words."""
+    number = number_of(cell.value)
+    if unit == "iso" or number is None:
+        return "dates"
+    return _CALLED[next((u for u, n in _FROM if number >= n), "s") if unit == "auto" else unit]
 
 
 def number_of(value: Any) -> float | None:
