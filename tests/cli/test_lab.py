@@ -167,7 +167,7 @@ def test_a_comparison_with_no_arguments_to_speak_of(folder: Path) -> None:
     page = (folder / "report.html").read_text("utf-8")
     first = shown.out.splitlines()[0]
     assert re.fullmatch(
-        r"Take .*: \$[0-9.]+ a month .* the best fixed interval in hindsight .*", first
+        r"Take .*: \$[0-9.]+ to \$[0-9.]+ a month .* the best fixed interval in hindsight .*", first
     )
     assert f"<h1>{first}</h1>" in page
     assert "pollwise lab compare bursty --hours 1" in page
@@ -244,7 +244,9 @@ def test_a_target_that_does_not_hold_is_a_warning(folder: Path) -> None:
     stamps = [*bunched, *range(6000, 10_000, 3)]
     (folder / "t.csv").write_text("\n".join(map(str, stamps)))
     shown = good("lab", "tune", "t.csv", "--goal", "p95=1s", "--max-interval", "100s")
-    assert shown.err.startswith("warning: On the rest of the trace the goal is missed by")
+    told, warned = shown.err.splitlines()[:2]
+    assert told.startswith("read 2,534 times from the only column: seconds from a beginning that")
+    assert warned.startswith("warning: On the rest of the trace the goal is missed by")
     assert "[worker.polling]" in shown.out
 
 

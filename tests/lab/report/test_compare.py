@@ -34,6 +34,7 @@ from pollwise.lab.report.drawing import LIGHT, Drawing, Stroke, clipped
 from pollwise.lab.report.page import page
 from pollwise.lab.report.picture import picture
 from pollwise.lab.texts import money
+from pollwise.lab.traces.resampled import BLOCKS, resampled
 from pollwise.lab.traces.synthetic import workload
 from pollwise.platforms.files import usual_mode
 
@@ -135,13 +136,42 @@ def test_the_price_of_waiting_decides(trace: Trace) -> None:
 
 def test_one_policy_alone_is_compared_with_the_best_fixed_interval(trace: Trace) -> None:
     alone = compare(trace, [Adaptive()], PRICE, TERMS)
-    cost = r"\$[0-9.]+ a month for polls and waiting"
+    cost = r"\$[0-9.]+ to \$[0-9.]+ a month for polls and waiting \(\$[0-9.]+ on this trace\)"
     assert re.fullmatch(
         rf"Take adaptive 100ms to 5s: {cost}, [0-9]+% more than the best fixed .*\.", alone.headline
     )
     assert not any(note.startswith("It costs") for note in alone.notes())
     free = compare(trace, [Adaptive()], price_named("0/1"), CostTerms(0.0, TERMS.wait))
     assert re.fullmatch(rf"Take adaptive 100ms to 5s: {cost}\.", free.headline)
+
+
+def test_a_forecast_is_a_range_over_other_traces_like_this_one() -> None:
+    def range_on(trace: Trace) -> tuple[float, float]:
+        made = compare(trace, [Fixed("5s")], PRICE, TERMS, seed=7)
+        [policy] = made.facts()["policies"]
+        low, high = made.chosen.range
+        assert (policy["dollars_a_month_low"], policy["dollars_a_month_high"]) == (low, high)
+        assert low <= policy["dollars_a_month"] <= high
+        assert made.chosen.forecast in made.headline
+        return low, high
+
+    steady, bursty = workload("steady", 0, 6), workload("flash-crowd", 0, 6)
+    narrow, wide = range_on(steady), range_on(bursty)
+    assert wide[1] / wide[0] > narrow[1] / narrow[0] > 1.0
+    assert range_on(steady) == narrow, "the same seed, the same range"
+
+
+@given(st.lists(st.floats(0, 1000), max_size=50).map(sorted), st.integers(0, 99))
+def test_a_resampled_trace_is_made_of_blocks_of_the_other(times: list[float], seed: int) -> None:
+    made = resampled(Trace("t", np.array(times), 1000.0), seed)
+    length = 1000.0 / BLOCKS
+    assert made.span == 1000.0
+    assert (np.diff(made.arrivals) >= 0).all()
+    assert ((made.arrivals >= 0) & (made.arrivals <= 1000.0)).all()
+    known = np.array(times) % length
+    for at in made.arrivals % length:
+        off = np.abs(known - at)
+        assert np.minimum(off, length - off).min() < 1e-6
 
 
 def test_a_fixed_interval_that_wins_is_compared_with_the_next(trace: Trace) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from pollwise.lab.replay.base import Replay, Situation, Trace, figures
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.fast import sweep
 from pollwise.lab.texts import amount, brief, compared, money, percent
+from pollwise.lab.traces.resampled import resampled
 
 HOUR = 3600.0
 #: The default price of a second that one item waits: a cent an hour.
@@ -44,6 +45,8 @@ WORTH_POLLS = 50_000
 NARROWED = 40
 #: Policies are near each other if their polls differ by no more than this factor.
 NEAR = 1.7
+#: The cost of each policy is also found on this many traces resampled from the one given.
+RESAMPLED = 4
 FORMATS = (".html", ".png", ".svg")
 
 Progress = Callable[[int, int], None]
@@ -51,18 +54,34 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """One policy and its replay; dollars are for a month at the rate of the trace."""
+    """One policy and its replay; dollars are for a month at the rate of the trace.
+
+    others: what it would cost on other traces like this one, resampled from it.
+    """
 
     name: str
     family: str
     done: Replay
     poll_dollars: float
     wait_dollars: float
+    others: tuple[float, ...] = ()
 
     @property
     def dollars(self) -> float:
         """Polls and waiting together, rounded as reports keep it."""
         return figures(self.poll_dollars + self.wait_dollars)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest cost, on this trace and on those like it."""
+        every = (self.dollars, *self.others)
+        return min(every), max(every)
+
+    @property
+    def forecast(self) -> str:
+        """The range as text; one figure if both ends read alike."""
+        low, high = map(money, self.range)
+        return low if low == high else f"{low} to {high}"
 
     def costs(self) -> dict[str, float]:
         return {
@@ -114,7 +133,9 @@ class Comparison:
     def headline(self) -> str:
         """Which policy to take, and what it costs beside the best fixed interval."""
         best = self.chosen
-        text = f"Take {best.name}: {money(best.dollars)} a month for polls and waiting"
+        text = f"Take {best.name}: {best.forecast} a month for polls and waiting"
+        if best.forecast != money(best.dollars):
+            text += f" ({money(best.dollars)} on this trace)"
         if self.limits:
             fixed = self.limits[0]
             beside = (
@@ -143,6 +164,7 @@ class Comparison:
         notes = [f"It polls {paid}; an item waits {got}."]
         if self.limits and self.baseline is not None:
             notes.append(f"It costs {self._beside(self.baseline)}.")
+        notes.extend(self._doubts())
         notes.append(terms)
         if not self.terms.poll:
             notes.append("Polls cost nothing here, so the shortest interval wins.")
@@ -155,6 +177,19 @@ class Comparison:
                 "such settings and test them on other traffic."
             )
         return notes
+
+    def _doubts(self) -> list[str]:
+        """Which other policies win on traces like this one."""
+        tries = len(self.chosen.others)
+        wins: dict[str, int] = {}
+        for n in range(tries):
+            best = min(self.lines, key=lambda line: line.others[n])
+            if best is not self.chosen:
+                wins[best.name] = wins.get(best.name, 0) + 1
+        if not wins:
+            return []
+        which = ", ".join(f"{name} in {count}" for name, count in wins.items())
+        return [f"Of {tries} other traces made from parts of this one, {which} would win."]
 
     def facts(self) -> dict[str, Any]:
         """Everything the report shows, as plain values."""
@@ -202,6 +237,8 @@ class Comparison:
             "found": done.found,
             **done.measures(),
             **line.costs(),
+            "dollars_a_month_low": line.range[0],
+            "dollars_a_month_high": line.range[1],
             "ratios": {limit.name: _ratio(line.dollars, limit.dollars) for limit in self.limits},
         }
 
@@ -251,18 +288,21 @@ def compare(
     hold = any(strategy.longest_hold for strategy in strategies)
     situation = Situation(capacity=capacity, hold=hold)
     tell = progress or (lambda done, of: None)
+    alike = [made for n in range(RESAMPLED) if len((made := resampled(trace, seed + n)).arrivals)]
     lines = []
     for number, strategy in enumerate(strategies, 1):
         keep = not isinstance(strategy, Fixed) or strategy.hold > 0
         done = replay(trace, strategy, situation, seed=seed, keep_polls=keep)
-        lines.append(_line(strategy, done, terms))
+        tries = (replay(each, strategy, situation, seed=seed) for each in alike)
+        others = tuple(_line(strategy, each, terms).dollars for each in tries)
+        lines.append(replace(_line(strategy, done, terms), others=others))
         tell(number, len(strategies))
-    others = _other_settings(trace, strategies, lines, terms)
-    already, total = len(strategies), len(strategies) + len(others)
-    done_others = sweep(
-        trace, others, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
+    tried = _other_settings(trace, strategies, lines, terms)
+    already, total = len(strategies), len(strategies) + len(tried)
+    done_tried = sweep(
+        trace, tried, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
     )
-    swept = [_line(each, done, terms) for each, done in zip(others, done_others, strict=True)]
+    swept = [_line(each, done, terms) for each, done in zip(tried, done_tried, strict=True)]
     return Comparison(trace, price, terms, lines, swept, _limits(trace, terms, capacity), situation)
 
 
