@@ -389,6 +389,27 @@ def test_bad_settings_in_the_environment(
     refused(folder, *words, says=says)
 
 
+@pytest.mark.parametrize(
+    ("words", "old"),
+    [
+        (["worker", "nowhere:worker"], "QO_POLLING_MAX_INTERVAL_MS"),
+        (["outbox", "run", "nowhere:outbox"], "NAMASTACK_OUTBOX_POLLING_BATCH_SIZE"),
+        (["fleet", "run", "--file", "nowhere.toml"], "ADAPTIVE_POLLING_MAX_INTERVAL"),
+        (["serve", "nowhere://x"], "HEARTBEAT_TIMEOUT_SECONDS"),
+        (["agent", "nowhere://x", "--", "true"], "POLL_INTERVAL_SECONDS"),
+        (["queue", "put", "nowhere://x", "a"], ""),
+    ],
+)
+@pytest.mark.filterwarnings("always")
+def test_variables_of_other_projects_are_told_once(
+    words: list[str], old: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("QO_POLLING_MAX_INTERVAL_MS", "ADAPTIVE_POLLING_MAX_INTERVAL", old or "PATH"):
+        monkeypatch.setenv(name, os.environ.get(name, "10"))
+    told = pollwise(*words).err
+    assert told.count("has no effect here") == told.count(f"{old} has no effect here") == bool(old)
+
+
 def test_all_wrong_settings_are_reported_at_once(folder: Path) -> None:
     (folder / "pollwise.toml").write_text("[worker]\nlease = '1x'\nconcurrency = -1\n")
     check_refused(

@@ -31,10 +31,11 @@ class Folder:
         toml: str = "",
         environ: Mapping[str, str] | None = None,
         overrides: Mapping[str, object] | None = None,
+        runs: str | None = None,
     ) -> Settings:
         if toml:
             (self.path / "pollwise.toml").write_text(toml, encoding="utf-8")
-        return load(environ=environ or {}, overrides=overrides)
+        return load(environ=environ or {}, overrides=overrides, runs=runs)
 
     def refusal(
         self,

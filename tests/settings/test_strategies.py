@@ -194,27 +194,98 @@ def test_adaptive_in_an_outbox_says_that_batch_fill_is_another_rule(folder: Fold
     assert settings.outbox.polling == Adaptive()
 
 
-def test_variables_of_qo_and_pulse_get_one_warning_each_with_the_new_names(folder: Folder) -> None:
-    environ = {
-        "QO_POLLING_STRATEGY": "fixed",
-        "QO_POLLING_MIN_INTERVAL_MS": "50",
-        "POLLWISE_POLLING_STRATEGY": "adaptive",
-        "ADAPTIVE_POLLING_ENABLED": "true",
-        "QO_POLLING_UNKNOWN": "1",
-    }
-    with pytest.warns(UserWarning, match="has no effect here") as caught:
-        settings = folder.load(environ=environ)
+OLD = {
+    "QO_POLLING_STRATEGY": "fixed",
+    "QO_POLLING_MIN_INTERVAL_MS": "50",
+    "QO_POLLING_UNKNOWN": "1",
+    "ADAPTIVE_POLLING_ENABLED": "true",
+    "POLL_INTERVAL_SECONDS": "30",
+    "HEARTBEAT_TIMEOUT_SECONDS": "120",
+    "NAMASTACK_OUTBOX_POLLING_TRIGGER": "adaptive",
+    "NAMASTACK_OUTBOX_POLLING_FIXED_INTERVAL": "2s",
+    "NAMASTACK_OUTBOX_POLLING_BATCHSIZE": "10",
+    "NAMASTACK_OUTBOX_RETRY_POLICY": "linear",
+    "POLLWISE_POLLING_STRATEGY": "adaptive",
+}
+NO_EFFECT = "has no effect here;"
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        (
+            "worker",
+            [f"qo's QO_POLLING_MIN_INTERVAL_MS {NO_EFFECT} set POLLWISE_POLLING_MIN_INTERVAL_MS"],
+        ),
+        (
+            "fleet",
+            [f"Pulse's ADAPTIVE_POLLING_ENABLED {NO_EFFECT} set POLLWISE_FLEET_POLLING_ENABLED"],
+        ),
+        (
+            "agent",
+            [
+                (
+                    f"ADR-0007's HEARTBEAT_TIMEOUT_SECONDS {NO_EFFECT} set "
+                    "POLLWISE_CONTROLLER_HEARTBEAT_TIMEOUT"
+                ),
+                f"ADR-0007's POLL_INTERVAL_SECONDS {NO_EFFECT} set POLLWISE_AGENT_POLL_INTERVAL",
+            ],
+        ),
+        (
+            "controller",
+            [
+                (
+                    f"ADR-0007's HEARTBEAT_TIMEOUT_SECONDS {NO_EFFECT} set "
+                    "POLLWISE_CONTROLLER_HEARTBEAT_TIMEOUT"
+                ),
+                (
+                    f"ADR-0007's POLL_INTERVAL_SECONDS {NO_EFFECT} set "
+                    "POLLWISE_CONTROLLER_POLL_INTERVAL"
+                ),
+            ],
+        ),
+        (
+            "outbox",
+            [
+                (
+                    f"Namastack's NAMASTACK_OUTBOX_POLLING_BATCHSIZE {NO_EFFECT} set "
+                    "POLLWISE_OUTBOX_BATCH"
+                ),
+                (
+                    f"Namastack's NAMASTACK_OUTBOX_POLLING_FIXED_INTERVAL {NO_EFFECT} set "
+                    "POLLWISE_OUTBOX_POLLING_INTERVAL"
+                ),
+                (
+                    f"Namastack's NAMASTACK_OUTBOX_POLLING_TRIGGER {NO_EFFECT} set "
+                    "POLLWISE_OUTBOX_POLLING_STRATEGY"
+                ),
+                (
+                    f"Namastack's NAMASTACK_OUTBOX_RETRY_POLICY {NO_EFFECT} see the page "
+                    '"Coming from Namastack Outbox"'
+                ),
+            ],
+        ),
+        (None, []),
+    ],
+)
+def test_old_variables_are_told_once_with_the_new_name_where_they_had_an_effect(
+    folder: Folder, runs: str | None, told: list[str]
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        settings = folder.load(environ=OLD, runs=runs)
     assert settings.worker.polling == Adaptive()
-    assert [str(each.message).partition("; ")[::2] for each in caught] == [
-        (
-            "qo's QO_POLLING_MIN_INTERVAL_MS has no effect here",
-            "set POLLWISE_POLLING_MIN_INTERVAL_MS instead",
-        ),
-        (
-            "Pulse's ADAPTIVE_POLLING_ENABLED has no effect here",
-            "set POLLWISE_FLEET_POLLING_ENABLED instead",
-        ),
-    ]
+    assert [str(each.message).partition(" instead")[0] for each in caught] == told
+
+
+def test_a_command_that_shows_settings_tells_all_old_variables(folder: Folder) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        folder.load(environ=OLD, runs="*")
+    names = [name for name in sorted(OLD) if not name.startswith("POLLWISE")]
+    unmoved = ("QO_POLLING_UNKNOWN", "QO_POLLING_STRATEGY")  # the second is set under our name
+    told = [str(each.message).split()[1] for each in caught]
+    assert told == [name for name in names if name not in unmoved]
 
 
 # Strategies as tables.

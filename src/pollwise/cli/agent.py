@@ -126,7 +126,7 @@ def agent(
         log_format=log_format,
         log_level=log_level,
     )
-    settings = load(overrides=overrides).agent
+    settings = load(overrides=overrides, runs="agent").agent
     options = _options(
         settings,
         command,

@@ -55,7 +55,7 @@ async def _stored(url: str) -> dict[str, Any]:
 
 def _with_groups(file: Path | None) -> tuple[Settings, frozenset[str] | None]:
     """The settings, and the fleet's groups: None if not needed, or if its file is unreadable."""
-    settings = load(file)
+    settings = load(file, runs="*")
     path = Path(settings.fleet.file)
     if not settings.fleet.groups or not path.exists():
         return settings, None

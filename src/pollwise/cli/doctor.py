@@ -134,7 +134,7 @@ def _metrics() -> Finding:
 
 def _settings() -> Finding:
     try:
-        settings = load()
+        settings = load(runs="*")
         chain = codec_of(settings)
         codec = "" if chain is None else f"; payloads encoded by {settings.codec.payloads}"
         return Finding("settings", "ok", f"valid; polling by {settings.worker.polling!r}{codec}")

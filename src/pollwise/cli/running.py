@@ -83,6 +83,11 @@ def _with_settings(own: Any, settings: Settings, section: str) -> Any:
     return replace(own, **values)
 
 
+def begun(section: str) -> str | None:
+    """The section, for `runs` of `load`; None in a process that another one started and warned."""
+    return None if NUMBER in os.environ else section
+
+
 def run_in_processes(
     found: Worker | Outbox,
     settings: Settings,

@@ -135,7 +135,7 @@ def run(
         log_format=log_format,
         log_level=log_level,
     )
-    loaded = load(overrides=overrides)
+    loaded = load(overrides=overrides, runs="controller")
     settings = loaded.controller
     options_from(settings)  # bad values are refused before anything starts
     logs.set_up(settings.log_level, settings.log_format, libraries=True)

@@ -27,6 +27,7 @@ from pollwise.settings.groups import GroupPolling, groups_in, is_of_group, resol
 from pollwise.settings.keys import DocumentedKey, documented_keys, polling_tables
 from pollwise.settings.layers import Layer, LayerReader
 from pollwise.settings.models import SettingRow, Settings, plain_keys
+from pollwise.settings.old_variables import old_variables
 from pollwise.settings.polling import Polling, resolve
 from pollwise.settings.presets import chosen_preset
 from pollwise.settings.sections import (
@@ -56,6 +57,7 @@ def load(
     groups: Iterable[str] = (),
     application: Mapping[str, object] | None = None,
     application_name: str = "the application",
+    runs: str | None = None,
 ) -> Settings:
     """Read and check all layers; a ConfigError lists everything that is wrong.
 
@@ -69,6 +71,8 @@ def load(
     groups: names of target groups, to which variables in capitals are matched.
     application, application_name: what a framework's own settings say, above the file, and what
         these settings are called in errors.
+    runs: the section of what this process runs. It warns of variables of other projects that had an
+        effect on such a process; "*" warns of all.
     """
     environ = os.environ if environ is None else environ
     intake = LayerReader()
@@ -85,6 +89,8 @@ def load(
     settings = _settings(layers, pollings, problems)
     if problems or settings is None:
         raise ConfigError(_report(problems))
+    if runs is not None:
+        intake.notes.extend(old_variables(environ, runs))
     for deprecation in intake.deprecations:
         warnings.warn(deprecation, DeprecationWarning, stacklevel=2)
     for note in (*intake.notes, *(each for it in pollings.values() for each in it.notes)):

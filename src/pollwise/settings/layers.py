@@ -33,11 +33,6 @@ from pollwise.settings.values import quoted, read_milliseconds, shown
 
 FILE = Path("pollwise.toml")
 ARGUMENT = "argument"
-#: Variables of projects that people come from: whose they are, and the prefix of ours.
-OTHER_PREFIXES = {
-    "QO_POLLING_": ("qo", f"{PREFIX}POLLING_"),
-    "ADAPTIVE_POLLING_": ("Pulse", f"{PREFIX}FLEET_POLLING_"),
-}
 
 # Kubernetes sets these variables in every pod if a Service's name begins with "pollwise".
 _OF_KUBERNETES = re.compile(r"_(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)")
@@ -87,11 +82,6 @@ class LayerReader:
 
     def environment(self, environ: Mapping[str, str], groups: Sequence[str] = ()) -> Layer:
         """The environment variables; `groups` are the groups known so far."""
-        for prefix, (owner, ours) in OTHER_PREFIXES.items():
-            renamed = _renamed(environ, prefix, ours)
-            if renamed:
-                old, new = ", ".join(renamed), ", ".join(renamed.values())
-                self.notes.append(f"{owner}'s {old} has no effect here; set {new} instead")
         return self._layer(self._set_variables(environ, groups))
 
     def arguments(self, overrides: Mapping[str, object]) -> Layer:
@@ -176,14 +166,6 @@ def _parsed(path: Path, named_by: str) -> dict[str, object]:
         problem = f"{path} ({named_by}) cannot be read: {error.strerror}; name a readable file"
     # Raised here so that the error has no context with text of the file: it may hold a password.
     raise ConfigError(problem)
-
-
-def _renamed(environ: Mapping[str, str], prefix: str, ours: str) -> dict[str, str]:
-    """Variables of another project, and ours for the same, unless ours are set too."""
-    pairs = {name: ours + name.removeprefix(prefix) for name in environ if name.startswith(prefix)}
-    return {
-        old: new for old, new in sorted(pairs.items()) if new in variables() and new not in environ
-    }
 
 
 def _of_kubernetes(name: str, value: str) -> bool:

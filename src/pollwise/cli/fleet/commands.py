@@ -126,7 +126,7 @@ def run(
         log_format=log_format,
         log_level=log_level,
     )
-    settings = load(overrides=overrides)
+    settings = load(overrides=overrides, runs="fleet")
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
     targets = None
     if settings.fleet.store is None or opening.has_file(settings):

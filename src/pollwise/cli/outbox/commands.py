@@ -28,7 +28,7 @@ from pollwise.cli.options import (
 from pollwise.cli.outbox import records as views
 from pollwise.cli.outbox.records import Url, with_store
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
-from pollwise.cli.running import PROGRAM, found_at, run_in_processes, serve_metrics
+from pollwise.cli.running import PROGRAM, begun, found_at, run_in_processes, serve_metrics
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
@@ -94,7 +94,7 @@ def run(
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     flags |= {"health_port": health_port, "trace_context": trace_context}
     overrides = overrides_of("outbox", setting, SET_EXAMPLE, publish=publish or None, **flags)
-    settings = load(overrides=overrides)
+    settings = load(overrides=overrides, runs=begun("outbox"))
     run_relay(settings, target, processes)
 
 

@@ -23,7 +23,14 @@ from pollwise.cli.options import (
     overrides_of,
     set_option,
 )
-from pollwise.cli.running import PROGRAM, found_at, has_meter_provider, note, run_in_processes
+from pollwise.cli.running import (
+    PROGRAM,
+    begun,
+    found_at,
+    has_meter_provider,
+    note,
+    run_in_processes,
+)
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.lab.prices import Price, price_named
 from pollwise.observe import logs
@@ -88,7 +95,9 @@ def worker(
     flags |= {"max_memory": max_memory, "recycle_when_full": recycle_when_full}
     flags |= {"cpu_processes": cpu_processes, "grace": grace, "health_port": health_port}
     flags |= {"trace_context": trace_context}
-    settings = load(overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags))
+    settings = load(
+        overrides=overrides_of("worker", setting, SET_EXAMPLE, **flags), runs=begun("worker")
+    )
     if reload_dir and not reload:
         raise ConfigError("--reload-dir needs --reload")
     if reload:

@@ -220,12 +220,15 @@ def _read_again(*, setting: str, **_: Any) -> None:
         codec.cache_clear()
 
 
-def loaded(overrides: Mapping[str, object] | None = None) -> Settings:
-    """All settings of Pollwise: those of settings.POLLWISE, files, variables and arguments."""
+def loaded(overrides: Mapping[str, object] | None = None, runs: str | None = None) -> Settings:
+    """All settings of Pollwise: those of settings.POLLWISE, files, variables and arguments.
+
+    runs: as for `pollwise.settings.load`.
+    """
     found = given()
     tables: dict[str, dict[str, object]] = {key: dict(found[key]) for key in TABLES if key in found}
     tables.get("outbox", {}).pop("target", None)
-    read = load(overrides=overrides, application=tables, application_name=NAME)
+    read = load(overrides=overrides, application=tables, application_name=NAME, runs=runs)
     if read.is_set("worker.queue"):
         origin = read.origins()["worker.queue"]
         raise ConfigError(

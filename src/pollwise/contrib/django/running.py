@@ -16,7 +16,7 @@ from django.core.management.base import CommandError
 from django.utils.autoreload import get_child_arguments
 
 from pollwise.cli.options import overrides_of
-from pollwise.cli.running import PROGRAM
+from pollwise.cli.running import PROGRAM, begun
 from pollwise.contrib.django import conf
 from pollwise.errors import PollwiseError
 from pollwise.runtime.events import Events
@@ -104,7 +104,9 @@ def settings_of(section: str, command: Callable[..., Any], given: dict[str, Any]
     names = [name for name in get_type_hints(command) if name in given and name not in APART]
     flags = {RENAMED.get(name, name): given[name] for name in names}
     pairs = given.get("setting")
-    return conf.loaded(overrides_of(section, pairs, f"{section}.lease=30s", **flags))
+    return conf.loaded(
+        overrides_of(section, pairs, f"{section}.lease=30s", **flags), begun(section)
+    )
 
 
 def program(processes: int) -> Sequence[str]:
