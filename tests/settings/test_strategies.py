@@ -167,6 +167,23 @@ def test_poll_interval_beside_a_strategy_is_refused(folder: Folder, strategy: st
     )
 
 
+@pytest.mark.parametrize("unit", ["_seconds", "_s", "_sec"])
+def test_a_key_in_seconds_never_suggests_one_in_milliseconds(folder: Folder, unit: str) -> None:
+    for key, meant in (
+        ("poll_interval", "worker.polling.interval"),
+        ("polling.min_interval", "worker.polling.min_interval"),
+        ("lease", "worker.lease"),
+    ):
+        refusal = folder.refusal(f"[worker]\n{key}{unit} = 5")
+        assert f"did you mean {meant}? A number is in seconds there" in refusal
+        assert "_ms" not in refusal
+        (folder.path / "pollwise.toml").unlink()
+    variable = f"POLLWISE_POLL_INTERVAL{unit}".upper()
+    refusal = folder.refusal(environ={variable: "5"})
+    assert "did you mean POLLWISE_POLLING_INTERVAL? A number is in seconds there" in refusal
+    assert "concurrency?" in folder.refusal(f"[worker]\nconcurrency{unit} = 5")
+
+
 def test_poll_interval_beside_another_interval_is_refused(folder: Folder) -> None:
     twice = "[worker]\npoll_interval = 1\n[worker.polling]\npoll_interval_ms = 1000"
     assert folder.refusal(twice).count("contradict each other") == 1

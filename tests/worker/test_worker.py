@@ -398,6 +398,34 @@ def test_a_worker_tells_that_it_started(store: str, tmp_path: Path) -> None:
     virtually(main)
 
 
+def test_a_job_is_picked_up_within_min_interval_without_hints(store: str, tmp_path: Path) -> None:
+    """While jobs come: an empty poll after the last one doubles the pause."""
+
+    async def main(clock: VirtualClock) -> None:
+        bench = Bench(store, tmp_path, clock)
+        waited: list[float] = []
+        bench.worker.handle("x")(lambda job: waited.append(clock.epoch() - job.created_at))
+        pace = Adaptive("100ms", "5s")
+        async with bench.queue:
+            async with working(bench.worker, options(polling=pace, hints=False)):
+                await bench.queue.put(NewJob("x"))
+                await clock.advance(20)
+                for offset in (0.0, 0.03, 0.06, 0.09):  # into the pause after the last one
+                    await bench.queue.put(NewJob("x"))
+                    await clock.advance(6)
+                    ran = len(waited)
+                    await bench.queue.put(NewJob("x"))
+                    while len(waited) == ran:
+                        await clock.advance(0.001)
+                    await clock.advance(offset)
+                    await bench.queue.put(NewJob("x"))
+                    while len(waited) == ran + 1:
+                        await clock.advance(0.001)
+                    assert waited[-1] <= pace.min_interval * 1.1 + 0.002
+
+    virtually(main)
+
+
 def test_hints_can_be_switched_off(store: str, tmp_path: Path) -> None:
     async def main(clock: VirtualClock) -> None:
         bench = Bench(store, tmp_path, clock)

@@ -7,6 +7,7 @@ variant in milliseconds if it is a duration, and old names. Each spelling has en
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +24,9 @@ FILE_VARIABLE = "POLLWISE_CONFIG"
 MILLISECONDS = "_ms"
 #: The key from before there were strategies.
 OLD_KEY = "poll_interval"
+#: The end of a name that says its unit is the second.
+_SECONDS = re.compile(r"_(?:seconds?|secs?|s)$", re.IGNORECASE)
+_NUMBERS = "A number is in seconds there"
 #: What other projects call a batch size in a polling table, and the settings that decide it here.
 BATCH_SIZE = "polling.batch_size"
 BATCH_SIZE_IS = {
@@ -149,6 +153,9 @@ def advice_for_key(written: str) -> str:
     of_group = groups.advice(written)
     if of_group:
         return of_group
+    duration = _without_seconds(written)
+    if duration in spellings():
+        return f"is not a setting; did you mean {spellings()[duration].key}? {_NUMBERS}"
     near = _nearest_key(written)
     if near:
         return f"is not a setting; did you mean {near}?"
@@ -156,6 +163,13 @@ def advice_for_key(written: str) -> str:
     if table in tables():
         return f"is not a setting; [{table}] has {_keys_in(table)}"
     return f"is not a setting; the tables are {_listed_tables()}"
+
+
+def _without_seconds(name: str) -> str:
+    """A name without the unit at its end; "" if it has none, or is not that of a duration."""
+    bare = _SECONDS.sub("", name)
+    known = f"{bare}{MILLISECONDS}" in spellings() or bare in variables()
+    return bare if known and bare != name else ""
 
 
 def advice_for_table(written: str) -> str:
@@ -169,6 +183,9 @@ def advice_for_variable(name: str) -> str:
     for key, decided_by in BATCH_SIZE_IS.items():
         if name in variables_of(key):
             return f"how much a poll claims is decided by {decided_by}"
+    duration = variables().get(_without_seconds(name), "")
+    if f"{duration}{MILLISECONDS}" in spellings():
+        return f"did you mean {variables_of(spellings()[duration].key)[0]}? {_NUMBERS}"
     of_worker = PREFIX + f"{SHORT_FOR}{name.removeprefix(PREFIX)}".upper().replace(".", "_")
     if of_worker in variables():
         return f"did you mean {of_worker}?"

@@ -44,7 +44,8 @@ class WorkerRunOptions(RunOptions):
         them itself; a second one ends the grace. A handler that does not end then, because it
         ignores its cancellation, ends with the process 30 s later.
     seed: makes jitter repeatable.
-    poll_interval: deprecated; the same as polling=Fixed(poll_interval).
+    poll_interval, poll_interval_ms, poll_interval_seconds: deprecated; the same as
+        polling=Fixed(…), the second in milliseconds.
     max_jobs, max_memory: stop after this many runs of handlers, or when the process uses more than
         this many bytes, so that a fresh process takes over; `Worker.recycled` says why.
     recycle_when_full: also stop when threads of handlers that timed out occupy all places.
@@ -65,18 +66,20 @@ class WorkerRunOptions(RunOptions):
     export_queue: bool = False
     lease: Duration = "60s"
     poll_interval: InitVar[Duration | None] = None
+    poll_interval_ms: InitVar[float | None] = None
+    poll_interval_seconds: InitVar[float | None] = None
 
-    def __post_init__(self, poll_interval: Duration | None) -> None:
-        if poll_interval is not None:
-            fixed = Fixed(poll_interval)
-            object.__setattr__(self, "polling", fixed)
-            warnings.warn(
-                f"WorkerRunOptions(poll_interval={poll_interval!r}) is deprecated and polls every "
-                f"{fixed.interval:g} seconds; write WorkerRunOptions(polling=Fixed("
-                f"{poll_interval!r}))",
-                DeprecationWarning,
-                stacklevel=3,
-            )
+    def __post_init__(
+        self,
+        poll_interval: Duration | None,
+        poll_interval_ms: float | None,
+        poll_interval_seconds: float | None,
+    ) -> None:
+        self._take_interval(
+            poll_interval=poll_interval,
+            poll_interval_ms=poll_interval_ms,
+            poll_interval_seconds=poll_interval_seconds,
+        )
         super().__post_init__()
         if self.prefetch is not None:
             check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
@@ -85,6 +88,28 @@ class WorkerRunOptions(RunOptions):
             check_whole(self.max_jobs, "max_jobs", 1, MAX_JOBS)
         if self.cpu_processes is not None:
             check_whole(self.cpu_processes, "cpu_processes", 1, MAX_CONCURRENCY)
+
+    def _take_interval(self, **spelled: Duration | None) -> None:
+        """Poll at the one interval that is given, with a warning."""
+        given = {name: value for name, value in spelled.items() if value is not None}
+        if not given:
+            return
+        if len(given) > 1:
+            both = " and ".join(f"{name} = {value!r}" for name, value in given.items())
+            raise ConfigError(f"{both} contradict each other; write polling=Fixed(…) instead")
+        [(name, value)] = given.items()
+        if name.endswith("_ms"):
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ConfigError(f"{name} = {value!r} must be a number of milliseconds")
+            value = value / 1000
+        fixed = Fixed(value)
+        object.__setattr__(self, "polling", fixed)
+        warnings.warn(
+            f"WorkerRunOptions({name}={given[name]!r}) is deprecated and polls every "
+            f"{fixed.interval:g} seconds; write WorkerRunOptions(polling=Fixed({value!r}))",
+            DeprecationWarning,
+            stacklevel=4,
+        )
 
 
 def check_hold(strategy: Strategy, queue: Queue) -> None:
