@@ -154,13 +154,28 @@ def test_an_empty_poll_is_never_logged(level: str, ran: Ran) -> None:
     assert lines.actions == [*debug, "worker_started", "poll_failed"]
 
 
+def test_polls_paced_by_an_average_are_logged_at_debug(ran: Ran) -> None:
+    good("worker", "shop:worker", "--log-level", "debug")
+    lines = Records()
+    logging.getLogger("pollwise").addHandler(lines)
+    poll = PollFinished("q", 0, 8, 0.1, 0.0, 0.0, 15.0, False, average=1.5)
+    ran.worker.events.emit(poll)
+    ran.worker.events.emit(PaceChanged("q", "class", "idle", "low"))
+    assert lines.actions == ["poll_finished", "pace_changed"]
+    assert "found=0" in lines.texts[0]
+    assert "hold=15 " in lines.texts[0]
+    assert "average=1.5" in lines.texts[0]
+
+
 class Records(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.actions: list[str] = []
+        self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         self.actions.append(record.__dict__["action"])
+        self.texts.append(record.getMessage())
 
 
 def test_logs_go_to_standard_error_as_json(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:

@@ -176,6 +176,21 @@ def test_the_state_is_the_pacers_and_the_loops() -> None:
     assert counted == {
         "polls": 3, "polls_empty": 1, "polls_failed": 1, "found": 2, "hinted": 0,
     }  # fmt: skip
+    assert state["last_found"] == 2
+
+
+def test_the_state_says_what_the_last_poll_found_and_when() -> None:
+    async def main(clock: VirtualClock) -> None:
+        loop = poll(Source([], [1, 2]), Fixed("10s"), clock=clock, spread=False)
+        assert (loop.state()["last_found"], loop.state()["last_poll_at"]) == (None, None)
+        await anext(loop)
+        ended = clock.epoch()
+        await clock.sleep(5)
+        state = loop.state()
+        assert state["last_found"] == 2
+        assert state["last_poll_at"] == pytest.approx(ended)
+
+    virtually(main)
 
 
 # Failures.

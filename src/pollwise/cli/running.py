@@ -113,9 +113,10 @@ def run_in_processes(
     stop_with_parent()
     if os.environ.pop(NUMBER, "0") != "0" and section == "worker":
         options = replace(options, export_queue=False)  # the first process exports it
-    if own.log_level == "debug":  # PollFinished is for metrics only
+    if own.log_level == "debug":
         below = [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
         found.events.subscribe(log, *below)
+        found.events.subscribe(_log_average, PollFinished)
     report_if_initialised(found.events)
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
@@ -126,6 +127,12 @@ def run_in_processes(
     if found.recycled:
         raise typer.Exit(RECYCLED)
     return result
+
+
+def _log_average(event: PollFinished) -> None:
+    """Log a poll whose pace comes from an average; others are for metrics only."""
+    if event.average is not None:
+        log(event)
 
 
 async def _run_and_end(running: Coroutine[Any, Any, T], watch: Callable[[], None]) -> T:

@@ -10,7 +10,10 @@ from pollwise.runtime.events.base import Event, event
 
 @event
 class PollFinished(Event):
-    """A poll returned. Empty polls are counted by metrics, but neither logged nor traced."""
+    """A poll returned. Empty polls are counted by metrics, but neither logged nor traced.
+
+    average: the moving average of a strategy that has one. Then the commands log it, at debug.
+    """
 
     found: int
     capacity: int | None

@@ -89,13 +89,19 @@ def _checked_allowance(allowance: Allowance) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of what a loop did so far."""
+    """Counts of what a loop did so far.
+
+    last_found, last_at: how many items the last poll found that succeeded, and when it ended, in
+        the clock's time; None before the first.
+    """
 
     polls: int = 0
     empty: int = 0
     failed: int = 0
     found: int = 0
     hinted: int = 0
+    last_found: int | None = None
+    last_at: float | None = None
 
 
 #: The longest pause while hints are proven to arrive, in seconds.
@@ -202,8 +208,12 @@ class LoopDecisions(Generic[T]):
         return None if self._next_at is None else self._due(self._next_at)
 
     def state(self) -> dict[str, Plain]:
-        """The pacer's running state and the loop's counts, as plain values."""
-        counts = self.counts
+        """The pacer's running state and the loop's counts, as plain values.
+
+        last_poll_at: when the last poll ended that succeeded, in seconds since 1970.
+        """
+        counts, clock = self.counts, self._options.clock
+        last = counts.last_at
         return {
             **self._pacer.state(),
             "polls": counts.polls,
@@ -211,6 +221,8 @@ class LoopDecisions(Generic[T]):
             "polls_failed": counts.failed,
             "found": counts.found,
             "hinted": counts.hinted,
+            "last_found": counts.last_found,
+            "last_poll_at": None if last is None else clock.epoch() - (clock.now() - last),
         }
 
     def dump(self) -> dict[str, Any] | None:
@@ -318,6 +330,7 @@ class LoopDecisions(Generic[T]):
         counts.found += found
         counts.empty += not found
         counts.hinted += hinted
+        counts.last_found, counts.last_at = found, now
         outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
         self._pause = pause = self._pacer.after(outcome)
         interval = self._interval_of(pause, outcome, began)
