@@ -526,6 +526,8 @@ def test_polls(sink: PrometheusSink) -> None:
         "pollwise_poll_cost_dollars_total": 1.5,
     }
     assert {name: value(sink, name) for name in expected} == expected
+    sink(polled(0, interval=0.0, delay=0.0, hold=15.0))  # the wait of a held poll
+    assert value(sink, "pollwise_worker_poll_interval_seconds") == 15.0
 
 
 @pytest.mark.parametrize("what", get_args(get_type_hints(outcome.Change)["what"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+from pollwise.core.strategies.ewma import Ewma
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import JobDone, PollFinished
@@ -93,3 +94,16 @@ def test_a_cancellation_at_any_step_of_a_held_poll_leaves_nothing_claimed() -> N
     for twice in (False, True):
         steps = next(n for n in itertools.count(1) if not cancelled_at(n, twice))
         assert steps > 20
+
+
+def test_a_worker_shows_the_wait_that_its_held_polls_ask_for() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue = CountedMemory(clock=clock)
+        worker = Worker(queue, events=Seen().events)
+        worker.handle("x")(print)
+        async with working(worker, options(polling=Ewma())):
+            await clock.advance(61)
+            [info] = await queue.workers()
+            assert info.interval == 20.0
+
+    virtually(main)

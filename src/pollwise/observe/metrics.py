@@ -68,7 +68,10 @@ def _loop(found: str) -> tuple[Metric, ...]:
     """The metrics of a poll loop, which a worker and a relay both have."""
     what = "Changes of the pacer: back-off, speed-up, reset, class, decay."
     return (
-        _gauge("poll_interval_seconds", "The pacer's current interval."),
+        _gauge(
+            "poll_interval_seconds",
+            "The pacer's current interval: its pause, and how long the next poll may block.",
+        ),
         _gauge(
             "poll_average", "The moving average of the batch size; only with the strategy ewma."
         ),

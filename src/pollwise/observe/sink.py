@@ -148,7 +148,7 @@ class MetricsSink:
             self._of(event, "found_total").inc(event.found)
         if event.hinted:
             self._of(event, "poll_hinted_total").inc()
-        self._of(event, "poll_interval_seconds").set(event.interval)
+        self._of(event, "poll_interval_seconds").set(event.interval + event.hold)
         if event.average is not None:
             self._of(event, "poll_average").set(event.average)
         if event.forecast is not None:

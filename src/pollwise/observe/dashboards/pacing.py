@@ -14,7 +14,7 @@ _MONTH = 30 * 24 * 3600
 def _pace(of: Queries, by: str) -> tuple[Panel, ...]:
     """The panels about the pacer of a worker or a relay."""
     return (
-        Panel("Interval", (of.max("poll_interval_seconds", by),), "s"),
+        Panel("Interval: pause and held poll", (of.max("poll_interval_seconds", by),), "s"),
         Panel(
             "Share of polls that find nothing",
             (of.share("poll_empty_total", "poll_total", by),),

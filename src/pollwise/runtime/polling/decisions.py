@@ -168,8 +168,8 @@ class LoopDecisions(Generic[T]):
         self._pause = self._pacer.first()
         self._restored = False
         self._hint = hint(self._options.wants)
-        #: The length of the present pause, in seconds, before jitter.
-        self.interval: float = self._pause.delay
+        #: The present pause before jitter, and how long the next poll may block, in seconds.
+        self.interval: float = self._pause.delay + self._pause.hold
         self._next_at: float | None = None
         self._poll_by: float | None = None
         self._not_before = -math.inf
@@ -334,7 +334,7 @@ class LoopDecisions(Generic[T]):
         outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
         self._pause = pause = self._pacer.after(outcome)
         interval = self._interval_of(pause, outcome, began)
-        self.interval = interval
+        self.interval = interval + pause.hold
         delay = self._delay_of(interval, outcome)
         self._not_before = -math.inf
         self._deaf = wait > 0.0
