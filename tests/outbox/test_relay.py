@@ -383,6 +383,24 @@ def test_nothing_is_said_of_patterns_over_an_empty_outbox_or_if_not_asked(record
     bench.run(main())
 
 
+def test_a_stop_before_the_run_counts_once() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        outbox = bench.outbox()
+        outbox.handle("*")(bench.recorder("publish"))
+        await bench.put(3)
+        outbox.stop()
+        await outbox.run()
+        assert bench.payloads("publish") == []
+        assert (await bench.store.stats()).ready == 3
+        async with outbox.running():
+            await bench.clock.advance(5)
+        assert len(bench.payloads("publish")) == 3
+
+    bench.run(main())
+
+
 def test_a_stop_finishes_what_runs_and_gives_the_rest_back() -> None:
     bench = Bench()
 

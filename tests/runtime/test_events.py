@@ -36,6 +36,13 @@ DONE = JobDone("q", "w", "7", "mail", 1, 0.25)
 # Sinks.
 
 
+def test_a_bus_does_not_compare_all_classes_when_it_is_made() -> None:
+    Events()
+    compared = all_events.cache_info().misses
+    assert all(Events().wants(JobDead) for _ in range(100))
+    assert all_events.cache_info().misses == compared == 1
+
+
 def test_a_sink_gets_the_classes_it_subscribed_to_in_order() -> None:
     bus = Events(quiet=True)
     all_seen: list[Event] = []

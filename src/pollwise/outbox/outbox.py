@@ -289,7 +289,6 @@ class Outbox:
     async def run(self, options: OutboxRunOptions | None = None) -> None:
         """Relay until stopped or cancelled."""
         refuse_if_forbidden()
-        self._stop_asked = False
         await self._main(options)
 
     @asynccontextmanager
@@ -300,7 +299,6 @@ class Outbox:
         """
         chosen = replace(checked_options(options, OutboxRunOptions) or self.options, signals=False)
         refuse_if_forbidden()
-        self._stop_asked = False
 
         def main(started: asyncio.Event) -> Coroutine[Any, Any, None]:
             return self._main(chosen, started)
@@ -312,9 +310,10 @@ class Outbox:
     def stop(self) -> None:
         """Stop claiming, finish within the grace, give the rest back. A second call ends the grace.
 
-        Handlers may call it, also from their threads.
+        Handlers may call it, also from their threads. A stop before `run` begins ends that run at
+        once.
         """
-        self._stop_asked = True  # the relay may not have started yet
+        self._stop_asked = True
         if self._run is not None:
             self._run.stop()
 
@@ -350,6 +349,7 @@ class Outbox:
                 await self._run.main()
         finally:
             run, self._run = self._run, None
+            self._stop_asked = False
             self.recycled = "" if run is None else run.recycled
             if isinstance(database, str):
                 await (store.close() if run is None else run.close_store())

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from pollwise.runtime.events import controller, fleet, jobs, outbox, polling, schedules
@@ -72,7 +73,7 @@ class Events:
         self._sinks: dict[type[Event], tuple[Sink, ...]] = {}
         self._broken: dict[int, Sink] = {}  # by identity: a sink need not be hashable
         if not quiet:
-            self.subscribe(log, *(kind for kind in all_events() if kind.level >= logging.INFO))
+            self.subscribe(log, *_told_events())
 
     def subscribe(self, sink: Sink, *to: type[Event]) -> Callable[[], None]:
         """Call `sink` with each event of the classes `to` (all, when none is named).
@@ -115,14 +116,18 @@ class Events:
         return sinks
 
 
-def all_events() -> list[type[Event]]:
+@cache
+def all_events() -> tuple[type[Event], ...]:
     """Every event class that is emitted, in the order of the files."""
     # Not from `__subclasses__`: users may define events of their own, and a dataclass with slots
     # leaves the class it was made from there until the garbage is collected.
     named = [value for file in _FILES for value in vars(file).values()]
     kinds = [kind for kind in named if isinstance(kind, type) and issubclass(kind, Event)]
-    return [
-        kind
-        for kind in kinds
-        if kind is not Event and not any(kind in other.__bases__ for other in kinds)
-    ]
+    bases = {base for kind in kinds for base in kind.__bases__}
+    return tuple(kind for kind in kinds if kind is not Event and kind not in bases)
+
+
+@cache
+def _told_events() -> tuple[type[Event], ...]:
+    """Those of level INFO and above."""
+    return tuple(kind for kind in all_events() if kind.level >= logging.INFO)
