@@ -383,6 +383,27 @@ def test_nothing_is_said_of_patterns_over_an_empty_outbox_or_if_not_asked(record
     bench.run(main())
 
 
+@pytest.mark.parametrize("drain", [None, False, True])
+def test_what_it_left_itself_does_not_end_a_fixed_pause(drain: bool | None) -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        fixed = {"polling": Fixed("2s"), "drain": drain}
+        outbox = bench.outbox(batch=10, records_per_key=2, **fixed)
+        outbox.handle("*")(bench.recorder("publish"))
+        async with outbox.running():
+            await bench.clock.advance(3)
+            for key in range(10):
+                await bench.put(20, key=f"key-{key}")
+            await bench.clock.advance(6.5)
+            polls = [each for each in bench.events(PollFinished) if each.found]
+            expected = 200 if drain else 20 * len(polls)
+            assert len(bench.payloads("publish")) == expected
+            assert drain or len(polls) in (4, 5), "one that a put hinted, then every two seconds"
+
+    bench.run(main())
+
+
 def test_a_stop_before_the_run_counts_once() -> None:
     bench = Bench()
 

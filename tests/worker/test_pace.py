@@ -355,3 +355,30 @@ def test_a_killed_worker_is_remembered(tmp_path: Path) -> None:
             assert event.age < PACE_EVERY + 2 * 60.0 + 70.0
 
     virtually(main)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one process", "two processes"])
+def test_what_its_own_work_frees_does_not_end_a_fixed_pause(
+    bench: VirtualBench, together: bool
+) -> None:
+    """Nor what it left: jobs of one key and full batches wait for the interval."""
+    clock = bench.clock
+
+    async def main() -> None:
+        first = Shift(await bench.queue(), "w")
+        other = Shift(first.queue if together else await bench.queue(), "v")
+        fixed = options(concurrency=2, prefetch=0, polling=Fixed("2s"))
+        async with working(first.worker, fixed), working(other.worker, fixed):
+            await clock.advance(10)
+            await first.queue.put([NewJob("job", key="k") for _ in range(50)])
+            await clock.advance(11)
+            keyed = (await first.queue.stats()).ready + (await first.queue.stats()).blocked
+            # Each of the two workers polls once because of the put, and then every two seconds.
+            assert keyed >= 50 - 2 * 7
+            await first.queue.put([NewJob("job") for _ in range(100)])
+            await clock.advance(11)
+            stats = await first.queue.stats()
+            assert stats.ready + stats.blocked >= keyed + 100 - 2 * 7 * 2
+        await bench.close()
+
+    clock.run(main())

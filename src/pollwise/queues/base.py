@@ -443,10 +443,10 @@ class Queue(ViewedStore):
             self._hints.send_at(self.clock.now() + soonest)
         behind = sum(frees_others(s.claim.job) and not s.comes_back for s in settled)
         if behind:
-            self._hints.send(behind)
+            self._hints.send(behind, backlog=True)
         freed = [s.claim.job.kind for s in settled if s.claim.job.kind in self._limited]
         if freed:
-            self._hints.send(len(freed), set(freed))
+            self._hints.send(len(freed), set(freed), backlog=True)
 
     def _check(self, job: NewJob) -> None:
         if not isinstance(job, NewJob):

@@ -31,6 +31,8 @@ class Hint:
 
     def __init__(self, wants: frozenset[str] | None = None) -> None:
         self.wants = wants
+        #: Its owner drains. If not, its pauses are kept, and only news ends one, not a backlog.
+        self.drains = True
         #: A poll is running. It may have begun too early to see what a hint is about.
         self.polling = False
         self._sleeping: asyncio.Future[bool] | None = None
@@ -168,6 +170,10 @@ class Hints:
     A hint that wakes only a poller that cannot use it would be lost. So n pollers get it for each
     kind that it names, and one that wants several of these kinds counts for each. If it names no
     kind, n pollers get it in each group that wants the same kinds.
+
+    A hint about a backlog tells what the poller's own work left or made free: a full batch, more
+    records of a key, a key or a limit that is free again. It is only for pollers that drain: a
+    fixed interval would not be one if each settlement ended its pause.
     """
 
     def __init__(self) -> None:
@@ -205,8 +211,13 @@ class Hints:
         """The owner of `hint` ended its pause."""
         self._asleep.pop(hint, None)
 
-    def send(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
-        """There are `count` new items, of these kinds if known: wake as many as that takes."""
+    def send(
+        self, count: int = 1, kinds: Iterable[str] | None = None, *, backlog: bool = False
+    ) -> None:
+        """There are `count` new items, of these kinds if known: wake as many as that takes.
+
+        backlog: they are not new, but left or made free by work that was done here.
+        """
         if kinds is not None:
             kinds = frozenset(kinds)
             if len(self.heard) < HEARD_MAX:
@@ -214,13 +225,17 @@ class Hints:
         if not self._members:
             return
         delivery = self._delivery(count, kinds)
-        asleep = list(self._asleep)
+        asleep = [hint for hint in self._asleep if hint.drains or not backlog]
         delivery.give_to(asleep, self.awake)
         if delivery:
             # In another thread, one of them may have begun a pause meanwhile: it is not in `asleep`
             # and must not be left out.
             passed_over = self._asleep.keys() & asleep
-            awake = [hint for hint in self._joined() if hint not in passed_over]
+            awake = [
+                hint
+                for hint in self._joined()
+                if hint not in passed_over and (hint.drains or not backlog)
+            ]
             delivery.give_to(sorted(awake, key=lambda hint: not hint.polling))
 
     def _joined(self) -> list[Hint]:
@@ -290,7 +305,8 @@ class Hints:
 
     def pass_on(self, kinds: Iterable[str] | None = None) -> None:
         """A poll came back full: one more sleeper may find work too, of these kinds if known."""
-        self._delivery(1, kinds).give_to(self._asleep, self.awake)
+        draining = [hint for hint in self._asleep if hint.drains]
+        self._delivery(1, kinds).give_to(draining, self.awake)
 
     def send_to_all(self) -> None:
         """Wake every sleeper: hints may have been lost."""

@@ -395,7 +395,7 @@ class OutboxStore(KeptHistory, ViewedOutbox):
 
     def _more_behind(self, keys: int) -> None:
         """Wake relays of this process: this many keys are free and have more records."""
-        self._hints.send(keys)
+        self._hints.send(keys, backlog=True)
 
     def _hint_after(self, ends: Sequence[KeySettlement]) -> None:
         """Give hints for keys that were given back, and for retries when they are due."""

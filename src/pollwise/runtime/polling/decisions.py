@@ -168,6 +168,7 @@ class LoopDecisions(Generic[T]):
         self._pause = self._pacer.first()
         self._restored = False
         self._hint = hint(self._options.wants)
+        self._hint.drains = self._drains
         #: The present pause before jitter, and how long the next poll may block, in seconds.
         self.interval: float = self._pause.delay + self._pause.hold
         self._next_at: float | None = None

@@ -14,10 +14,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from pollwise.platforms.watching import MODIFIED
 from pollwise.runtime.hints import Hint
 from pollwise.storage.sqlite.file_hints import FileHints
+
+Claimable = Literal["new", "backlog", "nothing"]
 
 #: The delays of the checks after a change, in seconds, each from the one before.
 CHECK_AFTER = (0.001, 0.01, 0.03, 0.1, 0.5)
@@ -28,13 +31,13 @@ CHECKS_APART = 0.01
 class WatchedDatabase(FileHints):
     """Hints that come from changes of a database file.
 
-    anything: returns whether there is anything to claim.
+    anything: returns what there is to claim: "backlog" if a claim has seen all of it.
     """
 
     events = MODIFIED
 
     def __init__(
-        self, database: Path, every: float, anything: Callable[[], Awaitable[bool]]
+        self, database: Path, every: float, anything: Callable[[], Awaitable[Claimable]]
     ) -> None:
         super().__init__([database, database.with_name(database.name + "-wal")], every)
         self._anything = anything
@@ -101,8 +104,9 @@ class WatchedDatabase(FileHints):
     async def _check_once(self) -> None:
         self._seen = self._stamps()
         with suppress(Exception):  # a lost hint costs latency; polls go on and report the error
-            if await self._anything():
-                self.send(1)
+            found = await self._anything()
+            if found != "nothing":
+                self.send(1, backlog=found == "backlog")
 
     def _cancel_check(self) -> None:
         if self._next_check is not None:

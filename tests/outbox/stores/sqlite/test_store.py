@@ -13,18 +13,20 @@ from typing import Any
 
 import pytest
 
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.outbox import Outbox, OutboxRunOptions
 from pollwise.outbox.records import KeySettlement, NewRecord
 from pollwise.outbox.stores.sqlite.calls import UNREADABLE
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.writers.put import put
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock, VirtualClock
-from pollwise.runtime.events import RecordDead
+from pollwise.runtime.events import Events, RecordDead
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob
 from pollwise.storage.sql import migrations
-from pollwise.storage.sqlite.watched_database import CHECK_AFTER, WatchedDatabase
+from pollwise.storage.sqlite.watched_database import CHECK_AFTER, Claimable, WatchedDatabase
 from tests.outbox.relays import Bench
 
 #: Seconds after which what should have happened fails its test.
@@ -438,6 +440,38 @@ def watched_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     return found
 
 
+def test_a_relay_keeps_a_fixed_interval_while_it_changes_the_file(tmp_path: Path) -> None:
+    """Its own settlements change the file that is watched for commits."""
+    path = tmp_path / "outbox.db"
+    handled: list[Any] = []
+
+    async def main() -> dict[str, Any]:
+        store = SqliteOutboxStore(path)
+        await store.migrate()
+        recipe = OutboxRunOptions(polling=Fixed("50ms"), batch=10, signals=False)
+        outbox = Outbox(store, options=recipe, events=Events(quiet=True))
+
+        @outbox.handle("*")
+        async def note(record: Any) -> None:
+            handled.append(record.payload)
+
+        async with outbox.running(), asyncio.timeout(240):
+            with sqlite3.connect(path) as connection:
+                for number in range(100):
+                    outbox.put(connection, "k", number, key=f"key-{number}")
+            connection.close()
+            while len(handled) < 100:
+                await asyncio.sleep(0.05)  # real time: the interval is the kernel's and the clock's
+            state = outbox.state()
+        await store.close()
+        return state
+
+    state = asyncio.run(main())
+    assert state["polls"] >= 10
+    # The put may end two pauses: it is looked for several times, because its commit may be late.
+    assert int(state["hinted"] or 0) <= 2
+
+
 class Checks:
     """Counts how often a store checks its tables."""
 
@@ -447,7 +481,7 @@ class Checks:
         assert isinstance(self._hints, WatchedDatabase)
         self._anything, self._hints._anything = self._hints._anything, self._counted
 
-    async def _counted(self) -> bool:
+    async def _counted(self) -> Claimable:
         self.count += 1
         return await self._anything()
 

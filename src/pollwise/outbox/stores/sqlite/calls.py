@@ -125,41 +125,43 @@ class SqliteCalls(RelayCalls):
         with transaction(self.connect()):
             self._change("forget_lanes", besides=json.dumps(list(besides)))
 
-    def new_and_due(self) -> tuple[bool, float | None]:
-        """Whether there are new records, and when the next is due, of the outbox and its lanes."""
+    def new_and_due(self) -> tuple[int, float | None]:
+        """The newest of the new records (0: there is none), and when the next is due, of the outbox
+        and its lanes."""
         found = [self._new_and_due()]
         for lane in self.lanes():
             with self._in_lane(lane):
                 found.append(self._new_and_due())
         dues = [due for _, due in found if due is not None]
-        return any(new for new, _ in found), min(dues, default=None)
+        return max(new for new, _ in found), min(dues, default=None)
 
-    def _new_and_due(self) -> tuple[bool, float | None]:
-        """Whether there are new records, and when the next is due; takes no write lock."""
+    def _new_and_due(self) -> tuple[int, float | None]:
+        """The newest of the new records, and when the next is due; takes no write lock."""
         [(new, due, delayed)] = self._rows("new_and_due")
         if delayed is not None:
             due = delayed if due is None else min(due, delayed)
-        return bool(new), due
+        return new or 0, due
 
     def claim(
         self, lane: str, relay: str, keys: int, per_key: int, lease: float, now: float
-    ) -> tuple[list[KeyClaim], float | None, tuple[str, ...]]:
-        """The claims; when the next key is due, if there was nothing more to claim; the lanes."""
+    ) -> tuple[list[KeyClaim], float | None, tuple[str, ...], int]:
+        """The claims; when the next key is due, if there was nothing more to claim; the lanes; and
+        the newest record that was new before."""
         with self._in_lane(lane):
             new, due = self._new_and_due()
             if not new and (due is None or due > now):
-                return [], due, self.lanes()
+                return [], due, self.lanes(), 0
             with transaction(self.connect()):
                 self._change("promote", now=now)
                 chosen, more = self._choose(keys, now)
                 claims = self._lease(lane, chosen, relay, per_key, now, lease)
                 lanes = self.lanes()
                 if len(claims) == keys:
-                    return claims, None, lanes
+                    return claims, None, lanes, new
                 _, due = self._new_and_due()
         if more or len(claims) < len(chosen):
-            return claims, now, lanes  # there may be more records than one claim reads
-        return claims, due, lanes
+            return claims, now, lanes, new  # there may be more records than one claim reads
+        return claims, due, lanes, new
 
     def _choose(self, keys: int, now: float) -> tuple[list[KeyOrRecord], bool]:
         """The keys and records without a key that have waited longest.

@@ -87,9 +87,9 @@ WHERE outbox = :outbox AND state >= 2 AND state = 3
   AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at < :until);
 
 -- name: new_and_due
--- Whether there are new records, and when the next key is due. Only reads: takes no write lock.
+-- The newest of the new records, and when the next key is due. Only reads: takes no write lock.
 SELECT
-    EXISTS (SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state = 0),
+    (SELECT max(seq) FROM pollwise_outbox WHERE outbox = :outbox AND state = 0),
     (SELECT min(due) FROM pollwise_outbox_keys WHERE outbox = :outbox AND due IS NOT NULL),
     (SELECT min(since) FROM pollwise_outbox WHERE outbox = :outbox AND state = 5);
 

@@ -25,7 +25,7 @@ from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.storage.sqlite.file import file_path
 from pollwise.storage.sqlite.file_hints import large_log_reporter
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
-from pollwise.storage.sqlite.watched_database import WatchedDatabase
+from pollwise.storage.sqlite.watched_database import Claimable, WatchedDatabase
 
 
 class SqliteOutboxStore(WalkedOutbox, OutboxStore):
@@ -64,6 +64,8 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
             name, clock=clock, keep=keep, on_dead=on_dead, max_payload_bytes=max_payload_bytes
         )
         self._calls.on_large_log = large_log_reporter(self._hints, self.path)
+        #: The newest record that a claim has seen, and whether the last one may have left some.
+        self._known, self._left = 0, False
         self._thread = SqliteThread(self._calls, store=self.url, opened=self._hints.opened)
         self._call = self._thread.call
 
@@ -90,9 +92,10 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
     async def _claim(
         self, lane: str, relay: str, keys: int, per_key: int, lease: float
     ) -> list[KeyClaim]:
-        claims, due, lanes = await self._call(
+        claims, due, lanes, newest = await self._call(
             self._calls.claim, lane, relay, keys, per_key, lease, self._epoch()
         )
+        self._known, self._left = max(self._known, newest), len(claims) == keys
         self._hint_when_due(due)
         if not lane:
             self.lanes = lanes
@@ -144,10 +147,12 @@ class SqliteOutboxStore(WalkedOutbox, OutboxStore):
     def _make_hints(self) -> Hints:
         return WatchedDatabase(self._calls.path, self._watch, self._anything_to_claim)
 
-    async def _anything_to_claim(self) -> bool:
+    async def _anything_to_claim(self) -> Claimable:
         """Called after the file has changed; also schedules a hint for the next due key."""
-        new, due = await self._call(self._calls.new_and_due)
+        newest, due = await self._call(self._calls.new_and_due)
         if due is not None and due > self._epoch():
             self._hint_when_due(due)
-            return bool(new)
-        return bool(new) or due is not None
+            due = None
+        if newest > self._known or (due is not None and not self._left):
+            return "new"
+        return "backlog" if newest or due is not None else "nothing"
