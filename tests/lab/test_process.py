@@ -21,6 +21,19 @@ def test_an_uploaded_export_is_read_as_the_form_says(tmp_path: Path) -> None:
         process.trace_of({**asked, "values": "auto"})
 
 
+def test_a_report_says_what_the_file_was_taken_for(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_text("id,at\n1,1700000000\n2,1700000060\n3,1700000090\n")
+    facts = process.compared(
+        {
+            "trace": {"file": str(tmp_path / "trace"), "name": "orders.csv"},
+            "strategies": "fixed 5s",
+            "price": "s3-list",
+            "wait_price": "0.01/3600",
+        }
+    )
+    assert facts["notes"][0].startswith("The file: read 3 times from column 2 'at': seconds since")
+
+
 def test_a_large_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "FILE_MAX", 1024**2)
     (tmp_path / "trace").write_text("1\n" * 1024**2)

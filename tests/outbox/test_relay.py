@@ -388,8 +388,7 @@ def test_what_it_left_itself_does_not_end_a_fixed_pause(drain: bool | None) -> N
     bench = Bench()
 
     async def main() -> None:
-        fixed = {"polling": Fixed("2s"), "drain": drain}
-        outbox = bench.outbox(batch=10, records_per_key=2, **fixed)
+        outbox = bench.outbox(batch=10, records_per_key=2, polling=Fixed("2s"), drain=drain)
         outbox.handle("*")(bench.recorder("publish"))
         async with outbox.running():
             await bench.clock.advance(3)

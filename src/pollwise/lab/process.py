@@ -10,7 +10,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +60,8 @@ def compared(asked: Mapping[str, Any], progress: Any = None) -> dict[str, Any]:
     price = price_named(asked["price"])
     terms = CostTerms(price.dollars, wait_price(asked["wait_price"]))
     strategies = parse(asked["strategies"], terms)
-    trace = trace_of(asked["trace"])
+    told: list[str] = []
+    trace = trace_of(asked["trace"], told.append)
     if len(trace.arrivals) > ARRIVALS_MAX:
         raise ConfigError(
             f"{trace.name} has {len(trace.arrivals):,} arrivals; this page compares at most "
@@ -69,11 +70,15 @@ def compared(asked: Mapping[str, Any], progress: Any = None) -> dict[str, Any]:
     made = compare(
         trace, strategies, price, terms, capacity=asked.get("capacity"), progress=progress
     )
-    return made.facts()
+    facts = made.facts()
+    return {**facts, "notes": [*(f"The file: {each}." for each in told), *facts["notes"]]}
 
 
-def trace_of(asked: Mapping[str, Any]) -> Trace:
-    """A trace: of a `workload`, from a `file`, or rebuilt from the `claimed` jobs of a queue."""
+def trace_of(asked: Mapping[str, Any], tell: Callable[[str], object] | None = None) -> Trace:
+    """A trace: of a `workload`, from a `file`, or rebuilt from the `claimed` jobs of a queue.
+
+    tell: is called with what a file was taken for.
+    """
     if "workload" in asked:
         from pollwise.lab.traces.synthetic import workload
 
@@ -102,6 +107,7 @@ def trace_of(asked: Mapping[str, Any]) -> Trace:
             sort=asked.get("sort", False),
             name=asked["name"],
             size_max=FILE_MAX,
+            tell=tell,
         )
     except ConfigError as error:  # the name that the reader knows, not where the file is here
         raise ConfigError(str(error).replace(str(path), asked["name"])) from None
