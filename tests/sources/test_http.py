@@ -204,9 +204,11 @@ def test_a_link_to_the_next_page_is_followed_unless_another_way_is_given() -> No
         return page('{"list": [{"id": 1}]}', link='</items?page=2>; rel="next"')
 
     items: list[list[Any]] = []
-    for given in ({}, {"link": True}, {"link": False}, {"next": "no.such"}):
+    for given in ({}, {"link": True}, {"link": False}, {"link": False, "next": "no.such"}):
         items.append([each.items for each in asked(answer, api(items="list", **given), 2)])
     assert items == [[[{"id": 1}], [{"id": 2}]]] * 2 + [[[{"id": 1}], []]] * 2
+    error = error_of(answer, api(items="list", next="no.such"))
+    assert "its Link header names a next page, and there is nothing at `next`" in str(error)
 
 
 def test_two_different_items_with_one_id_are_an_error() -> None:

@@ -112,6 +112,7 @@ class HttpJson(WebSource[Any]):
         self._next = _path("next", next)
         self._since, self._next_param, self._page = since, next_param, page
         self._link = link if link is not None else not ways
+        self._wants_links = link is not False
         self._first_page = first_page
 
     async def _find(self, state: State, hold: float) -> Found[Any]:
@@ -176,7 +177,7 @@ class HttpJson(WebSource[Any]):
         if self._page is not None:
             return (walk.get("at", self._first_page) + 1) if listed else None
         if self._link:
-            found: Any = _next_link(answer.headers.get("link", ""))
+            found: Any = self._linked(answer)
         elif self._next is not None:
             try:
                 found = follow(document, self._next)
@@ -185,6 +186,12 @@ class HttpJson(WebSource[Any]):
         else:
             return None
         if found is None or found == "" or found is False:
+            if self._next is not None and self._wants_links and self._linked(answer):
+                raise self._wrong(
+                    "its Link header names a next page, and there is nothing at `next`; leave next "
+                    "out, or give link=False if that page is not wanted",
+                    permanent=True,
+                )
             return None
         if self._next_param is not None:
             if isinstance(found, bool) or not isinstance(found, (str, int)):
@@ -195,6 +202,9 @@ class HttpJson(WebSource[Any]):
                 raise self._wrong("the value for its next page is not valid text")
             return found
         return self._same_origin(found, walk)
+
+    def _linked(self, answer: HttpAnswer) -> str | None:
+        return _next_link(answer.headers.get("link", ""))
 
     def _same_origin(self, found: Any, walk: Mapping[str, Any]) -> str:
         """The URL of the next page. Tokens meant for one host are never sent to another."""
