@@ -225,7 +225,8 @@ class Hints:
         if not self._members:
             return
         delivery = self._delivery(count, kinds)
-        asleep = [hint for hint in self._asleep if hint.drains or not backlog]
+        # A list first: other threads begin and end pauses meanwhile.
+        asleep = [hint for hint in list(self._asleep) if hint.drains or not backlog]
         delivery.give_to(asleep, self.awake)
         if delivery:
             # In another thread, one of them may have begun a pause meanwhile: it is not in `asleep`
@@ -305,7 +306,7 @@ class Hints:
 
     def pass_on(self, kinds: Iterable[str] | None = None) -> None:
         """A poll came back full: one more sleeper may find work too, of these kinds if known."""
-        draining = [hint for hint in self._asleep if hint.drains]
+        draining = [hint for hint in list(self._asleep) if hint.drains]
         self._delivery(1, kinds).give_to(draining, self.awake)
 
     def send_to_all(self) -> None:
