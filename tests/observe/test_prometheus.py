@@ -62,6 +62,7 @@ from pollwise.runtime.events import (
     JobSnoozed,
     JobStarted,
     JobUnhandled,
+    JournalGrew,
     KeyBlocked,
     KeyGivenBack,
     KeyLost,
@@ -133,6 +134,7 @@ from pollwise.worker.measuring import KINDS_SHOWN, OTHER
 
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
+    JournalGrew: "names a reader that an operator must end; doctor shows the size of the log",
     TickPut: "its job is counted, and late schedules have a gauge",
     TickSkipped: "for people; late schedules have a gauge",
     TicksMissed: "for people; late schedules have a gauge",
@@ -321,6 +323,7 @@ def every_event() -> Iterator[Event]:
     yield from of_the_executor("q")
     yield HintsProven("q", 0.01)
     yield HintsLost("q", "the line was cut", "look at it")
+    yield JournalGrew("q", 32 * 1024 * 1024, "a reader keeps it", "end it")
     yield from of_the_controller()
     yield from fleet_events()
     yield WorkerStopping("q", "w", 0, 30.0)
