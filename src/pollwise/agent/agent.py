@@ -324,6 +324,7 @@ class Agent:
             raise StoreUnavailable(str(error)) from error
         self._was_registered = True
         self._set_pace(busy=False)
+        self._pace.shorten_first(self._polling.random.random())
         self.events.emit(WorkerRegistered(options.name, worker.worker_id, options.name))
         if options.push:
             self._push.begin()

@@ -33,6 +33,7 @@ class Suggested(Strategy, Pacer):
         self._otherwise = otherwise
         self._own = own
         self._pacer = otherwise.pacer()
+        self._share: float | None = None
         self.next_poll: float | None = None
         self.least: float = 0.0
         self.most: float = float("inf")
@@ -45,6 +46,14 @@ class Suggested(Strategy, Pacer):
     def max_interval(self) -> float:
         return max(self._otherwise.max_interval, self.least)
 
+    def shorten_first(self, share: float) -> None:
+        """Let the next pause of its own pace be this share of the shortest one.
+
+        Agents that were started together poll at different times then. The controller does the
+        same for those that follow its suggestions.
+        """
+        self._share = share
+
     def pacer(self) -> Pacer:
         return self
 
@@ -52,11 +61,17 @@ class Suggested(Strategy, Pacer):
         return self._pacer.first()
 
     def after(self, outcome: Outcome) -> Pause:
-        pause = self._pacer.after(outcome)
         suggested = None if self._own else self.next_poll
+        share, self._share = self._share, None
+        if share is not None and suggested is None and not outcome.found:
+            delay = min(self._otherwise.min_interval * share, self.most)
+            return Pause(max(delay, self.least), exact=True)
+        pause = self._pacer.after(outcome)
         delay = pause.delay if suggested is None else min(suggested, self.max_interval)
         delay = max(min(delay, self.most), self.least)
-        return Pause(delay, 0.0, pause.changes if suggested is None else ())
+        # The controller spreads the polls of its workers, so that jitter would only disturb them.
+        changes = pause.changes if suggested is None else ()
+        return Pause(delay, 0.0, changes, exact=delay == suggested)
 
     def state(self) -> dict[str, Plain]:
         return {**self._pacer.state(), "suggested": self.next_poll}

@@ -19,6 +19,14 @@ ATTEMPTS_MAX = 100
 #: The longest time that a poll may be held, in seconds: most proxies cut longer answers.
 WAIT_MAX = 60.0
 
+#: How often an idle worker polls by default, in seconds; less often in a large group.
+POLL_INTERVAL = 30.0
+#: The polls of a group of idle workers together need not come more often than this, in seconds.
+TARGET_PICKUP = 5.0
+#: The longest suggested interval, as a fraction of the heartbeat timeout: with delayed requests and
+#: writes, an agent that keeps to it must not look silent.
+INTERVAL_SHARE = 0.75
+
 #: How long a failed job waits for its next attempt by default.
 RETRY = Retry.exponential("5s", max_delay="10m", attempts=None)
 
@@ -88,9 +96,11 @@ class ControllerOptions(ServerOptions):
     heartbeat_timeout: a worker that is silent for this long is offline, and its jobs go to others.
     min_interval: the minimum time between two polls of a worker: always after a poll that found
         nothing, on average after others.
-    poll_interval: the suggested interval of an idle worker without a WebSocket.
-    target_pickup: the workers of a group together need not poll more often; in a large group it
-        makes the suggested interval longer.
+    poll_interval: the suggested interval of an idle worker without a WebSocket; by default 30
+        seconds, and longer in a large group.
+    target_pickup: the workers of a group together need not poll more often than this: in a large
+        group it makes the suggested interval longer. By default 5 seconds; without effect if
+        poll_interval is given and target_pickup is not.
     max_interval: the longest suggested interval; it is never above 3/4 of heartbeat_timeout.
     max_wait: the longest time that a poll is held (`wait=`).
     empty_for: how long a claim that found nothing answers the next polls for the same kinds.
@@ -115,9 +125,9 @@ class ControllerOptions(ServerOptions):
     artefacts: str | Path | None = None
     heartbeat_timeout: Duration = 120.0
     min_interval: Duration = 5.0
-    poll_interval: Duration = 30.0
+    poll_interval: Duration | None = None
     max_interval: Duration = 120.0
-    target_pickup: Duration = 5.0
+    target_pickup: Duration | None = None
     max_wait: Duration = WAIT_MAX
     empty_for: Duration = 1.0
     registered_for: Duration = 30 * 86400.0
@@ -136,7 +146,10 @@ class ControllerOptions(ServerOptions):
 
     def __post_init__(self) -> None:
         for name, (low, high) in _SPANS.items():
-            length = seconds(getattr(self, name), name)
+            given = getattr(self, name)
+            if given is None and name in ("poll_interval", "target_pickup"):
+                continue
+            length = seconds(given, name)
             if not low <= length <= high:
                 raise ConfigError(f"{name} = {length:g} s must be from {low:g} s to {high:g} s")
             object.__setattr__(self, name, length)
@@ -147,6 +160,7 @@ class ControllerOptions(ServerOptions):
                 f"min_interval = {self.min_interval} s is above max_interval = "
                 f"{self.max_interval} s; lower it"
             )
+        self._check_poll_interval()
         queues = (checked_name(each, "queues", ConfigError) for each in _listed(self.queues))
         object.__setattr__(self, "queues", tuple(queues))
         super().__post_init__()
@@ -154,6 +168,49 @@ class ControllerOptions(ServerOptions):
     def span(self, name: str) -> float:
         """A duration, in seconds."""
         return float(getattr(self, name))
+
+    @property
+    def longest_interval(self) -> float:
+        """The longest interval that is suggested to a worker, in seconds."""
+        longest = min(self.span("max_interval"), INTERVAL_SHARE * self.span("heartbeat_timeout"))
+        return max(longest, self.span("min_interval"))
+
+    @property
+    def base_interval(self) -> float:
+        """The interval that is suggested to a worker in a small group, in seconds."""
+        if self.poll_interval is not None:
+            return self.span("poll_interval")
+        return min(max(POLL_INTERVAL, self.span("min_interval")), self.longest_interval)
+
+    @property
+    def group_pickup(self) -> float:
+        """How often the workers of a group together poll at the least; 0 if it does not matter."""
+        if self.target_pickup is not None:
+            return self.span("target_pickup")
+        return TARGET_PICKUP if self.poll_interval is None else 0.0
+
+    def _check_poll_interval(self) -> None:
+        """Raise `ConfigError` if the controller could not suggest the given interval."""
+        if self.poll_interval is None:
+            return
+        interval, least = self.span("poll_interval"), self.span("min_interval")
+        most, timeout = self.span("max_interval"), self.span("heartbeat_timeout")
+        if interval < least:
+            raise ConfigError(
+                f"poll_interval = {interval:g} s is below min_interval = {least:g} s, and faster "
+                "polls are refused; raise it, or lower min_interval, too"
+            )
+        if interval > most:
+            raise ConfigError(
+                f"poll_interval = {interval:g} s is above max_interval = {most:g} s; lower it, or "
+                "raise max_interval, too"
+            )
+        if interval > INTERVAL_SHARE * timeout and interval > least:
+            raise ConfigError(
+                f"poll_interval = {interval:g} s is above {INTERVAL_SHARE:g} of "
+                f"heartbeat_timeout = {timeout:g} s, so idle workers would look offline; lower it, "
+                f"or raise heartbeat_timeout to {interval / INTERVAL_SHARE:g} s or more"
+            )
 
 
 def _check_count(name: str, count: Any, low: int, high: int) -> None:

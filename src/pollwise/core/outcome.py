@@ -55,6 +55,7 @@ class Pause:
     short poll. changes: how the pacer's course changed; an explanation, not part of the pause.
     average: the moving average behind it, of a strategy that has one; for metrics.
     forecast: the items a second that a strategy expects, if it has a forecast; for metrics.
+    exact: the source has chosen this delay for this poller, so the loop draws no jitter.
     """
 
     delay: float
@@ -62,3 +63,4 @@ class Pause:
     changes: tuple[Change, ...] = field(default=(), compare=False)
     average: float | None = field(default=None, compare=False)
     forecast: float | None = field(default=None, compare=False)
+    exact: bool = False

@@ -239,12 +239,16 @@ class ControllerSettings(Section):
     min_interval: Annotated[float, DurationReader(0.0, 3600.0)] = setting(
         5.0, "The shortest time between two polls of a worker."
     )
-    poll_interval: Interval = setting(
-        30.0, "How often an idle worker without a WebSocket polls; less often in a large group."
+    poll_interval: Annotated[float | None, OptionalReader(DurationReader(0.1, 3600.0))] = setting(
+        None,
+        "How often an idle worker without a WebSocket polls; none takes 30 s, and more in a large "
+        "group.",
     )
     max_interval: Interval = setting(120.0, "The longest interval that the controller suggests.")
-    target_pickup: Annotated[float, DurationReader(0.01, 3600.0)] = setting(
-        5.0, "A large group of idle workers together polls no more often than this."
+    target_pickup: Annotated[float | None, OptionalReader(DurationReader(0.01, 3600.0))] = setting(
+        None,
+        "A large group of idle workers together polls no more often than this; none takes 5 s, "
+        "unless poll_interval is set.",
     )
     empty_for: Annotated[float, DurationReader(0.0, 60.0)] = setting(
         1.0, "How long an empty answer is reused for further polls."

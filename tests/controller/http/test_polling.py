@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import bisect
+import heapq
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,12 +26,16 @@ def test_an_empty_poll_says_when_to_come_again(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
         said = await agent.poll()
-        assert said == {"job": None, "next_poll_s": 30, "cancel": [], "drain": False}
+        first = said.pop("next_poll_s")
+        assert 5 <= first <= 30  # spread, as workers may have been started together
+        assert said == {"job": None, "cancel": [], "drain": False}
+        await asyncio.sleep(first)
+        assert (await agent.poll())["next_poll_s"] == 30
         others = [await farm.register(f"other {n}") for n in range(9)]
         for other in others:
-            await other.poll()
-        await asyncio.sleep(6)
-        assert (await agent.poll())["next_poll_s"] == 50  # ten of them look every 5 s in all
+            assert 5 <= (await other.poll())["next_poll_s"] <= 50
+        await asyncio.sleep(30)
+        assert 5 <= (await agent.poll())["next_poll_s"] <= 50  # ten of them look every 5 s in all
 
     virtually_on_farm(main, tmp_path)
 
@@ -37,6 +43,8 @@ def test_an_empty_poll_says_when_to_come_again(tmp_path: Path) -> None:
 def test_nothing_new_is_304(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
+        await agent.get()
+        await asyncio.sleep(6)
         first = await agent.get()
         etag = {"If-None-Match": first.headers["ETag"]}
         await asyncio.sleep(6)
@@ -533,20 +541,114 @@ def test_a_bad_body_is_refused(tmp_path: Path, body: bytes, status: int) -> None
 
 
 @given(
-    st.integers(0, 10**9), st.floats(0, 100), st.floats(100, 3600), st.floats(0.01, 3600),
-    st.floats(0.1, 3600),
+    st.integers(0, 10**9), st.floats(0, 90), st.floats(0, 3600), st.none() | st.floats(0.01, 3600),
+    st.none() | st.floats(0, 1), st.floats(0, 1),
 )  # fmt: skip
-def test_a_suggestion_is_within_its_bounds(
-    idle: int, least: float, most: float, target: float, base: float
+def test_an_interval_is_within_its_bounds(
+    idle: int, least: float, more: float, target: float | None, base: float | None, u: float
 ) -> None:
-    given: dict[str, Any] = {"min_interval": least, "max_interval": most, "target_pickup": target}
-    pace = SuggestedPace(ControllerOptions(poll_interval=base, **given))
-    suggested = pace.suggested(idle)
-    assert suggested >= 0.95 * min(base, most, 90.0)
-    assert least <= suggested <= max(most, least)
-    assert suggested <= max(90.0, least)  # below the time-out of a silent worker
-    assert pace.suggested(idle + 1) >= suggested
-    assert not math.isnan(suggested)
+    most = min(least + more + 0.1, 3600.0)
+    if base is not None:  # from the shortest to the longest that is allowed
+        base = max(least + base * (min(most, 90.0) - least), 0.1)
+        if base < least or base > min(most, 90.0):
+            return
+    options = ControllerOptions(
+        poll_interval=base, min_interval=least, max_interval=most, target_pickup=target
+    )
+    pace = SuggestedPace(options, Random(0))
+    suggested = pace.interval(idle)
+    assert least <= suggested <= max(min(most, 90.0), least)  # 90 s: below the heartbeat timeout
+    assert pace.interval(idle + 1) >= suggested
+    if base is not None and target is None:
+        assert suggested == pytest.approx(base, rel=0.05)
+    group = WorkerGroup(frozenset({"build"}), idle=idle)
+    for due in (None, 0.0):
+        delay = pace.next_poll(group, due, u * 100, 100.0)
+        assert least <= delay <= suggested
+
+
+def waits_of(workers: int, hours: float = 3.0, lag: float = 0.05, **given: Any) -> list[float]:
+    """How long a job would wait for the next poll of `workers` that were started together.
+
+    Sampled each second, after the first two intervals. lag: the most that a poll is late.
+    """
+    pace = SuggestedPace(ControllerOptions(**given), Random(1))
+    group, random = WorkerGroup(frozenset({"build"})), Random(2)
+    due: dict[int, float] = {}
+    agenda = [(random.random(), worker) for worker in range(workers)]
+    polls: list[float] = []
+    while agenda and agenda[0][0] < hours * 3600:
+        now, worker = heapq.heappop(agenda)
+        group.idle += worker not in due
+        delay = pace.next_poll(group, due.get(worker), now, now)
+        due[worker] = now + delay
+        polls.append(now)
+        heapq.heappush(agenda, (now + delay + lag * random.random(), worker))
+    begin = 2 * pace.interval(workers)
+    times = [begin + n for n in range(int(hours * 3600 - 2 * begin))]
+    return sorted(polls[bisect.bisect(polls, at)] - at for at in times)
+
+
+@pytest.mark.parametrize(
+    ("workers", "longest"), [(1, 30.1), (2, 16), (4, 8), (6, 5.5), (10, 5.6), (18, 6), (36, 3.5)]
+)
+def test_workers_of_a_group_poll_in_turn(workers: int, longest: float) -> None:
+    waits = waits_of(workers)
+    assert waits[int(0.95 * len(waits))] <= longest, waits[-1]
+    assert waits[-1] <= 1.3 * longest
+
+
+def test_groups_that_were_started_together_do_not_poll_together() -> None:
+    pace = SuggestedPace(ControllerOptions(), Random(1))
+    groups = [WorkerGroup(frozenset({str(n)}), idle=1) for n in range(100)]
+    first = [pace.next_poll(group, None, 0.0, 0.0) for group in groups]
+    second = [
+        at + pace.next_poll(group, at, at, at) for group, at in zip(groups, first, strict=True)
+    ]
+    for times, begin in ((first, 0), (second, 30)):
+        busiest = Counter(int((at - begin) // 5) for at in times).most_common(1)[0][1]
+        assert busiest <= 35, "a fifth of them in a fifth of the time, more or less"
+
+
+def test_a_worker_that_was_away_takes_no_turn_of_others() -> None:
+    pace, group = SuggestedPace(ControllerOptions(), Random(1)), WorkerGroup(frozenset(), idle=1)
+    assert pace.next_poll(group, 100.0, 100.0, 100.0) == 30
+    delays = {pace.next_poll(group, 100.0, 400.0 + n, 400.0 + n) for n in range(20)}
+    assert len(delays) > 5
+
+
+@pytest.mark.parametrize(
+    ("given", "idle", "interval"),
+    [
+        ({}, 1, 30),
+        ({}, 10, 50),
+        ({"poll_interval": "7s"}, 10, 7),
+        ({"poll_interval": "7s", "target_pickup": "1s"}, 10, 10),
+        ({"target_pickup": "8s"}, 10, 80),
+        ({"poll_interval": "2s", "min_interval": "1s"}, 1, 2),
+        ({"max_interval": "10s"}, 1, 10),
+        ({"min_interval": "60s"}, 1, 60),
+        ({"heartbeat_timeout": "20s"}, 1, 15),
+    ],
+)
+def test_an_interval_that_is_given_is_kept(
+    given: dict[str, Any], idle: int, interval: float
+) -> None:
+    options = ControllerOptions(**given)
+    assert SuggestedPace(options, Random(0)).interval(idle) == interval
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"poll_interval": "2s"}, "below min_interval = 5 s"),
+        ({"poll_interval": "150s"}, "above max_interval = 120 s"),
+        ({"poll_interval": "100s"}, "raise heartbeat_timeout to 133.333 s or more"),
+    ],
+)
+def test_an_interval_that_cannot_be_kept_is_refused(given: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        ControllerOptions(**given)
 
 
 def test_a_group_knows_that_it_is_empty_until_a_put_comes() -> None:

@@ -15,6 +15,7 @@ import asyncio
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -90,6 +91,7 @@ class KnownWorker:
     seen_at: when it last sent a request, in the event loop's time, and from which address.
     empty_at: when its last poll came back empty; None if it found something.
     puts: the count of its group when that poll came back.
+    due: when its next poll was suggested, if it looked for a job.
     hinted_at: when it got a hint that no poll has followed, so that its next one is not too soon.
     polls_left: how many polls it may send at once, as of `counted_at`: see `Poller.admit`.
     idle: it looks for a job.
@@ -107,6 +109,7 @@ class KnownWorker:
     version: int = -1
     empty_at: float | None = None
     puts: int = -1
+    due: float | None = None
     hinted_at: float | None = None
     polls_left: float = math.inf
     counted_at: float = 0.0
@@ -147,7 +150,7 @@ class WorkerRegistry:
         self._events = events
         self._source = source
         self._timeout = options.span("heartbeat_timeout")
-        self._pace = SuggestedPace(options)
+        self._pace = SuggestedPace(options, Random())
         self._known: dict[str, KnownWorker] = {}
         self._unwritten: dict[str, KnownWorker] = {}
         #: By their kinds; a group without a worker is dropped.
@@ -284,7 +287,12 @@ class WorkerRegistry:
             known.puts = known.group.puts
         if asked and count == asked:
             return 0.0  # there may be more
-        return self._pace.suggested(known.group.idle)
+        if not idle:
+            return self._pace.interval(known.group.idle)
+        now = self._clock.now()
+        delay = self._pace.next_poll(known.group, known.due, began, now)
+        known.due = now + delay
+        return delay
 
     async def write_down(self) -> bool:
         """Save when workers were seen, and read what others changed; False if none was seen."""

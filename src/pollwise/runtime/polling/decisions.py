@@ -336,7 +336,7 @@ class LoopDecisions(Generic[T]):
         self._pause = pause = self._pacer.after(outcome)
         interval = self._interval_of(pause, outcome, began)
         self.interval = interval + pause.hold
-        delay = self._delay_of(interval, outcome)
+        delay = self._delay_of(pause, interval, outcome)
         self._not_before = -math.inf
         self._deaf = wait > 0.0
         if self._deaf:
@@ -384,9 +384,11 @@ class LoopDecisions(Generic[T]):
             return pause.delay
         return max(self._options.long_interval, pause.delay)
 
-    def _delay_of(self, interval: float, outcome: Outcome) -> float:
+    def _delay_of(self, pause: Pause, interval: float, outcome: Outcome) -> float:
         if outcome.full and self._drains:
             return 0.0
+        if pause.exact and interval == pause.delay:
+            return interval
         strategy = self.strategy
         u = self._options.random.random()
         return jittered(interval, strategy.min_interval, max(strategy.max_interval, interval), u)

@@ -61,7 +61,7 @@ def routes(controller: Controller) -> APIRouter:
             "token": secret,
             "expires_at": moment(row.token_expires_at),
             "expires_in_s": round(max(expires_at - controller.clock.epoch(), 0.0), 3),
-            "poll_interval_s": options.span("poll_interval"),
+            "poll_interval_s": options.base_interval,
             "min_interval_s": options.span("min_interval"),
             "heartbeat_timeout_s": options.span("heartbeat_timeout"),
             "artefact_limit": controller.artefacts.limit,
