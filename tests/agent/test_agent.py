@@ -518,9 +518,7 @@ def test_an_idle_agent_backs_off_below_the_heartbeat_timeout(
 ) -> None:
     async def main(farm: Farm) -> None:
         token = await worker_token(farm, tmp_path)
-        hand = make_hand(
-            farm.app, token, tmp_path, farm.clock, push=False, poll_interval="30s"
-        )
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, push=False, poll_interval="30s")
         async with at_work(hand):
             await farm.clock.sleep(600)
             polls = hand.wire.polls()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_each_attempt_has_its_worker_its_error_and_its_log(tmp_path: Path, store
         await run(farm, two, b"fourth\n", "done")
         found = (await farm.call("GET", path))["attempts"]
         assert [(each["attempt"], each["state"], each["worker_name"]) for each in found] == [
-            (1, "failed", "mini-1"), (2, "failed", None), (3, "failed", "mini-1"),
+            (1, "failed", "mini-1"), (2, "failed", "mini-2"), (3, "failed", "mini-1"),
             (4, "done", "mini-2"),
         ]  # fmt: skip
         assert [each["error"] for each in found] == [
@@ -70,6 +71,28 @@ def test_each_attempt_has_its_worker_its_error_and_its_log(tmp_path: Path, store
         for query, status in (("attempt=2", 404), ("attempt=9", 404), ("attempt=0", 422)):
             await farm.call("GET", f"/api/jobs/{job_id}/logs?{query}", status)
         await farm.call("GET", f"/api/jobs/{job_id}/logs?attempt=1&follow=true", 422)
+
+    virtually_on_farm(main, tmp_path, store)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_lapsed_attempt_has_its_worker_and_its_times(tmp_path: Path, store: str) -> None:
+    async def main(farm: Farm) -> None:
+        one = await farm.register("mini-1")
+        job_id = (await farm.put(attempts=4))["id"]
+        began = farm.clock.epoch()
+        await one.job()  # writes nothing, and falls silent
+        await asyncio.sleep(300)
+        await farm.controller.runs.sweep()  # it notices that the worker is silent
+        await farm.controller.queue.claim("other", 1, 60.0, kinds=["other"])  # the lease runs out
+        (lapsed,) = (await farm.call("GET", f"/api/jobs/{job_id}/attempts"))["attempts"]
+        assert (lapsed["worker_id"], lapsed["worker_name"]) == (one.id, "mini-1")
+        assert lapsed["state"] == "failed"
+        begin, end = (
+            datetime.fromisoformat(lapsed[name]).timestamp() for name in ("began_at", "ended_at")
+        )
+        assert begin == pytest.approx(began, abs=1)
+        assert began + 120 <= end <= began + 301
 
     virtually_on_farm(main, tmp_path, store)
 

@@ -1,12 +1,15 @@
 """The attempts of a job: its errors, its current or last run, and where the log of each begins.
 
 Nothing is stored for this: the queue keeps the last errors, and the log says who wrote it. So an
-attempt that wrote nothing and did not fail is known only while it is the last one.
+attempt that wrote nothing and did not fail is known only while it is the last one. The error of an
+attempt whose lease ran out names its worker; when it began is known until the next one begins, or
+if it wrote to the log.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +18,8 @@ from pollwise.runtime.jobs import ENDED, JobInfo
 
 #: By how much the clocks of the queue and of the state may differ, in seconds.
 SKEW = 5.0
+#: The error that a queue notes when a lease ran out; it names the worker.
+_LAPSE = re.compile(r"the lease of (\S+) ran out\Z")
 
 
 @dataclass(slots=True)
@@ -53,7 +58,14 @@ def attempts_of(info: JobInfo, runs: Sequence[LogRun], size: int, most: int) -> 
         soon = [each for each in same if (each.began_at or 0.0) <= failure.at + SKEW]
         one = before[-1] if before else soon[0] if soon else _added(found, failure.attempt)
         one.state, one.ended_at, one.error = "failed", failure.at, failure.error
-    if info.claimed_at is not None and (info.state == "leased" or info.state in ENDED):
+        if one.worker is None and (lapse := _LAPSE.match(failure.error)):
+            one.worker = lapse[1]
+    waits = info.state not in ("leased", *ENDED)
+    if waits and found and info.claimed_at is not None:
+        last = max(found, key=lambda each: (each.ended_at or 0.0, each.attempt))
+        if last.began_at is None and info.claimed_at <= (last.ended_at or 0.0):
+            last.began_at = info.claimed_at
+    if info.claimed_at is not None and not waits:
         _note_last(found, info, info.claimed_at, min(info.job.attempt, most))
     return sorted(found, key=lambda each: each.began_at or each.ended_at or math.inf)
 

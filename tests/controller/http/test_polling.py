@@ -537,6 +537,56 @@ def test_a_bad_body_is_refused(tmp_path: Path, body: bytes, status: int) -> None
     virtually_on_farm(main, tmp_path)
 
 
+def test_the_report_of_a_job_is_never_too_soon(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job_id = (await farm.put())["id"]
+        await agent.job()
+        said: dict[str, Any] = {"worker_id": agent.id, "max": 0}
+        statuses = []
+        for _ in range(40):  # more than it may send at once
+            sent = {**said, "running": [{"job_id": job_id}]}
+            answer = await farm.http.post("/api/workers/poll", json=sent, headers=agent.headers)
+            statuses.append(answer.status_code)
+        assert statuses[-1] == 429
+        unknown = {**said, "finished": [{"job_id": "0" * 32, "state": "done"}]}
+        answer = await farm.http.post("/api/workers/poll", json=unknown, headers=agent.headers)
+        assert answer.status_code == 429, "it has no such job"
+        report = {**said, "finished": [{"job_id": job_id, "state": "done"}]}
+        answer = await farm.http.post("/api/workers/poll", json=report, headers=agent.headers)
+        assert answer.status_code == 200, answer.text
+        assert (await farm.job(job_id))["state"] == "done"
+        answer = await farm.http.post("/api/workers/poll", json=report, headers=agent.headers)
+        assert answer.status_code in (200, 429)
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_poll_without_a_token_says_how_to_get_one(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        answer = await farm.http.get("/api/workers/poll?worker_id=test")
+        what = answer.json()["error"]["what_to_do"]
+        assert answer.status_code == 401
+        assert "pollwise serve token create worker --name test" in what
+        assert "/api/workers/register" in what
+        _, secret = await farm.controller.tokens.make("worker", "minis")
+        header = {"Authorization": f"Bearer {secret}"}
+        for path in ("/api/workers/poll?worker_id=test", "/api/jobs"):
+            answer = await farm.http.get(path, headers=header)
+            assert answer.status_code == 403
+            assert "/api/workers/register" in answer.json()["error"]["what_to_do"]
+        body = {"name": "test"}
+        answer = await farm.http.post("/api/workers/register", json=body, headers=header)
+        made = answer.json()
+        answer = await farm.http.get(
+            f"/api/workers/poll?worker_id={made['worker_id']}",
+            headers={"Authorization": f"Bearer {made['token']}"},
+        )
+        assert answer.status_code == 200
+
+    virtually_on_farm(main, tmp_path)
+
+
 # SuggestedPace and groups
 
 

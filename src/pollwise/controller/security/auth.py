@@ -107,11 +107,14 @@ class Caller:
         return job
 
     def _refuse(self, what: str) -> NoReturn:
+        what_to_do = "Use such a token; an admin can make one with POST /api/tokens."
+        if self.role == "worker":
+            what_to_do = (
+                'This token only registers workers: POST {"name": "mini-1"} to '
+                "/api/workers/register, and use the worker_id and the token of the answer."
+            )
         raise HttpError(
-            403,
-            "forbidden",
-            f"this needs {what}; yours has the scope {self.role}",
-            "Use such a token; an admin can make one with POST /api/tokens.",
+            403, "forbidden", f"this needs {what}; yours has the scope {self.role}", what_to_do
         )
 
 

@@ -104,7 +104,8 @@ class Poller:
         Any poll counts. A worker may send one in `min_interval` and a few more at once, and one for
         each job that it gets or ends and each hint. After a poll that found nothing, the next one
         must wait, unless it got a hint, reports something, asks for no job, or will be held for
-        long enough.
+        long enough. The report of a job that the worker has is never refused: there are at most
+        as many as jobs were handed out.
         """
         least = self._min_interval
         if not least:
@@ -114,6 +115,8 @@ class Poller:
         known.polls_left = min(known.polls_left + (now - known.counted_at) / least, most)
         known.counted_at = now
         if known.polls_left < 1.0:
+            if any(each.job_id in known.runs for each in ask.finished):
+                return
             raise too_soon((1.0 - known.polls_left) * least, least)
         if known.empty_at is not None and ask.max_jobs and not ask.finished:
             held = ask.wait >= least and self.held < self._held_max and not self._closing

@@ -107,6 +107,8 @@ class PollRoute:
             refused = controller.access.explained(error)
             if known is None and refused.status < 500:
                 refused = await self._error_to_show(refused, authorization)
+                if refused.status == 401 and not authorization:
+                    refused.what_to_do = _how_to_register(scope)
             await error_response(refused)(scope, receive, send)
             if refused.code == "too_soon" and known is not None:
                 self._emit(known, "too_soon", 0, began)
@@ -181,6 +183,18 @@ class PollRoute:
             controller.events.emit(
                 PollAnswered(controller.source, known.row.id, result, found, took)
             )
+
+
+def _how_to_register(scope: Scope) -> str:
+    """What somebody does who polls without a token: the two commands that lead to one."""
+    host, port = scope.get("server") or ("", None)
+    here = f"http://{host}:{port}" if host == "127.0.0.1" and port else "https://CONTROLLER"
+    return (
+        "Register a worker first, then poll with the worker_id and the token of the answer: "
+        "(1) pollwise serve token create worker --name test --store STORE; "
+        f"(2) curl {here}/api/workers/register -H 'Authorization: Bearer TOKEN' "
+        """-d '{"name": "test"}'."""
+    )
 
 
 def _empty(next_poll_s: float, several: bool) -> tuple[bytes, Headers, bytes, Headers]:
