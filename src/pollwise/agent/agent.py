@@ -210,6 +210,7 @@ class Agent:
             if busy.status not in (403, 429):
                 raise
             self._pace.next_poll = None
+            self._pace.shorten_first(None)
             self._loop.poll_by(self._clock.now() + (busy.retry_after or self._pace.least or 1.0))
             return Batch(())
 

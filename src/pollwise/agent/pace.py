@@ -46,8 +46,8 @@ class Suggested(Strategy, Pacer):
     def max_interval(self) -> float:
         return max(self._otherwise.max_interval, self.least)
 
-    def shorten_first(self, share: float) -> None:
-        """Let the next pause of its own pace be this share of the shortest one.
+    def shorten_first(self, share: float | None) -> None:
+        """Let the next pause of its own pace be this share of the shortest one; None: a whole one.
 
         Agents that were started together poll at different times then. The controller does the
         same for those that follow its suggestions.
