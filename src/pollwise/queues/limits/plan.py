@@ -316,6 +316,15 @@ def suspect_charge(use: KindUse, line: Line, now: float) -> Charge | None:
     )
 
 
+def fits(limits: KindLimits, running: int, of_group: int) -> bool:
+    """True if one more job may run, while this many of its kind and of its group do.
+
+    For a lease that ran out and is taken back: the job starts no second time, so rates don't count.
+    """
+    most, each = limits.most, limits.most_each
+    return (most is None or running < most) and (each is None or of_group < each)
+
+
 def counted(limits: Mapping[str, KindLimits]) -> frozenset[str]:
     """The kinds whose jobs are claimed only for free handlers.
 

@@ -17,6 +17,7 @@ from pollwise.queues.limits.plan import (
     Plan,
     WaitingJobs,
     counted,
+    fits,
     planned,
     shares,
     suspect_charge,
@@ -146,6 +147,11 @@ class LimitedKind(WaitingJobs):
                 return entry, charge
         return None
 
+    def fits(self, record: MemoryJob) -> bool:
+        """True if one more job of this group may run."""
+        of_group = self._running.get(record.limit_group or "", ())
+        return fits(self.use.limits, len(self._leased), len(of_group))
+
     def charge(self, charge: Charge, now: float) -> None:
         if charge.full_at is not None:
             self.use.full_at = charge.full_at
@@ -235,6 +241,12 @@ class MemoryLimits:
             if found:
                 return True
         return False
+
+    def may_come_back(self, record: MemoryJob) -> bool:
+        """True if a job whose lease ran out may be leased again by its renewal."""
+        self.sync()
+        limited = self.kinds.get(record.kind)
+        return limited is None or limited.fits(record)
 
     def _split(self, wanted: Sequence[str] | None) -> tuple[list[str], list[LimitedKind]]:
         every = [*self._queue._ready, *self.kinds] if wanted is None else wanted

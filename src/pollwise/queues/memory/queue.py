@@ -411,7 +411,9 @@ class MemoryQueue(MemoryViews):
         for claim in claims:
             job_id = claim.job.id
             record = self._held(claim)
-            if record is None:
+            if record is None or (
+                record.state == "ready" and not self._limits.may_come_back(record)
+            ):
                 lost.append(job_id)
                 continue
             record.worker = claim.worker

@@ -201,15 +201,36 @@ RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1, pollwise_jobs.state;
 
 -- name: renew
 -- :batch is a JSON list of [seq, token, worker, progress]. A lease that ran out becomes
--- valid again if nobody else has the job.
+-- valid again if nobody else has the job, and if its kind has no limits: see `renew_limited`.
 UPDATE pollwise_jobs SET
     state = 3, since = :until, worker = json_extract(b.value, '$[2]'),
     progress = coalesce(json_extract(b.value, '$[3]'), progress)
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
-  AND pollwise_jobs.state IN (0, 3)
+  AND (pollwise_jobs.state = 3 OR pollwise_jobs.state = 0 AND NOT EXISTS (
+      SELECT 1 FROM pollwise_notes AS notes
+      WHERE notes.queue = pollwise_jobs.queue AND notes.topic = 'limits'
+        AND notes.name = pollwise_jobs.kind
+  ))
 RETURNING pollwise_jobs.seq, pollwise_jobs.token, pollwise_jobs.cancel;
+
+-- name: lapsed
+-- The jobs of :batch whose lease ran out, and which nobody else has: seq, token, worker and progress as
+-- given, kind and limit group.
+SELECT jobs.seq, jobs.token, json_extract(b.value, '$[2]'), json_extract(b.value, '$[3]'),
+       jobs.kind, jobs.limit_group
+FROM json_each(:batch) AS b
+CROSS JOIN pollwise_jobs AS jobs ON jobs.seq = json_extract(b.value, '$[0]')
+WHERE jobs.token = json_extract(b.value, '$[1]') AND jobs.state = 0;
+
+-- name: renew_limited
+-- Make the lease of one job of a limited kind valid again. It has a group, so that it counts.
+UPDATE pollwise_jobs SET
+    state = 3, since = :until, worker = :worker, progress = coalesce(:progress, progress),
+    limit_group = coalesce(limit_group, '')
+WHERE seq = :seq
+RETURNING seq, token, cancel;
 
 -- name: cancel_waiting
 UPDATE pollwise_jobs SET

@@ -20,6 +20,7 @@ from pollwise.queues.limits.plan import (
     Place,
     Plan,
     WaitingJobs,
+    fits,
     planned,
     shares,
     suspect_charge,
@@ -167,6 +168,29 @@ class SqliteLimits:
             self._rows("limit_charge_group", kind=kind, group=group, full_at=full_at)
         if charge.groups:
             self._rows("limit_forget_groups", now=now, most=FORGOTTEN + 2 * len(charge.groups))
+
+    def take_back(self, batch: str, until: float) -> list[tuple[Any, ...]]:
+        """Renew leases that ran out, of limited kinds, as far as there is room.
+
+        batch: as of the statement `renew`, without the leases that were renewed.
+        """
+        rows: list[tuple[Any, ...]] = []
+        limits: Mapping[str, KindLimits] | None = None
+        for seq, _, worker, progress, kind, group in self._rows("lapsed", batch=batch):
+            limits = self.read() if limits is None else limits
+            of_kind = limits.get(kind)
+            if of_kind is None or self._fits(of_kind, group or ""):
+                values = {"seq": seq, "until": until, "worker": worker, "progress": progress}
+                rows += self._rows("renew_limited", **values)
+        return rows
+
+    def _fits(self, limits: KindLimits, group: str) -> bool:
+        most, most_each = limits.most or 0, limits.most_each or 0
+        [[*_, running]] = self._rows("limit_kinds", kinds=json.dumps([limits.kind]), most=most)
+        [[of_group, _]] = self._rows(
+            "limit_group", kind=limits.kind, group=group, most_each=most_each
+        )
+        return fits(limits, running, of_group)
 
     # Changes, and how they are used
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pollwise.queues.limits.record import Concurrency
 from pollwise.runtime.jobs import Claim, Settlement
 from pollwise.testing.conformance.bench import (
+    LONG,
     Bench,
     done,
     equal,
@@ -89,6 +90,45 @@ async def check_a_lease_that_runs_out_makes_room(bench: Bench) -> None:
     equal([claim.job.attempt for claim in claims], [2, 2], "their attempts")
     await other.settle(done(claims))
     equal(payloads(await bench.take(queue)), [3], "a claim after they are done")
+
+
+async def check_a_late_renewal_counts(bench: Bench) -> None:
+    """A lease that ran out becomes valid again only if its limit has room for it."""
+    queue, other = await limited(bench, Concurrency(2))
+    await queue.put(numbered(1, 2))
+    late = await bench.take(queue, lease=2)
+    await bench.elapse(2)
+    await queue.put(numbered(3, 4, priority=1))
+    claims = await bench.take(other)
+    equal(payloads(claims), [3, 4], "a claim after the leases ran out")
+    renewal = await queue.renew(late, LONG * bench.unit)
+    equal(sorted(renewal.lost), sorted(ids(late)), "what a late renewal lost, with a full limit")
+    await other.settle(done(claims[:1]))
+    renewal = await queue.renew(late, LONG * bench.unit)
+    equal(renewal.lost, (late[1].job.id,), "what it lost, with room for one")
+    equal(await bench.take(other), [], "a claim while the other runs")
+    equal((await queue.renew(late[:1], LONG * bench.unit)).lost, (), "what the next one lost")
+    await other.settle(done(claims[1:]))
+    await queue.settle(done(late[:1]))
+    equal(payloads(await bench.take(queue)), [2], "a claim after both ended")
+
+
+async def check_a_late_renewal_counts_in_its_group(bench: Bench) -> None:
+    """A lease that ran out becomes valid again only if its group has room; rates do not matter."""
+    rate = rate_of(bench, 3, 900, by="tenant", burst=3)
+    queue, other = await limited(bench, Concurrency(1, by="tenant"), rate)
+    await queue.put(of_groups("-abc"))
+    late = await bench.take(queue, lease=2)
+    equal(len(late), 4, "jobs of the first claim")
+    await bench.elapse(2)
+    await queue.put(of_groups("ab", priority=1))
+    equal(len(await bench.take(other, 2)), 2, "a claim of two after the leases ran out")
+    renewal = await queue.renew(late, LONG * bench.unit)
+    kept = [claim for claim in late if claim.job.id not in renewal.lost]
+    equal(sorted(payloads(kept)), ["-", "c"], "the groups whose leases were not lost")
+    equal(await groups_of(bench, other, 100), "", "a claim while all groups are full")
+    await queue.settle(done(kept))
+    equal(await groups_of(bench, other, 100), "", "a claim of the other groups")
 
 
 async def check_waiting_for_a_limit_costs_nothing(bench: Bench) -> None:
