@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from pollwise.queues.limits.plan import Line
 from pollwise.queues.limits.record import Concurrency, Limit, Rate
+from pollwise.queues.memory.limits import LimitedKind
+from pollwise.queues.memory.queue import MemoryQueue
 from pollwise.queues.sqlite.limits.claims import SWEPT_AT_ONCE
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.jobs import NewJob, Settlement
@@ -93,3 +96,72 @@ def test_other_kinds_pay_nothing(tmp_path: Path) -> None:
         if beside[call] > 1.1 * without[call]
     }
     assert not grown, f"steps without limits, and beside them: {grown}"
+
+
+def idle(path: Path, full: int, limit: Limit) -> list[int]:
+    """The steps of claims while this many groups wait and are full: without a job to start, and
+    when one group is free; and of the settlement of that job."""
+    clock = VirtualClock()
+
+    async def main() -> list[int]:
+        queue = SqliteQueue(path, clock=clock, synchronous="off")
+        meter, spent = Meter(), []
+        try:
+            await queue.limits.set("job", limit)
+            names = [f"tenant {n:05}" for n in range(full)]
+            await queue.put([NewJob("job", limit_group=name) for name in names for _ in range(2)])
+            while await queue.claim("w", 1000, 60):
+                pass
+            for free in (None, "a", "z"):
+                if free:
+                    await queue.put(NewJob("job", limit_group=free))
+                with meter.reading(queue._store.connect()):
+                    claims = await queue.claim("w", 5, 60)
+                assert len(claims) == bool(free)
+                spent.append(meter.steps)
+                with meter.reading(queue._store.connect()):
+                    await queue.settle([Settlement.done(claim) for claim in claims])
+                spent.append(meter.steps)
+            return spent
+        finally:
+            await queue.close()
+
+    return clock.run(main())
+
+
+@pytest.mark.parametrize(
+    "limit", [Concurrency(1, by="tenant"), Rate(1, 900, by="tenant")], ids=["number", "rate"]
+)
+def test_full_groups_cost_a_claim_nothing(tmp_path: Path, limit: Limit) -> None:
+    few, many = idle(tmp_path / "few.db", 20, limit), idle(tmp_path / "many.db", 3000, limit)
+    assert all(two <= 1.2 * one + 50 for one, two in zip(few, many, strict=True)), (few, many)
+
+
+def test_full_groups_cost_a_claim_in_memory_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    examined: list[str] = []
+    line = LimitedKind._line
+
+    def counted(kind: LimitedKind, group: str) -> Line:
+        examined.append(group)
+        return line(kind, group)
+
+    monkeypatch.setattr(LimitedKind, "_line", counted)
+
+    async def main() -> None:
+        queue = MemoryQueue(clock=clock)
+        await queue.limits.set("job", Concurrency(1, by="tenant"))
+        names = [f"tenant {n}" for n in range(3000)]
+        await queue.put([NewJob("job", limit_group=name) for name in names for _ in range(2)])
+        while await queue.claim("w", 500, 60):
+            pass
+        examined.clear()
+        assert await queue.claim("w", 500, 60) == []
+        assert examined == []
+        await queue.put(NewJob("job", limit_group="free"))
+        [claim] = await queue.claim("w", 500, 60)
+        await queue.settle([Settlement.done(claim)])
+        assert await queue.claim("w", 500, 60) == []
+        assert examined == ["free"]
+
+    clock = VirtualClock()
+    clock.run(main())

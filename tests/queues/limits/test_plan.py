@@ -171,7 +171,7 @@ def test_very_many_groups_are_examined_a_part_at_a_time(monkeypatch: pytest.Monk
         assert len(made.lines) <= 10
         found += [pick.group for pick in made.picks]
         running |= dict.fromkeys(found, 1)
-        times.append(made.again_at(len(made.picks)))
+        times.append(made.again_at(len(made.picks), None))
         charge = made.charge(len(made.picks))
         use.turn, use.left = charge.turn, charge.left
     assert found == ["007", "028"], "both groups that may run, in one circle"

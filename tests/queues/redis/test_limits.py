@@ -342,6 +342,37 @@ def test_a_large_group_costs_a_claim_nothing(redis: Redis, name: str) -> None:
     within(redis.url(), name, work)
 
 
+@pytest.mark.parametrize(
+    "limit", [Concurrency(1, by="tenant"), Rate(1, 900, by="tenant")], ids=["number", "rate"]
+)
+def test_full_groups_cost_a_claim_nothing(
+    redis: Redis, name: str, limit: Concurrency | Rate
+) -> None:
+    """A claim runs as many commands with 20 full groups as with 3,000."""
+
+    async def work(queue: Any) -> None:
+        await queue.limits.set("job", limit)
+        spent = []
+        for groups in (range(20), range(20, 3000)):
+            await queue.put([
+                NewJob("job", limit_group=f"tenant {n:04}") for n in groups for _ in range(2)
+            ])  # fmt: skip
+            while await queue.claim("w", 1000, 600):
+                pass
+            for free in ("", "a", "z"):
+                if free:
+                    await queue.put(NewJob("job", limit_group=f"{free}{groups}"))
+                redis.execute("CONFIG", "RESETSTAT")
+                claims = await queue.claim("w", 10, 600)
+                stats = redis.execute("INFO", "commandstats")
+                assert len(claims) == bool(free)
+                spent.append(sum(value["calls"] for value in stats.values()))
+        few, many = spent[:3], spent[3:]
+        assert all(two <= one + 5 for one, two in zip(few, many, strict=True)), spent
+
+    within(redis.url(), name, work)
+
+
 def test_the_rates_of_groups_are_forgotten_by_the_server(redis: Redis, name: str) -> None:
     async def work(queue: Any) -> None:
         await queue.limits.set("job", Rate(10, 60, by="tenant", burst=5))

@@ -7,16 +7,24 @@ Groups take turns by name, in a circle that begins where the last claim stopped.
 group gives as many jobs as its weight, within its own limits. Rounds go on until the kind has no
 room, or nothing was given in one. Groups are read a few at a time, and only as many of their jobs
 as are needed. So the cost of a claim does not depend on the number of jobs in a group.
+
+A store keeps the circle. A group enters it when a job of it becomes ready, or ceases to be leased:
+by a settlement, or because its lease ran out. A claim that finds nothing to start in a group takes
+it out (`Plan.leaving`); one that waits only for its rate comes back at a time. So each group is
+examined once for each such event, and groups that are full cost the other claims nothing. The
+circle may name a group that is full or empty, but never misses one that may start a job. When the
+limits of a kind change, the store enters all groups again that have ready jobs, some in each claim.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from pollwise.queues.limits.record import KindLimits, KindRate
+from pollwise.queues.limits.record import SLACK, KindLimits, KindRate
 
 #: How many groups one claim examines. If there are more, they get one round, and the next claim
 #: goes on behind them.
@@ -24,8 +32,8 @@ GROUPS_MAX = 1000
 #: A claim that waits only for a rate is repeated after at least this many seconds, or after half of
 #: its burst: not for each single start.
 RATE_PAUSE = 0.1
-#: A claim that found no room in GROUPS_MAX groups is repeated after this many seconds.
-CIRCLE_PAUSE = 0.1
+#: How many groups a claim enters in the circle at most because a time came, or limits changed.
+ENTERED_AT_ONCE = 1000
 
 
 class Place(NamedTuple):
@@ -94,7 +102,7 @@ class WaitingJobs(Protocol):
     """The waiting jobs of one kind, without suspects."""
 
     def groups(self, start: str, most: int) -> list[Line]:
-        """The first groups that have jobs, by name from `start` on; without jobs."""
+        """The first groups in the circle, by name from `start` on; without jobs."""
 
     def fill(self, lines: Sequence[Line], most: int) -> None:
         """Add the next jobs of these groups, up to this many each; `more` is False at the end.
@@ -153,8 +161,34 @@ class Plan:
             turn, left = self.unseen, 0
         return Charge(full_at, turn, left, groups)
 
-    def again_at(self, count: int) -> float | None:
-        """When another claim may find more, if all picks were leased; None: after another event."""
+    def leaving(self, count: int) -> dict[str, float | None]:
+        """The groups that leave the circle if the first `count` are leased.
+
+        Each with the time at which its rate allows the next start; None: it is full, or empty, and
+        comes back with the next job that becomes ready or ends.
+        """
+        limits, now = self.use.limits, self.now
+        if not limits.grouped:
+            return {}
+        started = Counter(pick.group for pick in self.picks[:count])
+        waiting = {pick.group for pick in self.picks[count:]}
+        leaving: dict[str, float | None] = {}
+        for group, line in self.lines.items():
+            starts = started[group]
+            waits = line.jobs or line.more or group in waiting
+            if not waits or line.running + starts >= (limits.most_each or math.inf):
+                leaving[group] = None
+            elif limits.rate_each is not None:
+                full_at = limits.rate_each.after(line.full_at, now, starts)
+                if not limits.rate_each.room(full_at, now):
+                    leaving[group] = self._not_before(limits.rate_each, full_at)
+        return leaving
+
+    def again_at(self, count: int, first_back: float | None) -> float | None:
+        """When another claim may find more, if all picks were leased; None: after another event.
+
+        first_back: when the first group comes back into the circle, by its rate.
+        """
         use, now = self.use, self.now
         limits = use.limits
         if count < len(self.picks) or not use.waits:
@@ -166,22 +200,7 @@ class Plan:
             if not limits.rate.room(full_at, now):
                 more = not self.complete or any(e.jobs or e.more for e in self.lines.values())
                 return self._not_before(limits.rate, full_at) if more else None
-        if self.unseen is not None:
-            return now if self.picks else now + CIRCLE_PAUSE
-        if limits.rate_each is None:
-            return None
-        times = []
-        started = Counter(pick.group for pick in self.picks)
-        for line in self.lines.values():
-            starts = started[line.group]
-            full_at = limits.rate_each.after(line.full_at, now, starts)
-            if (
-                (line.jobs or line.more)
-                and not limits.rate_each.room(full_at, now)
-                and (limits.most_each is None or line.running + starts < limits.most_each)
-            ):
-                times.append(self._not_before(limits.rate_each, full_at))
-        return min(times, default=None)
+        return first_back if self.unseen is None else now
 
     def _not_before(self, rate: KindRate, full_at: float) -> float:
         pause = min(RATE_PAUSE, rate.free / 2)
@@ -314,6 +333,17 @@ def suspect_charge(use: KindUse, line: Line, now: float) -> Charge | None:
         use.left,
         {line.group: each.after(line.full_at, now, 1)} if each else {},
     )
+
+
+def back_until(rate: KindRate, first_back: float | None, now: float) -> float | None:
+    """Until which time groups come back into the circle now; None if none does.
+
+    first_back: when the first of them does. All do if that is later than the rate can be: the clock
+    was set back.
+    """
+    if first_back is None or now < first_back <= now + max(rate.step, RATE_PAUSE) + SLACK:
+        return None
+    return now if first_back <= now else math.inf
 
 
 def fits(limits: KindLimits, running: int, of_group: int) -> bool:

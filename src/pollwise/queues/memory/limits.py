@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -16,6 +16,7 @@ from pollwise.queues.limits.plan import (
     Place,
     Plan,
     WaitingJobs,
+    back_until,
     counted,
     fits,
     planned,
@@ -42,7 +43,9 @@ class LimitedKind(WaitingJobs):
         self._records = records
         self._suspects: list[Entry] = []
         self._heaps: dict[str, list[Entry]] = {}
-        self._groups: list[str] = []  # the names of the heaps, sorted
+        self._circle: list[str] = []  # the groups that a claim examines, sorted
+        self._back: list[tuple[float, str]] = []  # those that come back into it, by the time
+        self._away: set[str] = set()  # the same groups
         self._leased: dict[int, str] = {}  # the group of each job
         self._running: dict[str, set[int]] = {}
         self._full_at: dict[str, float] = {}
@@ -54,6 +57,8 @@ class LimitedKind(WaitingJobs):
             self._running[group].remove(record.seq)
             if not self._running[group]:
                 del self._running[group]
+            if record.state != "leased" and group in self._heaps:
+                self._enter(group)
         if record.state == "leased":
             group = self._leased[record.seq] = record.limit_group or ""
             self._running.setdefault(group, set()).add(record.seq)
@@ -64,9 +69,10 @@ class LimitedKind(WaitingJobs):
         """Take other limits; jobs wait in other heaps if groups begin or cease to take turns."""
         regroup = limits.grouped != self.use.limits.grouped
         self.text, self.use.limits = text, limits
+        self._circle, self._back, self._away = sorted(self._heaps), [], set()
         if regroup:
             entries = [entry for heap in self._heaps.values() for entry in heap]
-            self._heaps, self._groups = {}, []
+            self._heaps, self._circle = {}, []
             for entry in self._valid(entries):
                 self._push(self._records[entry[2]])
 
@@ -75,10 +81,41 @@ class LimitedKind(WaitingJobs):
             heapq.heappush(self._suspects, record.entry)
             return
         group = (record.limit_group or "") if self.use.limits.grouped else ""
-        if group not in self._heaps:
-            self._heaps[group] = []
-            insort(self._groups, group)
-        heapq.heappush(self._heaps[group], record.entry)
+        heapq.heappush(self._heaps.setdefault(group, []), record.entry)
+        self._enter(group)
+
+    def _enter(self, group: str) -> None:
+        """Enter a group in the circle, unless it comes back at a time."""
+        if group in self._away:
+            return
+        at = bisect_left(self._circle, group)
+        if at == len(self._circle) or self._circle[at] != group:
+            self._circle.insert(at, group)
+
+    def _leave(self, group: str, back: float | None) -> None:
+        """Take a group out of the circle, until a time if there is one."""
+        at = bisect_left(self._circle, group)
+        if at < len(self._circle) and self._circle[at] == group:
+            del self._circle[at]
+        if back is not None:
+            heapq.heappush(self._back, (back, group))
+            self._away.add(group)
+        elif not self._heaps.get(group):
+            self._heaps.pop(group, None)
+
+    def _let_back(self, now: float) -> None:
+        """Enter the groups again whose rate allows the next start."""
+        rate = self.use.limits.rate_each
+        until = back_until(rate, self.first_back, now) if rate else None
+        while until is not None and self._back and self._back[0][0] <= until:
+            _, group = heapq.heappop(self._back)
+            self._away.remove(group)
+            self._enter(group)
+
+    @property
+    def first_back(self) -> float | None:
+        """When the first group comes back into the circle, by its rate."""
+        return self._back[0][0] if self._back else None
 
     def _valid(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         for entry in entries:
@@ -97,18 +134,8 @@ class LimitedKind(WaitingJobs):
     # For a plan
 
     def groups(self, start: str, most: int) -> list[Line]:
-        found: list[Line] = []
-        at = bisect_left(self._groups, start)
-        while at < len(self._groups) and len(found) < most:
-            group = self._groups[at]
-            place = self._pop(group)
-            if place is None:
-                del self._groups[at], self._heaps[group]
-                continue
-            self._push(self._records[place.seq])
-            found.append(self._line(group))
-            at += 1
-        return found
+        at = bisect_left(self._circle, start)
+        return [self._line(group) for group in self._circle[at : at + most]]
 
     def fill(self, lines: Sequence[Line], most: int) -> None:
         for line in lines:
@@ -126,15 +153,19 @@ class LimitedKind(WaitingJobs):
     def plan(self, most: int, now: float) -> Plan:
         """Plan what a claim may lease; call `end` after it."""
         self.use.running = len(self._leased)
+        self._let_back(now)
         return planned(self.use, self, most, now)
 
     def end(self, plan: Plan, count: int) -> list[MemoryJob]:
         """Charge the first `count` jobs of a plan and return them; the others wait again."""
+        leaving = plan.leaving(count)
         others = [pick.place for pick in plan.picks[count:]]
         others += [place for line in plan.lines.values() for place in line.jobs]
         for place in others:
             self._push(self._records[place.seq])
         self.charge(plan.charge(count), plan.now)
+        for group, back in leaving.items():
+            self._leave(group, back)
         return [self._records[pick.place.seq] for pick in plan.picks[:count]]
 
     def suspect(self, now: float) -> tuple[Entry, Charge] | None:
@@ -228,7 +259,7 @@ class MemoryLimits:
         for each, plan in plans.items():
             count = counts[each.use.limits.kind]
             chosen += each.end(plan, count)
-            if (at := plan.again_at(count)) is not None:
+            if (at := plan.again_at(count, each.first_back)) is not None:
                 times.append(at)
         return sorted(chosen, key=lambda record: record.entry), min(times, default=None)
 

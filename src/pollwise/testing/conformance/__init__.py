@@ -46,7 +46,7 @@ from pollwise.testing.conformance import (
 )
 from pollwise.testing.conformance.bench import Bench, Check, NotCapable
 from pollwise.testing.conformance.flows import ending, freeing, keeping
-from pollwise.testing.conformance.limits import changes, rates, room, together, turns
+from pollwise.testing.conformance.limits import changes, circle, rates, room, together, turns
 
 __all__ = [
     "CHECKS",
@@ -61,7 +61,8 @@ __all__ = [
 
 _MODULES = (
     putting, ordering, leasing, settling, record, results, views, waking, cancelling,
-    steering, codecs, schedules, freeing, ending, keeping, room, rates, turns, together, changes,
+    steering, codecs, schedules, freeing, ending, keeping, room, rates, turns, circle,
+    together, changes,
 )  # fmt: skip
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(

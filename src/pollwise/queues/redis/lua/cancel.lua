@@ -9,7 +9,7 @@ for n, job in ipairs(load(ids)) do
     states[n] = -1
   else
     if job.state == STATE.leased and job.since > now then
-      take_out(job)  -- first, so that a full server allows it
+      take_out(job, true)  -- first, so that a full server allows it
       if has(job, FLAG.counted) then limits().count(job, job.since) end
       job.flags = bit.bor(job.flags, FLAG.cancel)
       add(KEY.leased, job.since, job.id)

@@ -236,6 +236,7 @@ local function limits()
   limits_made = made
   KEY.lines, KEY.running, KEY.groups = base .. ':lines:', base .. ':running:', base .. ':groups'
   KEY.turns, KEY.full = base .. ':turns', base .. ':full:'
+  KEY.circle, KEY.back, KEY.entered = base .. ':circle:', base .. ':back:', base .. ':entered'
 
   function made.of(kind)
     if limits_known[kind] == nil then limits_known[kind] = call('HGET', KEY.limited, kind) end
@@ -268,6 +269,20 @@ local function limits()
     return made.group_of(job) .. '\0' .. pack('>H', 32768 - job.priority) .. place(job)
   end
 
+  local entered = {}
+
+  -- Enter the group of a job in the circle of its kind, if groups take turns: it became ready, or is
+  -- leased no longer. limits/plan.py describes the circle.
+  function made.enter(job)
+    if sub(made.of(names(job).kind) or '', 1, 1) ~= 'g' then return end
+    local key, group = KEY.circle .. job.kind, made.group_of(job)
+    local of_kind = entered[key]
+    if not of_kind then of_kind = {}; entered[key] = of_kind end
+    if of_kind[group] then return end
+    of_kind[group] = true
+    add(key, 0, group)
+  end
+
   -- Let a leased job count as running, until the end of its lease. A job without a group counts in the
   -- group '' if groups take turns.
   function made.count(job, until_)
@@ -281,8 +296,9 @@ local function limits()
 
   local ungrouped = {}  -- by kind, whether jobs count in the group ''
 
-  -- A lease ended.
-  function made.uncount(job)
+  -- A lease ended; or, if it stays, begins again at once.
+  function made.uncount(job, stays)
+    if not stays then made.enter(job) end
     local key = KEY.running .. names(job).kind
     remove(key, job.id)
     if not job.grouped and ungrouped[job.kind] == nil then
@@ -307,6 +323,7 @@ local function add_ready(job)
     key = limits() and KEY.lines .. kind
     if not added[key] then note('kinds', kind) end
     add(key, 0, limits().place(job))
+    limits().enter(job)
     return
   end
   if not added[key] then note('kinds', kind) end
@@ -429,12 +446,12 @@ local function held(job, token)
   return job and job.token == token and (job.state == STATE.leased or job.state == STATE.ready)
 end
 
--- Take a job out of the set of its state.
-local function take_out(job)
+-- Take a job out of the set of its state. stays: it is leased, and remains so.
+local function take_out(job, stays)
   local set = SETS[job.state]
   if set then
     remove(KEY[set], job.id)
-    if job.state == STATE.leased and has(job, FLAG.counted) then limits().uncount(job) end
+    if job.state == STATE.leased and has(job, FLAG.counted) then limits().uncount(job, stays) end
     if job.state > STATE.dead then remove(KEY.results, job.id) end
     return
   end

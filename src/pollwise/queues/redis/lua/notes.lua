@@ -44,6 +44,8 @@ else
   end
 end
 if topic == 'limits' and done == 1 then
+  -- The next claim enters the groups in the circle again.
+  call('HDEL', limits() and KEY.entered, name)
   -- What claims read; see common.lua. Jobs may be left in `lines` when groups no longer take turns.
   local given, flag = limits_read ~= '' and cjson.decode(limits_read) or {}, 'k'
   if given.fair or given.most_each or given.rate_each then
@@ -63,6 +65,7 @@ if topic == 'limits' and done == 1 then
   elseif call('EXISTS', limits() and KEY.lines .. name) == 1 then
     flag = 'm'
   end
+  if flag ~= 'g' then call('UNLINK', KEY.circle .. name, KEY.back .. name) end
   if limits_read == '' then
     local state = call('HGET', limits() and KEY.turns, name)
     if state and unpack_bytes('>d', state) <= now then call('HDEL', KEY.turns, name) end

@@ -53,7 +53,7 @@ for n, job in ipairs(load(ids)) do
       or (job.state == STATE.ready or job.since <= now) and not take_back(job) then
     refused[#refused + 1] = n - 1
   else
-    take_out(job)  -- first, so that a full server allows it
+    take_out(job, true)  -- first, so that a full server allows it
     local counted = job.state == STATE.leased and has(job, FLAG.counted)
       or job.state == STATE.ready and (names(job).grouped or limits().of(job.kind))
     job.state, job.since, job.worker = STATE.leased, until_, workers[n]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pollwise.queues.limits.plan import (
+    ENTERED_AT_ONCE,
     GROUPS_MAX,
     Charge,
     KindUse,
@@ -20,6 +21,7 @@ from pollwise.queues.limits.plan import (
     Place,
     Plan,
     WaitingJobs,
+    back_until,
     fits,
     planned,
     shares,
@@ -83,21 +85,23 @@ class SqliteLimits:
         limits: of all wanted kinds that have limits. others: the best jobs of the other kinds.
         kinds: all wanted kinds. suspects: there may be suspects.
         """
-        uses, swept = self._uses(limits, SWEPT_AT_ONCE)
+        uses, complete = self._uses(limits, SWEPT_AT_ONCE)
         if suspects and (seq := self._suspect(uses, kinds, now)) is not None:
             return Chosen([seq], suspect=True)
+        complete = self._come_back(uses, now) and complete
         free = [Place(*row) for row in others()]
         plans, counts = self._compete(uses, free, most, now)
-        if not swept and counts.total() < most:
-            uses, swept = self._uses(limits, SWEPT_MORE)
+        if not complete and counts.total() < most:
+            uses, complete = self._uses(limits, SWEPT_MORE)
             plans, counts = self._compete(uses, free, most, now)
         chosen = free[: counts[""]]
-        times = [] if swept else [now]
+        times = [] if complete else [now]
         for kind, plan in plans.items():
             count = counts[kind]
             chosen += plan.places[:count]
             self._charge(kind, plan.use, plan.charge(count), now)
-            if (again := plan.again_at(count)) is not None:
+            self._leave(kind, plan.leaving(count))
+            if (again := plan.again_at(count, self._first_back(plan.use.limits))) is not None:
                 times.append(again)
         return Chosen([place.seq for place in chosen], again=min(times, default=None))
 
@@ -115,20 +119,74 @@ class SqliteLimits:
     def _uses(
         self, limits: Mapping[str, KindLimits], sweep: int
     ) -> tuple[dict[str, KindUse], bool]:
-        """How kinds are used; and True if all of their jobs have groups."""
+        """How kinds are used; and True if all of their jobs have groups, which are in the circle
+        if they have to be."""
         most = max((each.most or 0 for each in limits.values()), default=0)
         rows = self._rows("limit_kinds", kinds=json.dumps([*limits]), most=most)
         unswept: dict[int, list[str]] = {}
-        for kind, *_, swept, _, _ in rows:
+        done = True
+        for kind, _, _, _, swept, note, entered, _, _ in rows:
             if limits[kind].grouped:
                 unswept.setdefault(swept, []).append(kind)
-        done = True
+            done = self._enter(kind, limits[kind], note, entered) and done
         for swept, kinds in unswept.items():
             done = self._sweep(kinds, swept, sweep) and done
         return {
             kind: KindUse(limits[kind], running, full_at, turn, left, bool(waits))
-            for kind, turn, left, full_at, _, waits, running in rows
+            for kind, turn, left, full_at, _, _, _, waits, running in rows
         }, done
+
+    def _enter(self, kind: str, limits: KindLimits, note: str | None, entered: str | None) -> bool:
+        """Enter the next groups in the circle of a kind, if its limits changed; True if these are
+        all."""
+        if not limits.grouped:
+            if note is not None:
+                self._rows("limit_begin", kind=kind, note=None)
+                self._rows("limit_end", kind=kind)
+            return True
+        text, _ = self._parsed[kind]
+        if note != text:
+            self._rows("limit_begin", kind=kind, note=text)
+            entered = ""
+        if entered is None:
+            return True
+        groups = [
+            group
+            for (group,) in self._rows(
+                "limit_waiting", kind=kind, start=entered, most=ENTERED_AT_ONCE
+            )
+        ]
+        self._rows("limit_enter", kind=kind, groups=json.dumps(groups))
+        # No name has characters below a space, so this is the lowest name behind the last.
+        entered = groups[-1] + "\x01" if len(groups) == ENTERED_AT_ONCE else None
+        self._rows("limit_entered", kind=kind, entered=entered)
+        return entered is None
+
+    def _come_back(self, uses: Mapping[str, KindUse], now: float) -> bool:
+        """Enter groups whose rate allows the next start; True if these are all."""
+        done = True
+        for kind, use in uses.items():
+            rate = use.limits.rate_each
+            until = back_until(rate, self._first_back(use.limits), now) if rate else None
+            if until is not None:
+                back = self._rows("limit_back", kind=kind, until=until, most=ENTERED_AT_ONCE)
+                done = len(back) < ENTERED_AT_ONCE and done
+        return done
+
+    def _first_back(self, limits: KindLimits) -> float | None:
+        if limits.rate_each is None:
+            return None
+        [[first]] = self._rows("limit_first_back", kind=limits.kind)
+        return first  # type: ignore[no-any-return]
+
+    def _leave(self, kind: str, leaving: Mapping[str, float | None]) -> None:
+        """Take groups out of the circle."""
+        if not leaving:
+            return
+        self._rows("limit_leave", kind=kind, groups=json.dumps([*leaving]))
+        back = [(group, at) for group, at in leaving.items() if at is not None]
+        if back:
+            self._rows("limit_leave_until", kind=kind, groups=json.dumps(back))
 
     def _sweep(self, kinds: list[str], swept: int, most: int) -> bool:
         """Give a group to the next jobs of these kinds that have none; True if these are all."""
@@ -197,6 +255,7 @@ class SqliteLimits:
     def removed(self, kind: str, now: float) -> None:
         """A kind has no limits any more."""
         self._rows("limit_removed", kind=kind)
+        self._rows("limit_end", kind=kind)
         self._rows("limit_forget", now=now)
 
     def prune(self, now: float) -> None:
@@ -231,7 +290,7 @@ class KindJobs(WaitingJobs):
     def groups(self, start: str, most: int) -> list[Line]:
         each = self._limits.most_each or 0
         found = self._rows(
-            "limit_names", kind=self._limits.kind, start=start, most=most, most_each=each
+            "limit_circle", kind=self._limits.kind, start=start, most=most, most_each=each
         )
         return [Line(*row) for row in found]
 

@@ -4,7 +4,7 @@ SELECT name, value FROM pollwise_notes WHERE queue = :queue AND topic = 'limits'
 -- name: limit_kinds
 -- How some limited kinds are used. :kinds is a JSON list. Running jobs are counted up to :most.
 SELECT wanted.value, coalesce(turns.turn, ''), coalesce(turns.left_, 0),
-       coalesce(turns.full_at, 0.0), coalesce(turns.swept, 0),
+       coalesce(turns.full_at, 0.0), coalesce(turns.swept, 0), turns.note, turns.entered,
        EXISTS (
            SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_ready
            WHERE queue = :queue AND kind = wanted.value AND state = 0
@@ -17,9 +17,35 @@ SELECT wanted.value, coalesce(turns.turn, ''), coalesce(turns.left_, 0),
 FROM json_each(:kinds) AS wanted
 LEFT JOIN pollwise_limit_turns AS turns ON turns.queue = :queue AND turns.kind = wanted.value;
 
--- name: limit_names
+-- name: limit_circle
+-- The first groups in the circle of a kind, from :start on. Running jobs of each are counted up to
+-- :most_each.
+SELECT circle.limit_group,
+       (SELECT count(*) FROM (
+           SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_limit_leased
+           WHERE queue = :queue AND kind = :kind AND limit_group = circle.limit_group AND state = 3
+           LIMIT :most_each
+       )),
+       coalesce(
+           (SELECT full_at FROM pollwise_limit_groups
+            WHERE queue = :queue AND kind = :kind AND limit_group = circle.limit_group),
+           0.0
+       )
+FROM pollwise_limit_circle AS circle
+WHERE circle.queue = :queue AND circle.kind = :kind AND circle.limit_group >= :start
+ORDER BY circle.limit_group LIMIT :most;
+
+-- name: limit_begin
+-- Begin the circle of a kind for other limits; NULL: it has none any more.
+INSERT INTO pollwise_limit_turns (queue, kind, note, entered) VALUES (:queue, :kind, :note, '')
+ON CONFLICT (queue, kind) DO UPDATE SET note = excluded.note, entered = excluded.entered;
+
+-- name: limit_end
+DELETE FROM pollwise_limit_circle WHERE queue = :queue AND kind = :kind;
+
+-- name: limit_waiting
 -- The first groups of a kind that have ready jobs, from :start on: skips through the index instead of
--- scanning it. Running jobs of each are counted up to :most_each.
+-- scanning it.
 WITH RECURSIVE names (name) AS (
     SELECT min(limit_group) FROM pollwise_jobs INDEXED BY pollwise_jobs_limit_ready
     WHERE queue = :queue AND kind = :kind AND state = 0 AND limit_group >= :start
@@ -30,18 +56,39 @@ WITH RECURSIVE names (name) AS (
     )
     FROM names WHERE name IS NOT NULL LIMIT :most
 )
-SELECT name,
-       (SELECT count(*) FROM (
-           SELECT 1 FROM pollwise_jobs INDEXED BY pollwise_jobs_limit_leased
-           WHERE queue = :queue AND kind = :kind AND limit_group = names.name AND state = 3
-           LIMIT :most_each
-       )),
-       coalesce(
-           (SELECT full_at FROM pollwise_limit_groups
-            WHERE queue = :queue AND kind = :kind AND limit_group = names.name),
-           0.0
-       )
-FROM names WHERE name IS NOT NULL;
+SELECT name FROM names WHERE name IS NOT NULL;
+
+-- name: limit_enter
+INSERT OR IGNORE INTO pollwise_limit_circle (queue, kind, limit_group)
+SELECT :queue, :kind, value FROM json_each(:groups);
+
+-- name: limit_entered
+UPDATE pollwise_limit_turns SET entered = :entered WHERE queue = :queue AND kind = :kind;
+
+-- name: limit_leave
+DELETE FROM pollwise_limit_circle
+WHERE queue = :queue AND kind = :kind AND limit_group IN (SELECT value FROM json_each(:groups));
+
+-- name: limit_leave_until
+-- :groups is a JSON list of [group, time]; all have rows.
+INSERT INTO pollwise_limit_groups (queue, kind, limit_group, full_at, back_at)
+SELECT :queue, :kind, json_extract(value, '$[0]'), 0.0, json_extract(value, '$[1]')
+FROM json_each(:groups) WHERE true
+ON CONFLICT (queue, kind, limit_group) DO UPDATE SET back_at = excluded.back_at;
+
+-- name: limit_first_back
+-- When the first group comes back into the circle.
+SELECT min(back_at) FROM pollwise_limit_groups INDEXED BY pollwise_limit_groups_back
+WHERE queue = :queue AND kind = :kind AND back_at IS NOT NULL;
+
+-- name: limit_back
+UPDATE pollwise_limit_groups SET back_at = NULL
+WHERE queue = :queue AND kind = :kind AND limit_group IN (
+    SELECT limit_group FROM pollwise_limit_groups INDEXED BY pollwise_limit_groups_back
+    WHERE queue = :queue AND kind = :kind AND back_at IS NOT NULL AND back_at <= :until
+    ORDER BY back_at LIMIT :most
+)
+RETURNING 1;
 
 -- name: limit_group
 -- The same for one group, whether it has ready jobs or not.
@@ -98,7 +145,7 @@ SELECT :queue, value, :upto FROM json_each(:kinds) WHERE true
 ON CONFLICT (queue, kind) DO UPDATE SET swept = excluded.swept;
 
 -- name: limit_removed
-UPDATE pollwise_limit_turns SET turn = '', left_ = 0 WHERE queue = :queue AND kind = :kind;
+UPDATE pollwise_limit_turns SET turn = '', left_ = 0, note = NULL WHERE queue = :queue AND kind = :kind;
 
 -- name: limit_forget
 -- Kinds that have no limits any more, and whose rates are unused.

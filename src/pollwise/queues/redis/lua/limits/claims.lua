@@ -2,7 +2,9 @@
 --
 -- What is kept for a kind: `running` (its leased jobs by the end of their leases, and the same for each
 -- limit group), so that a lease that runs out leaves by itself; `turns` (full_at of its rate, how many
--- more jobs the group of the last turn may start, and that group); `full` (full_at by group).
+-- more jobs the group of the last turn may start, and that group); `full` (full_at by group); `circle`
+-- (the groups to examine), `back` (those that come back into it, by the time) and `entered` ('+' if all
+-- groups of the kind were entered in the circle, else from where on they are still to be).
 --
 -- Returns nil if no kind has limits, else two functions. Both work on a stream: the jobs of a kind that this claim may take.
 -- kinds: those of the claim; others are added if all are meant (not named). most: how many jobs it takes
@@ -11,8 +13,8 @@
 local function with_limits(kinds, named, most, now, real, common)
   local KEY, STATE, ALONE, limits_known = unpack(common, 1, 4)
   local fetch, load, names, remove, add, flush, add_ready, bulk, name_of, limits = unpack(common, 5)
-  local MOVED, SUSPECTS, GROUPS, FORGOTTEN = 1000, 100, 1000, 10
-  local SLACK, RATE_PAUSE, CIRCLE_PAUSE = 0.000001, 0.1, 0.1
+  local MOVED, SUSPECTS, GROUPS, FORGOTTEN, ENTERED = 1000, 100, 1000, 10, 1000
+  local SLACK, RATE_PAUSE = 0.000001, 0.1
   local max, min, floor, huge = math.max, math.min, math.floor, math.huge
   local call, pack, unpack_bytes, sub = redis.call, struct.pack, struct.unpack, string.sub
 
@@ -64,7 +66,9 @@ local function with_limits(kinds, named, most, now, real, common)
 
   -- A group, with the room that its own limits leave.
   local function examine(stream, name)
-    local group = {name = name, slots = huge, starts = huge, leased = 0, items = {}, at = 1}
+    local group = {
+      name = name, slots = huge, starts = huge, leased = 0, items = {}, at = 1, more = true,
+    }
     if stream.most_each then
       group.slots = stream.most_each - running(KEY.running .. stream.kind .. '\0' .. name)
     end
@@ -87,13 +91,51 @@ local function with_limits(kinds, named, most, now, real, common)
       remove(stream.key, found[n])
       if job and job.state == STATE.ready then
         add(KEY.lines .. names(job).kind, 0, place_of(job))
+        limits().enter(job)
       end
     end
     flush()
     return #found == MOVED
   end
 
-  -- The reverse. An entry may be old, if a version that knows no groups changed its job.
+  -- Enter the next groups in the circle, if the limits of the kind changed; returns whether there are
+  -- more. No name has characters below a space.
+  local function enter_groups(kind)
+    local from = call('HGET', KEY.entered, kind) or '-'
+    if from == '+' then return end
+    local key, groups = KEY.lines .. kind, {}
+    local found = call('ZRANGEBYLEX', key, from, '+', 'LIMIT', 0, 1)
+    while found[1] and #groups < 2 * ENTERED do
+      local name = sub(found[1], 1, #found[1] - 19)
+      groups[#groups + 1], groups[#groups + 2] = 0, name
+      from = '[' .. name .. '\1'
+      found = call('ZRANGEBYLEX', key, from, '+', 'LIMIT', 0, 1)
+    end
+    bulk('ZADD', KEY.circle .. kind, groups)
+    call('HSET', KEY.entered, kind, found[1] and from or '+')
+    return found[1] ~= nil
+  end
+
+  -- The group that comes back into the circle first, and when.
+  local function first_back(kind)
+    local found = call('ZRANGE', KEY.back .. kind, 0, 0, 'WITHSCORES')
+    return found[1] and tonumber(found[2])
+  end
+
+  -- Enter groups again whose rate allows the next start; all of them, if the clock was set back.
+  -- Returns whether there may be more.
+  local function come_back(kind, rate)
+    local first = first_back(kind)
+    if not first or first > now and first <= now + max(rate.step, RATE_PAUSE) + SLACK then return end
+    local until_, groups = first <= now and now or '+inf', {}
+    local found = call('ZRANGEBYSCORE', KEY.back .. kind, '-inf', until_, 'LIMIT', 0, ENTERED)
+    for _, name in ipairs(found) do groups[#groups + 1], groups[#groups + 2] = 0, name end
+    bulk('ZREM', KEY.back .. kind, found)
+    bulk('ZADD', KEY.circle .. kind, groups)
+    return #found == ENTERED
+  end
+
+  -- The reverse of `move_to_groups`. An entry may be old, if a version that knows no groups changed its job.
   local function move_back(kind, text)
     local key = KEY.lines .. kind
     local found, ids = call('ZRANGE', key, 0, MOVED - 1), {}
@@ -144,18 +186,19 @@ local function with_limits(kinds, named, most, now, real, common)
 
   -- Choose jobs in turns over the groups, from the kept turn.
   local function take_turns(stream, room)
-    local key, order, ring, done = KEY.lines .. stream.kind, {}, {}, false
-    local start = stream.turn .. (stream.left > 0 and '\0' or '\1')
-    local low, high, wrapped, chunk = '[' .. start, '+', false, 4
+    local key, circle, order, ring = KEY.lines .. stream.kind, KEY.circle .. stream.kind, {}, {}
+    local start = stream.turn .. (stream.left > 0 and '' or '\1')
+    local low, high, wrapped, done = '[' .. start, '+', false, false
+    local chunk = min(room + 1, 64)
 
     -- Let a group give up to this many; returns whether it may be able to give more.
-    local function give(group, allowed)
+    local function give(group, allowed, wanted)
       local count = min(allowed, group.room, room)
       while count > 0 do
         if group.at > #group.items then
           if not group.more then return false end
-          local asked = min(max(math.ceil(room / max(#ring, 1)), count), 256)
-          local after = '(' .. group.items[#group.items].member
+          local asked, last = min(max(wanted, count), 256), group.items[#group.items]
+          local after = last and '(' .. last.member or '[' .. group.name .. '\0'
           local found =
             call('ZRANGEBYLEX', key, after, '(' .. group.name .. '\1', 'LIMIT', 0, asked)
           group.items, group.at, group.more = items_in(found), 1, #found == asked
@@ -171,33 +214,31 @@ local function with_limits(kinds, named, most, now, real, common)
     end
 
     while room > 0 and not done do
-      local items = items_in(call('ZRANGEBYLEX', key, low, high, 'LIMIT', 0, chunk))
-      local at, before = 1, #stream.seen
-      while items[at] and room > 0 and not done do
-        local group = examine(stream, items[at].name)
-        while items[at] and items[at].name == group.name do
-          group.items[#group.items + 1] = items[at]
-          at = at + 1
+      local found = call('ZRANGEBYLEX', circle, low, high, 'LIMIT', 0, chunk)
+      for _, name in ipairs(found) do
+        if room == 0 then break end
+        if #stream.seen == GROUPS then
+          stream.moved, done = stream.seen[GROUPS].name, true
+          break
         end
-        group.more = at > chunk
-        local allowed = stream.weights[group.name] or 1
-        if #stream.seen == 1 and group.name == stream.turn and stream.left > 0 then
+        local group = examine(stream, name)
+        local allowed = stream.weights[name] or 1
+        if #stream.seen == 1 and name == stream.turn and stream.left > 0 then
           allowed = min(allowed, stream.left)
         end
-        if give(group, allowed) then ring[#ring + 1] = group end
-        low = '[' .. group.name .. '\1'
-        if #stream.seen == GROUPS and room > 0 then stream.moved, done = group.name, true end
+        if give(group, allowed, 4) then ring[#ring + 1] = group end
+        low = '[' .. name .. '\1'
       end
-      if #items < chunk and at > #items then
-        done, wrapped, low, high = done or wrapped, true, '-', '(' .. start
+      if #found < chunk and not done then
+        done, wrapped, low, high = wrapped, true, '-', '(' .. start
       end
-      -- Read more at once if the groups have few jobs, so that several are found together.
-      chunk = #stream.seen - before > chunk / 2 and min(chunk * 2, 64) or max(chunk / 2, 2)
+      chunk = 64
     end
     while room > 0 and #ring > 0 and not stream.moved do
       local left = {}
       for _, group in ipairs(ring) do
-        if give(group, stream.weights[group.name] or 1) then left[#left + 1] = group end
+        local wanted = math.ceil(room / #ring)
+        if give(group, stream.weights[group.name] or 1, wanted) then left[#left + 1] = group end
       end
       ring = left
     end
@@ -247,6 +288,10 @@ local function with_limits(kinds, named, most, now, real, common)
       if stream.mixed and suspect_of(stream) then return stream end
       stream.seen = {}
       if stream.mixed then stream.again = move_to_groups(stream) end
+      stream.again = enter_groups(kind) or stream.again
+      if stream.rate_each then
+        stream.again = come_back(kind, stream.rate_each) or stream.again
+      end
       take_turns(stream, room)
     end
     return stream
@@ -278,29 +323,40 @@ local function with_limits(kinds, named, most, now, real, common)
       wait = wait_of(stream.rate, full_at)
       waits = false
     elseif waits and stream.moved then
-      wait = leased > 0 and 0 or CIRCLE_PAUSE
+      wait = 0
     end
-    if not stream.rate_each then return wait end
-    local key, changed = KEY.full .. kind, {}
+    if stream.order then  -- those that were not leased wait again
+      for n = stream.taken + 1, #stream.order do stream.order[n].group.waits = true end
+    end
+    local changed, gone, back = {}, {}, {}
     for _, group in ipairs(stream.seen) do
       local full = group.full_at
-      if group.leased > 0 or too_high(stream.rate_each, full) then
+      if full and (group.leased > 0 or too_high(stream.rate_each, full)) then
         full = level(stream.rate_each, full) + group.leased * stream.rate_each.step
         changed[#changed + 1] = full
         changed[#changed + 1] = group.name
       end
-      local more = group.at <= #group.items or group.more
-      if waits and more and group.slots > group.leased and group.starts <= group.leased then
-        wait = min(wait or huge, wait_of(stream.rate_each, full))
+      local more = group.at <= #group.items or group.more or group.waits
+      if stream.order and (not more or group.slots <= group.leased) then
+        gone[#gone + 1] = group.name
+      elseif stream.order and group.starts <= group.leased then
+        gone[#gone + 1] = group.name
+        back[#back + 1] = now + wait_of(stream.rate_each, full)
+        back[#back + 1] = group.name
       end
     end
+    bulk('ZREM', KEY.circle .. kind, gone)
+    if not stream.rate_each then return wait end
+    local key = KEY.full .. kind
+    bulk('ZADD', KEY.back .. kind, back)
     bulk('ZADD', key, changed)
     if real and #changed > 0 then
       local longest = math.ceil(2000 * stream.rate_each.burst * stream.rate_each.step)
       if call('PTTL', key) < longest then call('PEXPIRE', key, longest) end
     end
     bulk('ZREM', key, call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, #changed + FORGOTTEN))
-    return wait
+    local first = waits and first_back(kind)
+    return first and min(wait or huge, max(first - now, 0)) or wait
   end
 
   return open, charge
