@@ -274,6 +274,107 @@ def test_a_job_without_a_group_is_found_behind_a_large_group(dsn: str) -> None:
     run(main)
 
 
+# Groups that may start nothing
+
+
+def test_full_groups_cost_a_claim_nothing(server: Postgres) -> None:
+    """A claim looks at as few blocks with 3,400 full groups as with 400."""
+    dsn = migrated(server.create_database(f"full{server.port}"))
+
+    async def blocks_of(queue: PostgresQueue, found: int) -> int:
+        rows = queue.database.connections.rows
+        counts = []
+        for _ in range(2):
+            await rows(b"SELECT pg_stat_force_next_flush()")
+            await rows(b"SELECT pg_stat_clear_snapshot()")
+            [(count,)] = await rows(
+                b"SELECT sum(pg_stat_get_blocks_fetched(c.oid))::bigint FROM pg_class AS c"
+                b" WHERE c.relnamespace = 'pollwise'::regnamespace"
+            )
+            counts.append(int(count))
+            if len(counts) == 1:
+                assert len(await queue.claim("w", 20, 3600, kinds=["job"])) == found
+        return counts[1] - counts[0]
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, connections=1) as queue, PostgresQueue(dsn) as other:
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            spent = []
+            for groups in (range(400), range(400, 3400)):
+                await other.put([
+                    NewJob("job", limit_group=f"t{n:04}") for n in groups for _ in range(2)
+                ])  # fmt: skip
+                while await queue.claim("w", 1000, 3600, kinds=["job"]):
+                    pass
+                for _ in range(6):  # groups that became full leave, and dead rows are forgotten
+                    await blocks_of(queue, 0)
+                spent.append(await blocks_of(queue, 0))
+                await other.put(NewJob("job", limit_group=f"free {groups}"))
+                spent.append(await blocks_of(queue, 1))
+            few, many = spent[:2], spent[2:]
+            assert all(two <= one + 500 for one, two in zip(few, many, strict=True)), spent
+
+    run(main)
+
+
+PUT = (
+    "SELECT fresh FROM pollwise.put(%s, ARRAY['job'], ARRAY['1'], NULL, NULL, NULL, NULL, NULL,"
+    """ ARRAY['{"pollwise-limit-group": "a"}'], true, NULL, NULL, NULL)"""
+)
+
+
+def test_a_put_that_is_not_committed_keeps_its_group(dsn: str) -> None:
+    """A claim that finds the group empty does not take it out, and the job is found later."""
+
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            await queue.put(NewJob("job", limit_group="a"))
+            [claim] = await queue.claim("w", 9, 60)
+            await queue.settle([Settlement.done(claim)])  # the group enters the circle
+            with psycopg.connect(dsn) as connection:
+                connection.execute(PUT, [queue.name])
+                assert await queue.claim("w", 9, 60) == []
+                connection.commit()
+            assert len(await queue.claim("w", 9, 60)) == 1
+
+    run(main)
+
+
+def test_a_put_during_the_claim_that_takes_its_group_out_waits_for_nothing(dsn: str) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            await queue.put(NewJob("job", limit_group="a"))
+            [claim] = await queue.claim("w", 9, 60)
+            await queue.settle([Settlement.done(claim)])
+            with psycopg.connect(dsn) as connection:
+                connection.execute(CLAIM, [queue.name])
+                left = "SELECT count(*) FROM pollwise.limit_circle WHERE queue = %s"
+                assert connection.execute(left, [queue.name]).fetchone() == (0,)
+                await asyncio.wait_for(queue.put(NewJob("job", limit_group="a")), 60)
+                connection.commit()
+            assert len(await queue.claim("w", 9, 60)) == 1
+
+    run(main)
+
+
+def test_a_settlement_that_is_not_committed_keeps_its_group(dsn: str) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            await queue.put([NewJob("job", limit_group="a") for _ in range(2)])
+            [claim] = await queue.claim("w", 9, 60)
+            assert await queue.claim("w", 9, 60) == []
+            with psycopg.connect(dsn) as connection:
+                connection.execute("DELETE FROM pollwise.jobs WHERE seq = %s", [int(claim.job.id)])
+                assert await queue.claim("w", 9, 60) == []
+                connection.commit()
+            assert len(await queue.claim("w", 9, 60)) == 1
+
+    run(main)
+
+
 # Upkeep
 
 
@@ -305,6 +406,32 @@ def test_rows_of_groups_are_pruned_when_their_rate_is_unused(dsn: str, postgres:
             await queue.limits.remove("job")
             await queue.prune()
             assert rows() == 6, "nothing is left of the kind itself"
+
+    run(main)
+
+
+def test_groups_of_kinds_without_limits_are_pruned(dsn: str, postgres: Postgres) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+
+            def rows() -> int:
+                [(count,)] = postgres.execute(
+                    "SELECT count(*) FROM pollwise.limit_circle WHERE queue = %s", [queue.name]
+                )
+                return int(count)
+
+            await queue.put(of_groups(8))
+            assert rows() == 8, "the kind may get limits"
+            await queue.prune()
+            assert rows() == 0
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            assert len(await queue.claim("w", 9, 60)) == 8, "they are found without"
+            await queue.put(of_groups(8))
+            await queue.prune()
+            assert rows() == 8, "they are in use"
+            await queue.limits.remove("job")
+            await queue.prune()
+            assert rows() == 0
 
     run(main)
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from pollwise.errors import SchemaError
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import GroupUse, LimitUse
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import flag, number, text
+
+#: How many limit groups of kinds without limits one prune deletes at most.
+GROUPS_PRUNED = 10_000
 
 
 class PostgresLimits:
@@ -59,7 +63,14 @@ class PostgresLimits:
         )
 
     async def prune(self) -> None:
-        """Delete rows that are no longer needed, if claims of this process saw limits."""
+        """Delete rows that are no longer needed.
+
+        Those of rates only if claims of this process saw limits.
+        """
+        try:
+            await self._database.rows("prune_circle", [text(self._name), number(GROUPS_PRUNED)])
+        except SchemaError:  # tables before version 10
+            return
         if not self._used:
             return
         params = [text(self._name), *map(text, self._pruned_to), self._database.now()]

@@ -7,6 +7,8 @@
 --        the group that had the last turn, with how many more jobs it has in it. sought_*: how far
 --        the line of the kind was searched for jobs without a group, and since when.
 -- limit_groups: the `full_at` of the groups of a kind. A row whose time is past is as no row.
+-- limit_circle: the groups that claims examine; limits/plan.py describes it. limit_back: those that come
+--        back into it, and when.
 --
 -- A claim locks the rows of its limited kinds in limit_turns, and then counts what is leased, in a
 -- statement of its own, which sees what was committed before. So no two claims share a room. They
@@ -47,6 +49,8 @@ CREATE TABLE {schema}.limit_turns (
     sought_since    double precision,
     sought_seq      bigint,
     sought_at       double precision,
+    -- From which group on those with ready jobs are still to be entered in the circle; NULL: all are.
+    entered         text COLLATE "C" DEFAULT '',
     PRIMARY KEY (queue, kind)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
@@ -57,6 +61,60 @@ CREATE TABLE {schema}.limit_groups (
     full_at     double precision NOT NULL,
     PRIMARY KEY (queue, kind, limit_group)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- A group may be in the circle several times. So one that enters it waits for nobody: if its row is
+-- locked by a claim, which may delete it, it adds another. It locks a row that stays with FOR KEY SHARE,
+-- as others can do at the same time, and a claim deletes no row that is locked.
+CREATE TABLE {schema}.limit_circle (
+    queue       text NOT NULL,
+    kind        text NOT NULL,
+    limit_group text COLLATE "C" NOT NULL
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE INDEX limit_circle_groups ON {schema}.limit_circle (queue, kind, limit_group);
+
+CREATE TABLE {schema}.limit_back (
+    queue       text NOT NULL,
+    kind        text NOT NULL,
+    limit_group text COLLATE "C" NOT NULL,
+    back_at     double precision NOT NULL,
+    PRIMARY KEY (queue, kind, limit_group)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+CREATE INDEX limit_back_at ON {schema}.limit_back (queue, kind, back_at);
+
+-- A group enters the circle when a job of it becomes ready or ceases to be leased, whatever statement
+-- does that; and if its kind has no limits, too: whether it gets some meanwhile is not seen here.
+CREATE FUNCTION {schema}.enter_circle() RETURNS trigger
+LANGUAGE plpgsql
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_job {schema}.jobs := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+BEGIN
+    PERFORM 1 FROM {schema}.limit_circle AS c
+    WHERE c.queue = v_job.queue AND c.kind = v_job.kind AND c.limit_group = v_job.limit_group
+    LIMIT 1 FOR KEY SHARE SKIP LOCKED;
+    IF NOT FOUND THEN
+        INSERT INTO {schema}.limit_circle (queue, kind, limit_group)
+        VALUES (v_job.queue, v_job.kind, v_job.limit_group);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER jobs_limit_put AFTER INSERT ON {schema}.jobs
+    FOR EACH ROW WHEN (NEW.limit_group IS NOT NULL AND NEW.state = 0)
+    EXECUTE FUNCTION {schema}.enter_circle();
+
+CREATE TRIGGER jobs_limit_moved AFTER UPDATE OF state, limit_group ON {schema}.jobs
+    FOR EACH ROW
+    WHEN (NEW.limit_group IS NOT NULL AND (NEW.state = 0 OR OLD.state = 3 AND NEW.state <> 3))
+    EXECUTE FUNCTION {schema}.enter_circle();
+
+CREATE TRIGGER jobs_limit_deleted AFTER DELETE ON {schema}.jobs
+    FOR EACH ROW WHEN (OLD.limit_group IS NOT NULL AND OLD.state = 3)
+    EXECUTE FUNCTION {schema}.enter_circle();
 
 -- The limit group in the headers of a job.
 CREATE FUNCTION {schema}.limit_group_of(p_headers text) RETURNS text
@@ -230,9 +288,10 @@ BEGIN
     v_now := {schema}.now_or(p_now);  -- others were waited for
     IF v_changed THEN
         UPDATE {schema}.limit_turns AS t SET
-            (note, most, most_each, step, burst, step_each, burst_each, grouped, weights) = (
+            (note, most, most_each, step, burst, step_each, burst_each, grouped, weights,
+             entered) = (
                 SELECT n.value, l.most, l.most_each, l.step, l.burst, l.step_each, l.burst_each,
-                       l.grouped, l.weights
+                       l.grouped, l.weights, ''
                 FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
                 WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = t.kind
             )
@@ -409,16 +468,183 @@ BEGIN
 END
 $$;
 
+-- Enter the next groups of a kind in its circle, if its limits changed, and those whose rate allows the
+-- next start; all of them, if the clock was set back. The caller has locked the row in limit_turns.
+CREATE FUNCTION {schema}.enter_groups(
+    p_queue text, p_kind text, t {schema}.limit_turns, p_now double precision
+) RETURNS void
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
+DECLARE
+    v_groups text[];
+    v_first double precision;
+BEGIN
+    IF t.entered IS NOT NULL THEN
+        WITH RECURSIVE waiting (n, name) AS (
+            (SELECT 1, j.limit_group FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+               AND j.limit_group IS NOT NULL AND j.limit_group >= t.entered
+             ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+            UNION ALL
+            SELECT w.n + 1, next.limit_group FROM waiting AS w CROSS JOIN LATERAL (
+                SELECT j.limit_group FROM {schema}.jobs AS j
+                WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+                  AND j.limit_group IS NOT NULL AND j.limit_group > w.name
+                ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1
+            ) AS next
+            WHERE w.n < 1000
+        )
+        SELECT array_agg(w.name) INTO v_groups FROM waiting AS w;
+        UPDATE {schema}.limit_turns AS l SET
+            entered = CASE WHEN cardinality(v_groups) = 1000 THEN v_groups[1000] || chr(1) END
+        WHERE l.queue = p_queue AND l.kind = p_kind;
+    END IF;
+    SELECT b.back_at INTO v_first FROM {schema}.limit_back AS b
+    WHERE b.queue = p_queue AND b.kind = p_kind ORDER BY b.back_at LIMIT 1;
+    IF v_first <= p_now OR v_first > p_now + greatest(t.step_each, 0.1) + 1e-6
+       OR v_first IS NOT NULL AND t.step_each IS NULL THEN
+        WITH back AS (
+            DELETE FROM {schema}.limit_back AS b WHERE b.ctid = ANY (ARRAY(
+                SELECT d.ctid FROM {schema}.limit_back AS d
+                WHERE d.queue = p_queue AND d.kind = p_kind
+                  AND (v_first > p_now OR d.back_at <= p_now)
+                ORDER BY d.back_at LIMIT 1000
+            ))
+            RETURNING b.limit_group
+        )
+        SELECT v_groups || array_agg(back.limit_group) INTO v_groups FROM back;
+    END IF;
+    INSERT INTO {schema}.limit_circle (queue, kind, limit_group)
+    SELECT p_queue, p_kind, g FROM unnest(v_groups) AS g;
+END
+$$;
+
+-- Whether the limits of a kind, as they were set, may let groups take turns.
+CREATE FUNCTION {schema}.takes_turns(p_queue text, p_kind text) RETURNS boolean
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT 1 FROM {schema}.notes AS n
+        WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = p_kind
+          AND (n.value LIKE '%"fair"%' OR n.value LIKE '%\_each"%')
+    );
+END
+$$;
+
+-- Delete up to p_most groups of kinds whose groups do not take turns, which enter the circle, too.
+-- Limits that are set before the rows are locked are seen; then the groups stay, and limits that are set
+-- later enter them again.
+CREATE FUNCTION {schema}.prune_circle(p_queue text, p_most integer) RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_some text[];
+    v_rows tid[];
+BEGIN
+    WITH RECURSIVE each (kind) AS (  -- skips through the index instead of scanning it
+        (SELECT c.kind FROM {schema}.limit_circle AS c WHERE c.queue = p_queue
+         ORDER BY c.kind LIMIT 1)
+        UNION ALL
+        SELECT next.kind FROM each CROSS JOIN LATERAL (
+            SELECT c.kind FROM {schema}.limit_circle AS c
+            WHERE c.queue = p_queue AND c.kind > each.kind ORDER BY c.kind LIMIT 1
+        ) AS next
+    )
+    SELECT array_agg(e.kind) INTO v_some FROM each AS e
+    WHERE NOT {schema}.takes_turns(p_queue, e.kind);
+    IF v_some IS NULL THEN
+        RETURN;
+    END IF;
+    v_rows := ARRAY(
+        SELECT c.ctid FROM {schema}.limit_circle AS c
+        WHERE c.queue = p_queue AND c.kind = ANY (v_some)
+        LIMIT p_most FOR UPDATE SKIP LOCKED
+    );
+    DELETE FROM {schema}.limit_circle AS c WHERE c.ctid = ANY (v_rows)
+      AND NOT {schema}.takes_turns(p_queue, c.kind);
+    DELETE FROM {schema}.limit_back AS b WHERE b.ctid = ANY (ARRAY(
+        SELECT d.ctid FROM {schema}.limit_back AS d
+        WHERE d.queue = p_queue AND d.kind = ANY (v_some)
+        LIMIT p_most FOR UPDATE SKIP LOCKED
+    )) AND NOT {schema}.takes_turns(p_queue, b.kind);
+END
+$$;
+
+-- Take those of these groups out of the circle that are full, empty, or out of their rate. Returns how
+-- many left. What is examined is read after the rows are locked: who changed it before is seen, and who
+-- changes it later enters the group again.
+CREATE FUNCTION {schema}.leave_circle(
+    p_queue text, p_kind text, p_groups text[], t {schema}.limit_turns, p_now double precision
+) RETURNS integer
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
+DECLARE
+    v_rows tid[];
+    v_groups text[];
+    v_left integer;
+BEGIN
+    SELECT array_agg(l.place), array_agg(l.name) INTO v_rows, v_groups
+    FROM (
+        SELECT c.place, g.name FROM unnest(p_groups) AS g (name) CROSS JOIN LATERAL (
+            SELECT r.ctid AS place FROM {schema}.limit_circle AS r
+            WHERE r.queue = p_queue AND r.kind = p_kind AND r.limit_group = g.name
+            FOR UPDATE SKIP LOCKED
+        ) AS c
+    ) AS l;
+    WITH examined AS MATERIALIZED (
+        SELECT g.place, g.name, t.most_each <= (
+            SELECT count(*) FROM (
+                SELECT 1 FROM {schema}.jobs AS l
+                WHERE l.queue = p_queue AND l.kind = p_kind AND l.state = 3
+                  AND l.limit_group = g.name AND l.limit_group IS NOT NULL
+                ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT t.most_each
+            ) AS leased
+        ) OR NOT EXISTS (
+            SELECT 1 FROM {schema}.jobs AS j
+            WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
+              AND j.limit_group = g.name AND j.limit_group IS NOT NULL
+              AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+        ) AS idle, (
+            SELECT f.full_at FROM {schema}.limit_groups AS f
+            WHERE f.queue = p_queue AND f.kind = p_kind AND f.limit_group = g.name
+        ) AS full_at
+        FROM unnest(v_rows, v_groups) AS g (place, name)
+        OFFSET 0
+    ), leaving AS MATERIALIZED (
+        SELECT e.place, e.name, CASE
+            WHEN e.idle THEN NULL
+            ELSE p_now + {schema}.rate_pause(e.full_at, t.step_each, t.burst_each, p_now)
+        END AS back_at
+        FROM examined AS e
+        WHERE e.idle OR {schema}.rate_room(e.full_at, t.step_each, t.burst_each, p_now) < 1
+    ), gone AS (
+        DELETE FROM {schema}.limit_circle AS c
+        WHERE c.ctid = ANY (ARRAY(SELECT l.place FROM leaving AS l))
+        RETURNING 1
+    ), back AS (
+        INSERT INTO {schema}.limit_back AS b (queue, kind, limit_group, back_at)
+        SELECT DISTINCT ON (l.name) p_queue, p_kind, l.name, l.back_at FROM leaving AS l
+        WHERE l.back_at IS NOT NULL ORDER BY l.name
+        ON CONFLICT (queue, kind, limit_group) DO UPDATE SET back_at = excluded.back_at
+    )
+    SELECT count(*) INTO v_left FROM gone;
+    RETURN v_left;
+END
+$$;
+
 -- The jobs that these kinds, whose groups take turns, may lease within their rooms, in the order of
 -- their turns, as arrays with one element per job. places: from 1 for each kind. lefts: how many more
 -- jobs its group has in that turn. unseen: of each kind, the last group that was examined, if others
--- were not; else NULL. Groups are found by skipping through an index, so that it does not matter how
--- many jobs they have. The caller has locked the rows in limit_turns.
+-- were not; else NULL. gone: how many groups left the circle. Groups are found by skipping through its
+-- index. The caller has locked the rows in limit_turns.
 CREATE FUNCTION {schema}.take_turns(
     p_queue text, p_kinds text[], p_rooms integer[], p_now double precision,
     OUT kinds text[], OUT places integer[], OUT seqs bigint[], OUT groups text[],
     OUT priorities integer[], OUT sinces double precision[], OUT lefts integer[], OUT unseen text[],
-    OUT searching boolean
+    OUT searching boolean, OUT gone integer
 )
 LANGUAGE plpgsql
 SET enable_sort = off
@@ -435,10 +661,12 @@ DECLARE
     v_picked record;
 BEGIN
     searching := false;
+    gone := 0;
     FOR at IN 1 .. cardinality(p_kinds) LOOP
         v_kind := p_kinds[at];
         v_room := p_rooms[at];
         SELECT * INTO t FROM {schema}.limit_turns AS l WHERE l.queue = p_queue AND l.kind = v_kind;
+        PERFORM {schema}.enter_groups(p_queue, v_kind, t, p_now);
         -- The lowest name that comes after the last turn, or that turn, if some of it is left.
         v_low := t.turn || CASE WHEN t.left_ > 0 THEN '' ELSE chr(1) END;
         SELECT u.* INTO v_loose FROM {schema}.ungrouped(p_queue, v_kind, v_room, p_now) AS u;
@@ -454,23 +682,22 @@ BEGIN
                 FROM circle AS c CROSS JOIN LATERAL (
                     SELECT '' COLLATE "C" AS name, 0 AS lap WHERE c.n = 0 AND v_low = '' AND v_none
                     UNION ALL
-                    (SELECT j.limit_group, 0 FROM {schema}.jobs AS j
-                     WHERE c.lap = 0 AND j.queue = p_queue AND j.kind = v_kind AND j.state = 0
-                       AND j.limit_group IS NOT NULL AND j.limit_group >= c.low
-                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    (SELECT r.limit_group, 0 FROM {schema}.limit_circle AS r
+                     WHERE c.lap = 0 AND r.queue = p_queue AND r.kind = v_kind
+                       AND r.limit_group >= c.low
+                     ORDER BY r.limit_group LIMIT 1)
                     UNION ALL
                     SELECT '', 1 WHERE c.lap = 0 AND v_low > '' AND v_none
                     UNION ALL
-                    (SELECT j.limit_group, 1 FROM {schema}.jobs AS j
-                     WHERE c.lap = 0 AND j.queue = p_queue AND j.kind = v_kind AND j.state = 0
-                       AND j.limit_group IS NOT NULL AND j.limit_group < v_low
-                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    (SELECT r.limit_group, 1 FROM {schema}.limit_circle AS r
+                     WHERE c.lap = 0 AND r.queue = p_queue AND r.kind = v_kind
+                       AND r.limit_group < v_low
+                     ORDER BY r.limit_group LIMIT 1)
                     UNION ALL
-                    (SELECT j.limit_group, 1 FROM {schema}.jobs AS j
-                     WHERE c.lap = 1 AND j.queue = p_queue AND j.kind = v_kind AND j.state = 0
-                       AND j.limit_group IS NOT NULL
-                       AND j.limit_group >= c.low AND j.limit_group < v_low
-                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    (SELECT r.limit_group, 1 FROM {schema}.limit_circle AS r
+                     WHERE c.lap = 1 AND r.queue = p_queue AND r.kind = v_kind
+                       AND r.limit_group >= c.low AND r.limit_group < v_low
+                     ORDER BY r.limit_group LIMIT 1)
                     LIMIT 1
                 ) AS next
                 WHERE c.n <= v_groups
@@ -482,7 +709,8 @@ BEGIN
                 ) AS full_at
                 FROM circle AS c WHERE c.n BETWEEN 1 AND v_groups
             ), own AS MATERIALIZED (
-                SELECT g.*, least(g.room, g.first + (v_rounds - 1) * g.weight) AS quota
+                SELECT g.*, greatest(
+                    least(g.room, g.first + (v_rounds - 1) * g.weight), 0) AS quota
                 FROM (
                     SELECT c.n, c.name, w.weight,
                            CASE WHEN c.n = 1 AND t.left_ > 0 AND c.name = t.turn THEN t.left_
@@ -507,11 +735,10 @@ BEGIN
                     ) AS w
                     OFFSET 0
                 ) AS g
-                WHERE g.room > 0
-            ), waiting AS MATERIALIZED (
+            ), waiting AS MATERIALIZED (  -- one row without a job for a group that has none to give
                 SELECT o.*, w.seq, w.priority, w.since, w.i
                 FROM own AS o
-                CROSS JOIN LATERAL (
+                LEFT JOIN LATERAL (
                     SELECT b.*, row_number() OVER (ORDER BY b.priority DESC, b.since, b.seq)::integer
                         AS i
                     FROM (
@@ -528,7 +755,7 @@ BEGIN
                         WHERE o.name = ''
                         ORDER BY priority DESC, since, seq LIMIT o.quota
                     ) AS b
-                ) AS w
+                ) AS w ON true
             )
             SELECT array_agg(b.seq) AS seqs, array_agg(b.name) AS groups,
                    array_agg(b.priority) AS priorities, array_agg(b.since) AS sinces,
@@ -538,12 +765,13 @@ BEGIN
                     WHERE w.i = w.quota AND w.quota < w.room) AS more,
                    (SELECT max(c.n) FROM circle AS c) AS groups_seen,
                    (SELECT c.name FROM circle AS c WHERE c.n = v_groups) AS last,
-                   (SELECT max(e.full_at) FROM examined AS e) AS high
+                   (SELECT max(e.full_at) FROM examined AS e) AS high,
+                   (SELECT array_agg(w.name) FROM waiting AS w WHERE w.seq IS NULL) AS gone
             INTO v_picked
             FROM (
                 SELECT w.*, CASE WHEN w.i <= w.first THEN w.first - w.i
                                  ELSE w.weight - 1 - (w.i - w.first - 1) % w.weight END AS left_
-                FROM waiting AS w
+                FROM waiting AS w WHERE w.seq IS NOT NULL
                 ORDER BY CASE WHEN w.i <= w.first THEN 0
                               ELSE 1 + (w.i - w.first - 1) / w.weight END, w.n, w.i
                 LIMIT v_room
@@ -561,6 +789,10 @@ BEGIN
         -- The clock was put back: else these groups would start nothing until it is as late again.
         IF v_picked.high > p_now + t.burst_each * t.step_each + 1e-6 THEN
             PERFORM {schema}.lower_groups(p_queue, v_kind, p_now + t.burst_each * t.step_each);
+        END IF;
+        IF v_picked.gone IS NOT NULL THEN
+            gone := gone + {schema}.leave_circle(
+                p_queue, v_kind, v_picked.gone COLLATE "default", t, p_now);
         END IF;
         kinds := kinds || array_fill(v_kind, ARRAY[v_picked.count]);
         places := places || ARRAY(SELECT generate_series(1, v_picked.count));
@@ -646,8 +878,9 @@ $$;
 
 -- After how many seconds another claim may find more jobs of these kinds, because a rate then allows
 -- more, or because groups were not examined (p_unseen, for p_turns); NULL if only other events help.
+-- p_moved: the claim leased jobs, or groups left the circle.
 CREATE FUNCTION {schema}.limits_again(
-    p_queue text, p_limited text[], p_turns text[], p_unseen text[], p_leased boolean,
+    p_queue text, p_limited text[], p_turns text[], p_unseen text[], p_moved boolean,
     p_now double precision
 ) RETURNS double precision
 LANGUAGE plpgsql
@@ -660,7 +893,8 @@ BEGIN
     FOR t IN
         SELECT l.* FROM {schema}.limit_turns AS l
         WHERE l.queue = p_queue AND l.kind = ANY (p_limited)
-          AND (l.step IS NOT NULL OR l.step_each IS NOT NULL OR l.grouped AND p_unseen IS NOT NULL)
+          AND (l.step IS NOT NULL OR l.step_each IS NOT NULL
+               OR l.grouped AND (p_unseen IS NOT NULL OR l.entered IS NOT NULL))
     LOOP
         CONTINUE WHEN NOT EXISTS (
             SELECT 1 FROM {schema}.jobs AS j
@@ -679,20 +913,23 @@ BEGIN
         IF {schema}.rate_room(t.full_at, t.step, t.burst, p_now) < 1 THEN
             v_again := least(v_again, {schema}.rate_pause(t.full_at, t.step, t.burst, p_now));
         ELSIF p_unseen[array_position(p_turns, t.kind)] IS NOT NULL THEN
-            v_again := least(v_again, CASE WHEN p_leased THEN 0 ELSE 0.1 END);
+            v_again := least(v_again, CASE WHEN p_moved THEN 0 ELSE 0.1 END);
+        ELSIF t.grouped AND t.entered IS NOT NULL THEN
+            v_again := 0;
         ELSIF t.step_each IS NOT NULL THEN
             v_again := least(v_again, (
+                SELECT greatest(b.back_at - p_now, 0) FROM {schema}.limit_back AS b
+                WHERE b.queue = p_queue AND b.kind = t.kind ORDER BY b.back_at LIMIT 1
+            ));
+            v_again := least(v_again, (
                 WITH RECURSIVE waiting (name) AS (
-                    (SELECT j.limit_group FROM {schema}.jobs AS j
-                     WHERE j.queue = p_queue AND j.kind = t.kind AND j.state = 0
-                       AND j.limit_group IS NOT NULL
-                     ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1)
+                    (SELECT c.limit_group FROM {schema}.limit_circle AS c
+                     WHERE c.queue = p_queue AND c.kind = t.kind ORDER BY c.limit_group LIMIT 1)
                     UNION ALL
                     SELECT next.limit_group FROM waiting AS w CROSS JOIN LATERAL (
-                        SELECT j.limit_group FROM {schema}.jobs AS j
-                        WHERE j.queue = p_queue AND j.kind = t.kind AND j.state = 0
-                          AND j.limit_group IS NOT NULL AND j.limit_group > w.name
-                        ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1
+                        SELECT c.limit_group FROM {schema}.limit_circle AS c
+                        WHERE c.queue = p_queue AND c.kind = t.kind AND c.limit_group > w.name
+                        ORDER BY c.limit_group LIMIT 1
                     ) AS next
                 )
                 SELECT min({schema}.rate_pause(g.full_at, t.step_each, t.burst_each, p_now))
@@ -869,6 +1106,7 @@ DECLARE
     v_turns record;
     v_unseen text[];
     v_searching boolean := false;
+    v_gone integer := 0;
 BEGIN
     IF p_message IS NOT NULL THEN
         PERFORM pg_notify(p_channel, p_message);
@@ -971,6 +1209,7 @@ BEGIN
             v_turns := {schema}.take_turns(p_queue, v_in_turns, v_rooms.turn_rooms, v_now);
             v_unseen := v_turns.unseen;
             v_searching := v_turns.searching;
+            v_gone := v_gone + v_turns.gone;
             SELECT f.free, f.keyed, f.wanted INTO v_free, v_keyed, v_wanted
             FROM {schema}.lock_limited(
                 p_queue, v_left, v_rooms.plain, v_rooms.plain_rooms, v_turns.kinds,
@@ -1070,7 +1309,8 @@ BEGIN
         END IF;
         IF v_limited IS NOT NULL THEN
             v_again := CASE WHEN v_searching THEN 0 ELSE least(v_again, {schema}.limits_again(
-                p_queue, v_limited, v_in_turns, v_unseen, v_left < p_limit, v_now)) END;
+                p_queue, v_limited, v_in_turns, v_unseen, v_left < p_limit OR v_gone > 0, v_now
+            )) END;
         END IF;
     END IF;
     RETURN QUERY SELECT

@@ -106,6 +106,10 @@ SELECT {schema}.unlink($1)
 -- name: limit_use
 SELECT name, running, waiting, full_at, at FROM {schema}.limit_use($1, $2, $3, $4, $5)
 
+-- name: prune_circle
+-- Delete groups of kinds whose groups do not take turns.
+SELECT {schema}.prune_circle($1, $2)
+
 -- name: prune_limits
 SELECT kind, limit_group FROM {schema}.prune_limits($1, $2, $3, $4)
 
