@@ -44,8 +44,12 @@ else
   end
 end
 if topic == 'limits' and done == 1 then
-  -- The next claim enters the groups in the circle again.
-  call('HDEL', limits() and KEY.entered, name)
+  -- The next claims enter the groups in the circle again; none, if no job waits in its group.
+  if limits_read == '' or call('EXISTS', limits() and KEY.lines .. name) == 1 then
+    call('HDEL', limits() and KEY.entered, name)
+  else
+    call('HSET', KEY.entered, name, '+')
+  end
   -- What claims read; see common.lua. Jobs may be left in `lines` when groups no longer take turns.
   local given, flag = limits_read ~= '' and cjson.decode(limits_read) or {}, 'k'
   if given.fair or given.most_each or given.rate_each then
