@@ -602,12 +602,13 @@ BEGIN
                   AND l.limit_group = g.name AND l.limit_group IS NOT NULL
                 ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT t.most_each
             ) AS leased
-        ) OR NOT EXISTS (
-            SELECT 1 FROM {schema}.jobs AS j
+        ) IS TRUE OR (
+            SELECT j.seq FROM {schema}.jobs AS j
             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
-              AND j.limit_group = g.name AND j.limit_group IS NOT NULL
+              AND j.limit_group BETWEEN g.name AND g.name AND j.limit_group IS NOT NULL
               AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
-        ) AS idle, (
+            ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1
+        ) IS NULL AS idle, (
             SELECT f.full_at FROM {schema}.limit_groups AS f
             WHERE f.queue = p_queue AND f.kind = p_kind AND f.limit_group = g.name
         ) AS full_at
@@ -658,6 +659,7 @@ DECLARE
     v_none boolean;  -- jobs without a group wait
     v_groups integer;
     v_rounds integer;
+    v_left integer;  -- how many groups left the circle
     v_picked record;
 BEGIN
     searching := false;
@@ -674,6 +676,7 @@ BEGIN
         v_none := v_loose.seqs <> '{}';
         v_groups := least(v_room, 1000);
         v_rounds := 1;
+        v_left := 0;
         LOOP
             WITH RECURSIVE circle (n, name, lap, low) AS (
                 SELECT 0, NULL::text COLLATE "C", 0, v_low COLLATE "C"
@@ -776,9 +779,13 @@ BEGIN
                               ELSE 1 + (w.i - w.first - 1) / w.weight END, w.n, w.i
                 LIMIT v_room
             ) AS b;
+            IF v_picked.gone IS NOT NULL THEN  -- the next round examines others
+                v_left := v_left + {schema}.leave_circle(
+                    p_queue, v_kind, v_picked.gone COLLATE "default", t, p_now);
+            END IF;
             EXIT WHEN v_picked.count = v_room;
             IF v_picked.groups_seen > v_groups THEN
-                EXIT WHEN v_groups = 1000;
+                EXIT WHEN v_groups + v_left >= 1000;
                 v_groups := least(v_groups * 4, 1000);
             ELSE
                 EXIT WHEN v_picked.more IS NULL;
@@ -790,10 +797,7 @@ BEGIN
         IF v_picked.high > p_now + t.burst_each * t.step_each + 1e-6 THEN
             PERFORM {schema}.lower_groups(p_queue, v_kind, p_now + t.burst_each * t.step_each);
         END IF;
-        IF v_picked.gone IS NOT NULL THEN
-            gone := gone + {schema}.leave_circle(
-                p_queue, v_kind, v_picked.gone COLLATE "default", t, p_now);
-        END IF;
+        gone := gone + v_left;
         kinds := kinds || array_fill(v_kind, ARRAY[v_picked.count]);
         places := places || ARRAY(SELECT generate_series(1, v_picked.count));
         seqs := seqs || v_picked.seqs;
