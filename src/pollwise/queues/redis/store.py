@@ -26,10 +26,7 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:turns      hash    kind -> full_at of its rate, and the last turn: how many jobs are left in
                          it, and its group
     …:full:KIND  zset    group by full_at of its rate
-    …:circle:KIND        zset of the groups that a claim examines, all scores 0; see limits/plan.py
-    …:back:KIND  zset    group by the time at which it comes back into the circle
-    …:entered    hash    kind -> "+" if all of its groups were entered in the circle, else the place
-                         in `lines` from which they still are to be
+    …:circle:KIND, …:back:KIND, …:entered   which groups claims examine; see limits/claims.lua
     …:waiting    zset    number by number, of jobs that are blocked by others of their flow
     …:flow:NAME  hash    the links of a flow; see flows/links.lua
     …:cuts       list    cancelled jobs whose successors are still to be cancelled

@@ -380,10 +380,7 @@ class SqliteStore(SqliteNotes):
         ]
         with transaction(self.connect()):
             rows = self._rows("renew", batch=json.dumps(batch), until=now + lease)
-            if len(rows) < len(batch):
-                renewed = {row[:2] for row in rows}
-                left = json.dumps([row for row in batch if (row[0], row[1]) not in renewed])
-                rows += self._limits.take_back(left, now + lease)
+            rows += self._limits.take_back(batch, rows, now + lease)
         cancel = {row[:2]: row[2] for row in rows}
         return Renewal(
             tuple(c.job.id for c in claims if _place(c) not in cancel),

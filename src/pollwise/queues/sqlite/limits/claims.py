@@ -227,14 +227,20 @@ class SqliteLimits:
         if charge.groups:
             self._rows("limit_forget_groups", now=now, most=FORGOTTEN + 2 * len(charge.groups))
 
-    def take_back(self, batch: str, until: float) -> list[tuple[Any, ...]]:
+    def take_back(
+        self, batch: list[list[Any]], renewed: list[tuple[Any, ...]], until: float
+    ) -> list[tuple[Any, ...]]:
         """Renew leases that ran out, of limited kinds, as far as there is room.
 
-        batch: as of the statement `renew`, without the leases that were renewed.
+        batch: as of the statement `renew`. renewed: what that returned.
         """
         rows: list[tuple[Any, ...]] = []
+        if len(renewed) == len(batch):
+            return rows
+        known = {row[:2] for row in renewed}
+        left = json.dumps([row for row in batch if tuple(row[:2]) not in known])
         limits: Mapping[str, KindLimits] | None = None
-        for seq, _, worker, progress, kind, group in self._rows("lapsed", batch=batch):
+        for seq, _, worker, progress, kind, group in self._rows("lapsed", batch=left):
             limits = self.read() if limits is None else limits
             of_kind = limits.get(kind)
             if of_kind is None or self._fits(of_kind, group or ""):
