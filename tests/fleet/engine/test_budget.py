@@ -15,6 +15,7 @@ from pollwise.errors import ConfigError
 from pollwise.fleet import Fleet, FleetRunOptions, Target
 from pollwise.fleet.engine.budget import FleetBudget
 from pollwise.fleet.engine.failures import FailureRules
+from pollwise.fleet.engine.restore import CATCH_UP_APART
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
@@ -139,17 +140,20 @@ def test_without_a_budget_missed_polls_are_spread_the_longest_due_first(
         await asyncio.sleep(3600)
         due = {name: fleet.saved(name).due for name in fleet.names()}
         watch.at.clear()
-        began = now()
+        began, restarted = now(), clock.epoch()
         async with running(fleet):
             await asyncio.sleep(60)
         first = {name: at[0] - began for name, at in watch.at.items()}
         assert len(first) == 400
-        # Within the shortest of its interval, a minute, and a tenth of a second a target.
-        longest = 10.0 if interval == "10s" else 40.0
+        # Within the shortest of half its interval, a minute, and 20 ms a target.
+        longest = 5.0 if interval == "10s" else 8.0
         assert max(first.values()) <= longest
-        assert most_within(sorted(first.values()), 1.0) <= 400 / 8
-        if interval is not None:
-            assert sorted(first, key=first.__getitem__) == sorted(due, key=lambda n: (due[n], n))
+        assert most_within(sorted(first.values()), 1.0) <= 400 / 4
+        if interval == "20m":  # of short ones, many wait for the next point of their grid
+            near = longest + CATCH_UP_APART
+            far = [name for name in due if (due[name] - restarted) % 1200 > near]
+            assert len(far) > 390
+            assert sorted(far, key=first.__getitem__) == sorted(far, key=lambda n: (due[n], n))
 
     virtually(main)
 

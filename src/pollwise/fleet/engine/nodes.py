@@ -10,7 +10,7 @@ targets of a killed node are taken over within the lease.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from pollwise.fleet.engine.restore import catch_up, restore
@@ -47,6 +47,8 @@ class Nodes:
     chores: Chores
     #: Called with each target that was claimed.
     joined: Callable[[RunningTarget], None]
+    #: Saves all state that is unsaved.
+    save: Callable[[], Awaitable[None]]
     #: Where this node is.
     location: str = LOCATION
     #: Names that our claims made known to the store.
@@ -128,6 +130,8 @@ class Nodes:
 
     async def _give_back(self, surplus: int) -> None:
         """Give back the targets that are due last; none that is being polled."""
+        # They were just polled: the next node would not know it, and poll them again at once.
+        await self.save()
         ours: list[RunningTarget] = [
             entry
             for entry in self.scheduler.entries.values()

@@ -21,10 +21,13 @@ from pollwise.fleet.targets import Reading
 
 #: How often the last success is given to a new pacer, which smooths, so that one is not enough.
 REPEATS = 4
-#: Missed polls are made up within the target's interval, within this many seconds, and within
+#: Missed polls are made up within half the target's interval, within this many seconds, and within
 #: CATCH_UP_STEP seconds for each target that missed its poll: few targets need no spreading.
 CATCH_UP_WITHIN = 60.0
-CATCH_UP_STEP = 0.1
+CATCH_UP_STEP = 0.02
+#: A missed poll of a fixed interval is this many seconds before the next regular one, or half the
+#: interval if that is shorter; if there is less time, the regular poll makes up for it.
+CATCH_UP_APART = 5.0
 
 
 def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
@@ -149,8 +152,12 @@ def catch_up(entries: Iterable[RunningTarget], scheduler: Scheduler, now: float)
         key=lambda entry: (entry.due, -entry.target.priority, entry.target.name),
     )
     for place, entry in enumerate(late):
-        within = min(entry.interval, CATCH_UP_WITHIN, CATCH_UP_STEP * len(late))
+        within = min(entry.interval / 2, CATCH_UP_WITHIN, CATCH_UP_STEP * len(late))
         entry.due = now + within * place / len(late)
+        if entry.fixed:
+            regular = scheduler.on_grid(entry, now)
+            apart = min(entry.interval / 2, CATCH_UP_APART)
+            entry.due = regular if regular - now < apart else min(entry.due, regular - apart)
 
 
 def _restore_rate(entry: RunningTarget, kept: SavedTarget) -> None:

@@ -94,6 +94,7 @@ class FleetRun:
                 self.pump,
                 self._chores,
                 self._claimed,
+                self.saving.save,
                 options.location,
             )
         #: Called with each finished poll.

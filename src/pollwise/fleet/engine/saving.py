@@ -62,7 +62,7 @@ class Saving:
         #: Error of the last attempt; None after a success.
         self.error: str | None = None
         # Alerts are saved with the state: without it, nobody hears of them.
-        chores.add(SAVE, SAVE_EVERY, self._save, needed=True)
+        chores.add(SAVE, SAVE_EVERY, self.save, needed=True)
         chores.add(_CLOCK, CHECK_CLOCK_EVERY, self._check_clock_chore)
         #: Why this run must end: another one took over.
         self._replaced: StoreError | None = None
@@ -126,10 +126,10 @@ class Saving:
             self._chores.wake(SAVE)
 
     async def at_stop(self) -> None:
-        """Save everything unsaved; raises if that fails."""
+        """Save everything unsaved, with some attempts; raises if they fail."""
         for attempt in range(TRIES_AT_STOP):
             try:
-                await self._save()
+                await self.save()
                 break
             except Exception:
                 if attempt == TRIES_AT_STOP - 1:
@@ -137,7 +137,8 @@ class Saving:
         if self._store is not None:
             await self._store.leave()
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
+        """Save everything unsaved; raises if that fails."""
         if self._store is None:
             return
         self.check_clock()

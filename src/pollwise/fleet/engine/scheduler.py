@@ -87,10 +87,10 @@ class Scheduler:
         for entry in fresh:
             if math.isinf(entry.due):
                 entry.interval = self._first_interval(entry)
-                entry.due = min(self._on_grid(entry, now), self._soon(entry, now))
+                entry.due = min(self.on_grid(entry, now), self._soon(entry, now))
             if entry.fixed:
                 entry.interval = entry.strategy.min_interval
-                entry.grid = self._on_grid(entry, now)
+                entry.grid = self.on_grid(entry, now)
             entry.place = AGENDA
             self._plan(entry, entry.due)
 
@@ -128,7 +128,7 @@ class Scheduler:
             return math.inf  # its grid is soon enough
         return now + spread(entry.target.name) * within
 
-    def _on_grid(self, entry: RunningTarget, now: float) -> float:
+    def on_grid(self, entry: RunningTarget, now: float) -> float:
         """The next point of a target's grid, which its name gives it: one an interval."""
         phase = spread(entry.target.name) * entry.interval
         return point_after(phase - self.offset, entry.interval, now)
@@ -427,7 +427,7 @@ class Scheduler:
             return  # it is planned when its poll ends
         due = self.deferred.get(entry, entry.due)
         if not failing and not math.isinf(due):
-            due = min(due, self._on_grid(entry, now))
+            due = min(due, self.on_grid(entry, now))
         if entry.fixed:
             entry.grid = due
         self._plan(entry, due)
@@ -467,7 +467,7 @@ class Scheduler:
 
     def _unpark(self, entry: RunningTarget, now: float) -> None:
         if math.isinf(entry.due):
-            entry.due = self._on_grid(entry, now)
+            entry.due = self.on_grid(entry, now)
         self._join(entry, len(self.entries))
         if entry.place == AGENDA:
             self._plan(entry, entry.due)
