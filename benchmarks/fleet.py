@@ -5,7 +5,7 @@
 (a) unseen time at equal budgets of polls, on the traces in DIR (default: $POLLWISE_TRACES)
 distributed over 200 targets, and on synthetic ones; (b) CPU time of a poll and memory of a target,
 compared with APScheduler and a bare asyncio task per target; (c) HTTP probes a second, compared
-with a bare client loop.
+with a bare client loop; (d) a file of 100,000 targets: start, reload, commands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Goal, Plain  # noqa: E402
-from benchmarks.fleet_sections import freshness, http, scheduler  # noqa: E402
+from benchmarks.fleet_sections import files, freshness, http, scheduler  # noqa: E402
 
 
 def main() -> None:
@@ -32,6 +32,7 @@ def main() -> None:
         freshness.measure(folder, options.quick),
         scheduler.measure(options.quick),
         http.measure(options.quick),
+        files.measure(options.quick),
     ):
         facts |= measured[0]
         goals += measured[1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
+from functools import lru_cache
 
 from pollwise.errors import ConfigError
 
@@ -72,6 +73,14 @@ def _parse(value: object, name: str) -> float:
 
 
 def _parse_text(text: str, name: str) -> float:
+    found = _seconds_in(text)
+    if found is None:
+        raise ConfigError(f"{name} = {shown(text)} is not a duration; give {type_names}")
+    return found
+
+
+@lru_cache(1000)  # the same few texts are in all definitions of a file
+def _seconds_in(text: str) -> float | None:
     stripped = text.strip()
     sign = -1.0 if stripped.startswith("-") else 1.0
     rest = stripped[1:] if stripped.startswith(("+", "-")) else stripped
@@ -86,7 +95,7 @@ def _parse_text(text: str, name: str) -> float:
         total += float(part[1]) * times / over
         at = part.end()
     if at == 0 or rest[at:].strip():
-        raise ConfigError(f"{name} = {shown(text)} is not a duration; give {type_names}")
+        return None
     return sign * total
 
 

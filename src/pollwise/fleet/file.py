@@ -36,11 +36,14 @@ from typing import Any
 
 from pollwise.alerts.settings import NO_ALERTS, Alerts
 from pollwise.alerts.windows import MaintenanceWindow
+from pollwise.durations import seconds
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.fleet.alerting.checks import check_parents
+from pollwise.fleet.definitions.document import Document, parse
 from pollwise.fleet.definitions.sections import alerts_of, maintenance_of
 from pollwise.fleet.definitions.table import Problem, TargetTables
-from pollwise.fleet.targets import Target
+from pollwise.fleet.probes import is_probe_type
+from pollwise.fleet.targets import TIMEOUT, Target
 from pollwise.runtime.redact import without_hidden
 
 #: The sections of a file, and how each is written.
@@ -98,6 +101,20 @@ class FleetFile:
     maintenance: tuple[MaintenanceWindow, ...] = ()
     alerts: Alerts = NO_ALERTS
     alert_tables: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    parts: FileParts = field(default_factory=lambda: FileParts(), repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FileParts:
+    """What was read, for the next time: targets whose text and surroundings are the same are not
+    read again.
+
+    targets: the targets and their tables, by the text of each table.
+    around: what the targets depend on besides their own tables.
+    """
+
+    targets: Mapping[str, tuple[dict[str, Any], Target]] = field(default_factory=dict)
+    around: object = None
 
 
 def signature(path: Path) -> Signature | None:
@@ -114,9 +131,11 @@ def read(
     environment: Mapping[str, str] | None = None,
     *,
     for_views: bool = False,
+    before: FleetFile | None = None,
 ) -> FleetFile:
     """Read a file of targets; FleetFileError lists everything that is wrong with it.
 
+    before: the file as it was read before: its targets are used again where nothing changed.
     environment: the variables that `${NAME}` stands for; those of the process by default.
     for_views: the targets are shown and not polled. Then variables that only probes need, such as
         passwords, may be unset.
@@ -132,7 +151,7 @@ def read(
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise FleetFileError(path, [(line, "is not encoded in UTF-8")]) from None
-    found = read_text(text, path, environment, for_views=for_views)
+    found = read_text(text, path, environment, for_views=for_views, before=before)
     return replace(found, signature=signed)
 
 
@@ -142,13 +161,15 @@ def read_text(
     environment: Mapping[str, str] | None = None,
     *,
     for_views: bool = False,
+    before: FleetFile | None = None,
 ) -> FleetFile:
     """Read the text of such a file; the arguments are those of `read`."""
     try:
-        document = tomllib.loads(text)
+        parts = FileParts() if before is None else before.parts
+        document = parse(text, {piece: table for piece, (table, _) in parts.targets.items()})
     except tomllib.TOMLDecodeError as error:
         raise FleetFileError(path, [_syntax_error(error, text)]) from None
-    reader = _FileReader(text, document, environment, for_views=for_views)
+    reader = _FileReader(text, document, environment, parts, for_views=for_views)
     alerts = reader.alerts()
     targets = reader.targets()
     maintenance = reader.maintenance(targets)
@@ -160,12 +181,62 @@ def read_text(
         Path(path),
         tuple(targets),
         frozenset(groups),
-        {each["name"]: each for each in document.get("target", ())},
-        document.get("group", {}),
+        {each["name"]: each for each in document.tables.get("target", ())},
+        document.tables.get("group", {}),
         maintenance=maintenance,
         alerts=alerts,
         alert_tables=reader.alert_tables,
+        parts=reader.parts(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTarget:
+    """What views show of a target's definition."""
+
+    name: str
+    type: str
+    group: str | None
+    timeout: float
+    behind: tuple[str, ...]
+    origin: str = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """What views show of a file: its targets, and its groups as written."""
+
+    targets: tuple[ListedTarget, ...] = ()
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def list_file(path: Path | str) -> ListedFile | None:
+    """The targets of a file for views, which show a hundred thousand of them in seconds: the
+    options of their probes and everything else that is not shown are not checked.
+
+    None if something that is shown is wrong; then `read` says what.
+    """
+    try:
+        tables = parse(Path(path).read_bytes().decode("utf-8-sig")).tables
+        groups = tables.get("group", {})
+        found = tuple(_listed(each, groups) for each in tables["target"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ConfigError):
+        return None
+    names = {each.name for each in found}
+    sound = len(names) == len(found) and all(map(is_probe_type, {each.type for each in found}))
+    return ListedFile(found, groups) if sound else None
+
+
+def _listed(table: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]) -> ListedTarget:
+    group = table.get("group")
+    inherited = groups[group] if group is not None and groups else {}
+    name, type = table["name"], table.get("type") or inherited["type"]
+    behind = table.get("behind", inherited.get("behind", ()))
+    if not name or not isinstance(name, str) or "${" in f"{name}{type}{group}{behind}":
+        raise ValueError(name)
+    timeout = table.get("timeout", inherited.get("timeout", TIMEOUT))
+    listed = (behind,) if isinstance(behind, str) else tuple(behind)
+    return ListedTarget(name, type, group, seconds(timeout), listed)
 
 
 def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> Problem:
@@ -191,14 +262,18 @@ class _FileReader(TargetTables):
     def __init__(
         self,
         text: str,
-        document: dict[str, Any],
+        document: Document,
         environment: Mapping[str, str] | None,
+        before: FileParts | None = None,
         *,
         for_views: bool,
     ) -> None:
         super().__init__(environment, for_views=for_views)
         self._text = text
-        self._document = document
+        self._document = document.tables
+        self._pieces = document.pieces
+        self._before = before or FileParts()
+        self._read: dict[str, tuple[dict[str, Any], Target]] = {}
         #: What the file says about alerts, with `${NAME}` replaced.
         self.alert_tables: dict[str, Any] = {}
 
@@ -258,23 +333,36 @@ class _FileReader(TargetTables):
             self.wrong(None, "there is no target; write [[target]] and its name, type and options")
         lines = self._lines("target", len(tables))
         names: set[str] = set()
+        known = self._before.targets if self._before.around == self._around() else {}
+        pieces: Iterable[str] = self._pieces or [""] * len(tables)
         found: list[Target] = []
         lined: dict[str, int | None] = {}
-        for table, line in zip(tables, lines, strict=True):
+        for table, line, piece in zip(tables, lines, pieces, strict=True):
             name = table.get("name")
             if isinstance(name, str) and name:
                 if name in names:
                     self.wrong(line, f"target {name!r} already exists; names must be unique")
                 names.add(name)
-            target = self.target(table, line)
+            target = known[piece][1] if piece in known else self.target(table, line)
             if target is not None:
                 found.append(target)
+                if piece:
+                    self._read[piece] = table, target
                 lined[target.name] = line
         self._check_parents(found, names, lined)
         used = {str(table.get("group")) for table in tables}
         for group in self.groups.keys() - used:
             self.check_group(group)
         return found
+
+    def parts(self) -> FileParts:
+        """What was read, for the next time."""
+        return FileParts(self._read, self._around())
+
+    def _around(self) -> object:
+        """What targets depend on besides their tables: groups, variables, channels."""
+        environment = dict(self._environment)
+        return self._for_views, self.written_groups, environment, sorted(self.channels or ())
 
     def _check_parents(
         self, targets: Sequence[Target], names: Collection[str], lines: Mapping[str, int | None]

@@ -6,7 +6,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from random import Random
 from typing import Any, TypeVar
 
@@ -15,7 +15,6 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.alerting.checks import check_parents, check_rules
-from pollwise.fleet.alerting.fleet import FleetWithAlerts
 from pollwise.fleet.alerting.running import RunningAlerts
 from pollwise.fleet.counting import COUNT_EVERY, Counting
 from pollwise.fleet.engine.budget import FleetBudget
@@ -24,22 +23,14 @@ from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
 from pollwise.fleet.engine.replacing import ReplacedTargets, replace, same
 from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.run import FleetRun
-from pollwise.fleet.engine.running_target import RunningTarget
+from pollwise.fleet.engine.running_target import RunningTarget, unmade
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.history.recorder import ask_maintenance
 from pollwise.fleet.probes import host_of, make_probe
 from pollwise.fleet.probes.kept import connections
-from pollwise.fleet.stores.base import FleetStore, SavedTarget, TargetPage
-from pollwise.fleet.stores.paging import (
-    TargetCounts,
-    TargetFilter,
-    ViewedTarget,
-    counts_of,
-    page_names,
-    polled_every,
-)
+from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.targets import Target
-from pollwise.fleet.views import FleetState, TargetState, fleet_state, target_state
+from pollwise.fleet.viewing import FleetWithViews
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     Events,
@@ -56,7 +47,7 @@ MAINTENANCE_EVERY = 2.0
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Fleet(FleetWithAlerts):
+class Fleet(FleetWithViews):
     """Targets, each polled at its own pace.
 
         fleet = Fleet(FleetRunOptions(budget=20))
@@ -104,6 +95,8 @@ class Fleet(FleetWithAlerts):
         self._chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = []
         #: Targets that no run has taken yet.
         self._planned: dict[str, RunningTarget] = {}
+        #: All names, sorted; None after a change.
+        self._names: list[str] | None = None
         self._scheduler = self._new_scheduler()
         #: Without a store: what the previous run knew.
         self._before: dict[str, SavedTarget] = {}
@@ -131,12 +124,13 @@ class Fleet(FleetWithAlerts):
         self._check_parents(fresh)
         self._take(fresh)
 
-    def check(self, target: Target, *, alone: bool = False) -> None:
+    def check(self, target: Target, *, alone: bool = False, read: bool = False) -> None:
         """Refuse a target that this fleet could not take: ConfigError. It need not be new.
 
         alone: do not check whether the targets exist that it is behind.
+        read: as for `replace`.
         """
-        self._made(target)
+        self._made(target, read=read)
         if alone:
             return
         every = {name: self._known(name).target for name in self.names()}
@@ -150,7 +144,7 @@ class Fleet(FleetWithAlerts):
         left = {name: entry.target for name, entry in entries.items() if name not in gone}
         check_parents(left)
 
-    def _made(self, target: Target) -> RunningTarget:
+    def _made(self, target: Target, *, read: bool = False) -> RunningTarget:
         if not isinstance(target, Target):
             raise ConfigError(f"expected a Target, got {shown(target)}")
         if target.confirm_from > 1 and (self.store is None or not self.store.shared):
@@ -160,7 +154,9 @@ class Fleet(FleetWithAlerts):
                 f"several locations that share a store, and this fleet has {what}, which cannot be "
                 "shared; use a store on Postgres"
             )
-        probe, strategy = make_probe(target), self._strategy_of(target)
+        named = isinstance(target.probe, str)
+        probe = unmade if read and named else make_probe(target)
+        strategy = self._strategy_of(target)
         if target.alerts:
             check_rules(target, self.alerts, probe)
         return RunningTarget(
@@ -168,6 +164,7 @@ class Fleet(FleetWithAlerts):
         )
 
     def _take(self, fresh: dict[str, RunningTarget]) -> None:
+        self._names = None
         if self._run is None or not self.running:
             self._planned |= fresh
         else:
@@ -180,19 +177,24 @@ class Fleet(FleetWithAlerts):
                 target = entry.target
                 self.events.emit(event_of(TargetAdded, self.name, target))
 
-    def replace(self, targets: Iterable[Target]) -> ReplacedTargets:
+    def replace(self, targets: Iterable[Target], *, read: bool = False) -> ReplacedTargets:
         """Poll exactly these targets from now on; changes nothing if one of them is wrong.
 
         Targets whose definition is the same keep their state and the time of their next poll.
         Changed ones keep their state and what was learned; if something else is polled now, it is
         polled within a minute, spread out, and its first reading is not a change. Targets that are
         not among these are removed, as by `remove`.
+
+        read: they were read from definitions, which made their probes once to check them, so each
+            probe is only made again for the first poll.
         """
         every = list(targets)
         named = {each.name for each in every if isinstance(each, Target)}
-        return self.update(every, [name for name in self.names() if name not in named])
+        return self.update(every, [name for name in self.names() if name not in named], read=read)
 
-    def update(self, targets: Iterable[Target], remove: Iterable[str] = ()) -> ReplacedTargets:
+    def update(
+        self, targets: Iterable[Target], remove: Iterable[str] = (), *, read: bool = False
+    ) -> ReplacedTargets:
         """Add or change these targets and remove those; the others go on, see `replace`."""
         fresh: dict[str, RunningTarget] = {}
         changed: dict[str, RunningTarget] = {}
@@ -204,11 +206,11 @@ class Fleet(FleetWithAlerts):
             if target.name in fresh or target.name in changed or target.name in kept:
                 raise ConfigError(f"target {target.name!r} is given twice; names must be unique")
             if known is None:
-                fresh[target.name] = self._made(target)
+                fresh[target.name] = self._made(target, read=read)
             elif same(known.target, target):
                 kept[target.name] = target
             else:
-                changed[target.name] = self._made(target)
+                changed[target.name] = self._made(target, read=read)
         gone = [self._known(name).target.name for name in remove]
         self._check_parents({**fresh, **changed}, gone)
         for name, target in kept.items():
@@ -247,6 +249,7 @@ class Fleet(FleetWithAlerts):
         """Stop polling a target and delete its state; the result of a poll in progress is
         dropped."""
         entry = self._planned.pop(name, None)
+        self._names = None
         if entry is None:
             entry = self._known(name)
             self._before.pop(name, None)
@@ -279,7 +282,9 @@ class Fleet(FleetWithAlerts):
 
         What was learned is kept, and no target is polled later than planned.
         """
-        self._paces = {None: self._paces[None], **paces}
+        before, self._paces = self._paces, {None: self._paces[None], **paces}
+        if self._paces == before:
+            return
         for entry in (*self._planned.values(), *self._scheduler.entries.values()):
             strategy = self._strategy_of(entry.target)
             if strategy == entry.strategy:
@@ -296,12 +301,6 @@ class Fleet(FleetWithAlerts):
     def _strategy_of(self, target: Target) -> Strategy:
         pace = self._paces.get(target.group) if target.group is not None else None
         return (pace or self._paces[None]).of(target, self._detect_within)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._planned or name in self._scheduler.entries
-
-    def __len__(self) -> int:
-        return len(self._planned) + len(self._scheduler.entries)
 
     # Orders
 
@@ -351,15 +350,6 @@ class Fleet(FleetWithAlerts):
         order(entry, self._time())
         self._run.saving.touch_now(entry)
         self._run.pump()
-
-    def _find(self, name: str) -> RunningTarget | None:
-        return self._scheduler.entries.get(name) or self._planned.get(name)
-
-    def _known(self, name: str) -> RunningTarget:
-        entry = self._find(name)
-        if entry is None:
-            raise ConfigError(f"this fleet has no target {shown(name)}")
-        return entry
 
     # Running
 
@@ -415,85 +405,3 @@ class Fleet(FleetWithAlerts):
         if chosen.budget is not None:
             budget = FleetBudget(float(chosen.budget), chosen.budget_burst, chosen.goal)
         return Scheduler(chosen.rules, chosen.per_host, budget, self._random)
-
-    # Views
-
-    @property
-    def running(self) -> bool:
-        """True while it polls."""
-        return self._run is not None and self._run.loaded
-
-    def not_ready(self) -> list[str]:
-        """Why it cannot do its work now, for people; empty if it can."""
-        return ["not running"] if self._run is None else self._run.not_ready()
-
-    def state(self, *, targets: bool = True) -> FleetState:
-        """The state of the whole fleet.
-
-        targets: off leaves `target_list` empty, which is cheaper for a large fleet.
-        """
-        state = fleet_state(self.name, self._scheduler, self._run, self._time())
-        state.problems.extend(self.problems.values())
-        unsent = None if self._running_alerts is None else self._running_alerts.problem()
-        if unsent is not None:
-            state.problems.append(unsent)
-        if targets:
-            state.target_list.extend(self.target(name) for name in self.names())
-        return state
-
-    def target(self, name: str) -> TargetState:
-        """The state of one target."""
-        return target_state(self._known(name), self._scheduler, self._time())
-
-    def page(self, chosen: TargetFilter) -> TargetPage:
-        """A page of the targets, as they are now in this process."""
-        names, after = page_names(self._viewed(), chosen)
-        return TargetPage([self.saved(name) for name in names], after)
-
-    def saved(self, name: str) -> SavedTarget:
-        """The state of one target as a store would keep it."""
-        return saved(self._known(name), self._scheduler)
-
-    def counts(self) -> TargetCounts:
-        """How many targets are in each group and state; walks over all targets."""
-        return counts_of(self._viewed(), self._time() + self._scheduler.offset)
-
-    def _viewed(self) -> Iterator[ViewedTarget]:
-        scheduler, offset = self._scheduler, self._scheduler.offset
-        for entry in (*scheduler.entries.values(), *self._planned.values()):
-            at = entry.succeeded_at
-            state = scheduler.rules.state(entry.failures, dead=entry.dead, asked=False)
-            yield ViewedTarget(
-                entry.target.name,
-                entry.target.group,
-                state,
-                entry.paused,
-                None if at is None else at + offset,
-                entry.due + offset,
-                polled_every(state, scheduler.every(entry), entry.polled_at, entry.due),
-            )
-
-    def definition(self, name: str) -> Target:
-        """A target as it was added."""
-        return self._known(name).target
-
-    def definitions(self, origin: str | None = None) -> list[Target]:
-        """The targets that are defined there: "code", "file" or "api"; None for all."""
-        every = (*self._scheduler.entries.values(), *self._planned.values())
-        return [entry.target for entry in every if origin in (None, entry.target.origin)]
-
-    def names(self) -> list[str]:
-        """The names of all targets, sorted."""
-        return sorted((*self._scheduler.entries, *self._planned))
-
-    def groups(self) -> set[str]:
-        """The groups of the targets."""
-        every = (self._known(name).target.group for name in self.names())
-        return {group for group in every if group is not None}
-
-    def is_held(self, name: str) -> bool:
-        """True if this node polls it; without other nodes it polls all targets."""
-        return self._known(name).until > self._time()
-
-    def _time(self) -> float:
-        return self._now if self._run is None else self.clock.now()

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -34,6 +35,8 @@ DIFF_MAX = 4 * 1024
 #: Maximum length of a name, and maximum timeout in seconds.
 NAME_MAX = 255
 TIMEOUT_MAX = 3600.0
+#: The timeout of a target that has none of its own.
+TIMEOUT = 30.0
 #: Minimum seconds between two polls that `detect_within` leaves.
 DETECT_INTERVAL_MIN = 1.0
 #: Maximum of `dead_after`: ten years, with a breaker that lets a poll through every five minutes.
@@ -218,7 +221,7 @@ class Target:
         max_interval: Duration | None = None,
         weight: float = 1.0,
         priority: int = 0,
-        timeout: Duration = "30s",
+        timeout: Duration = TIMEOUT,
         host: str | None = None,
         group: str | None = None,
         quiet: str | Quiet | None = None,
@@ -412,7 +415,13 @@ def _duration(name: str, key: str, given: Duration) -> float:
 def _paced(name: str, interval: Duration | Strategy | None) -> Strategy | None:
     if interval is None or isinstance(interval, Strategy):
         return interval
-    return Fixed(_duration(name, "interval", interval))
+    return _exactly(_duration(name, "interval", interval))
+
+
+@lru_cache(1000)
+def _exactly(interval: float) -> Fixed:
+    """One strategy for all targets with this interval."""
+    return Fixed(interval)
 
 
 def _quiet(name: str, quiet: str | Quiet | None) -> Quiet | None:

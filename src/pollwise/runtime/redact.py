@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
 
 from pollwise.errors import ConfigError
@@ -68,6 +69,7 @@ def without_secrets_of(words: Iterable[str], message: str) -> str:
     return message
 
 
+@lru_cache(1000)
 def is_secret(name: str) -> bool:
     """True if the name of an option, key or variable says that its value is secret."""
     return bool(_TELLING_KEY.search(name))
@@ -79,11 +81,19 @@ def without_secrets(text: str) -> str:
     >>> without_secrets("postgresql://app:hunter2@db/jobs?sslpassword=x")
     'postgresql://app:***@db/jobs?sslpassword=***'
     """
+    if _is_open(text):
+        return text
     text = _PASSWORD.sub(rf"\1:{HIDDEN}@", text)
     text = _NO_PORT.sub(rf"\1:{HIDDEN}", text)
     text = _BEARER.sub(rf"\1{HIDDEN}@", text)
     text = _OPTION.sub(rf"\1{HIDDEN}", text)
     return _VALUE.sub(_without_secrets_in_value, text)
+
+
+def _is_open(text: str) -> bool:
+    """True if no pattern here finds anything to hide: each needs an @, a =, or a colon that is not
+    the one of a scheme."""
+    return "@" not in text and "=" not in text and text.count(":") == text.count("://") <= 1
 
 
 def without_query_values(text: str) -> str:
@@ -92,6 +102,8 @@ def without_query_values(text: str) -> str:
     >>> without_query_values("https://app:hunter2@api.example/v1?appid=123&units=metric")
     'https://app:***@api.example/v1?appid=***&units=***'
     """
+    if "?" not in text and _is_open(text):
+        return text
     return _QUERY.sub(lambda query: "?" + _PIECE.sub(rf"\1{HIDDEN}", query[1]), without_user(text))
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pollwise.alerts.channels.function import FunctionChannel
 from pollwise.alerts.channels.webhook import WebhookChannel
 from pollwise.alerts.rules import AlertRule
+from pollwise.fleet.definitions.document import Document
 from pollwise.fleet.definitions.sections import CHANNELS_MAX
 from pollwise.fleet.file import FleetFile, FleetFileError, _FileReader, read_text
 
@@ -251,7 +252,7 @@ def test_no_value_crashes_the_reader(channels: Any, routes: Any, own: Any, windo
         "group": {"g": {key: own[key] for key in ("to", "alerts") if key in own}},
         "target": [target | {key: own[key] for key in ("alerts", "behind") if key in own}],
     }
-    reader = _FileReader("", document, {}, for_views=False)
+    reader = _FileReader("", Document(document), {}, for_views=False)
     reader.alerts()
     reader.maintenance(reader.targets())
     assert all(isinstance(what, str) for _, what in reader.problems)

@@ -149,6 +149,7 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
     settings = opening.settings_for(file, store)
     kept_to = settings.fleet
     goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
+    listed = None
     if opening.has_file(settings):
         # The store alone does not show whether all targets of the file are well.
         chosen = opening.chosen(file, store)
@@ -156,7 +157,8 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
         to = found.alert_tables["alerts"].get("to", ())
         if text := unheard(found.targets, found.alert_tables["channel"], to):
             warn(text)
-    snapshot = opening.snapshot_of(settings)
+        listed = opening.listed(found)
+    snapshot = opening.snapshot_of(settings, listed)
     missed = shortfalls(snapshot.targets, goals, snapshot.now, snapshot.notice)
     if as_json:
         print_json({"ok": not missed, "missed": missed, **snapshot.facts()})
@@ -220,10 +222,10 @@ def top(
     if not out.is_terminal:  # print once, for a pipe
         print_wide(frame(opening.snapshot_of(settings), None))
         return
-    targets = opening.targets_of(settings)
+    listed = opening.listed_file(settings)
 
     async def live(store: FleetStore) -> int:
-        take = partial(opening.take_snapshot, store, settings, targets)
+        take = partial(opening.take_snapshot, store, settings, listed)
         return await watch(take, fitting, max(pause, 0.1), left)
 
     try:
@@ -286,10 +288,10 @@ def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, na
         if bool(names) == every:
             raise ConfigError(f"name the targets to {what}, or give --all")
         settings = opening.settings_for(file, store)
-        targets = opening.targets_of(settings)
+        read = opening.listed_file(settings)
 
         async def work(opened: FleetStore) -> tuple[list[str], FleetSnapshot]:
-            snapshot = await opening.take_snapshot(opened, settings, targets)
+            snapshot = await opening.take_snapshot(opened, settings, read)
             known = snapshot.targets
             if not every:
                 ordered = [opening.named(known, name).name for name in names or ()]

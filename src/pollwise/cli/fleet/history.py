@@ -100,7 +100,7 @@ def history(
         else:
             _show_all(found, now)
         return
-    planned = [each.name for each in opening.targets_of(settings)]
+    planned = [each.name for each in opening.listed_file(settings).targets]
     shown = opening.with_store(settings, lambda opened: _one(opened, name, begins, now, planned))
     if as_json:
         windows = uptimes_json(shown.uptimes)["windows"]

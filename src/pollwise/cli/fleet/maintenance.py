@@ -13,7 +13,7 @@ from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, moment, print_json, print_table, say, visible
 from pollwise.fleet.control import note
-from pollwise.fleet.file import FleetFile
+from pollwise.fleet.file import FleetFile, ListedFile
 from pollwise.fleet.maintenance import MaintenanceBook, in_words
 from pollwise.fleet.stores.base import FleetStore
 
@@ -59,7 +59,7 @@ def add(
     read = opening.viewed_file(settings)
 
     async def work(opened: FleetStore) -> MaintenanceWindow:
-        listed = () if read is None else read.targets
+        listed = ListedFile() if read is None else opening.listed(read)
         known = (await opening.take_snapshot(opened, settings, listed)).targets
         groups = {each.group for each in known if each.group is not None}
         window = await _book(opened, read).add(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,7 +11,7 @@ from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pollwise.cli.fleet.opening import read_checked
+from pollwise.cli.fleet.opening import collector_paused, read_checked
 from pollwise.cli.output import say_aside
 from pollwise.cli.running import note, serve_metrics
 from pollwise.errors import ConfigError, MissingExtra
@@ -69,7 +70,7 @@ async def run(
         targets = TargetSources(
             fleet,
             file,
-            lambda: read_checked(every, overrides),
+            lambda: read_checked(every, overrides, before=targets.file),
             StoredRules.of(settings.api_may_run, settings.api_variables),
         )
 
@@ -80,7 +81,9 @@ async def run(
 
         control = Control(fleet, again, () if file is None else file.groups, targets)
         stack.callback(reload_on_hangup(control))
-        await control.start()
+        with collector_paused():
+            await control.start()
+        gc.freeze()  # the collector would look at all targets, and find nothing
         _warn_unknown_groups(control)
         if settings.api_tokens is not None and settings.api_port is None:
             raise ConfigError("fleet.api_tokens needs the API; give --api-port 8765")

@@ -19,7 +19,7 @@ from pollwise.fleet.control import note, note_order
 from pollwise.fleet.definitions.comparing import compared
 from pollwise.fleet.definitions.stored import StoredRules, StoredTables, checked_table
 from pollwise.fleet.definitions.table import WrongDefinition
-from pollwise.fleet.file import FleetFile, FleetFileError, read
+from pollwise.fleet.file import FleetFile, FleetFileError, ListedFile, read
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.stores.definitions import DefinitionConflict, StoredDefinition
 from pollwise.fleet.stores.urls import open_store
@@ -104,7 +104,7 @@ def remove(
 
     async def work(opened: FleetStore) -> None:
         defined = {each.name: each.version for each in await opened.definitions()}
-        snapshot = await opening.take_snapshot(opened, settings, ())
+        snapshot = await opening.take_snapshot(opened, settings, ListedFile())
         for name in names:
             opening.named(snapshot.targets, name)
         ours = {name: defined[name] for name in names if name in defined}
@@ -131,7 +131,8 @@ def diff(file: File = None, store: Store = None, as_json: Json = False) -> None:
     found = _file(settings)
 
     async def work(opened: FleetStore) -> tuple[Any, bool]:
-        wanted = {each.name: each for each in await opening.stored_targets(opened, settings)}
+        groups = {} if found is None else found.group_tables
+        wanted = {each.name: each for each in await opening.stored_targets(opened, groups)}
         listed = {} if found is None else {each.name: each for each in found.targets}
         nodes = await opened.nodes()
         return compared(listed, wanted, await opened.load()), nodes == []

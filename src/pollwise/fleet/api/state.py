@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -21,10 +21,14 @@ from pollwise.fleet.stores.base import ORDERS, TARGET_STATES, TargetOrder
 from pollwise.fleet.views import TargetState, saved_state, target_json, with_pending
 from pollwise.settings.values import shown
 
-#: Default number of audit entries; and number of targets that are processed before other tasks get
-#: a turn.
+#: Default number of audit entries.
 AUDIT_PAGE = 100
-PORTION = 200
+#: Number of targets that are looked at, and whose state is made, before other tasks get a turn.
+PORTION = 2000
+STATES_AT_ONCE = 50
+#: Maximum number of targets of other nodes that are read for one answer, which then has fewer than
+#: `limit` and `next` to go on.
+READ_MAX = 1000
 
 
 class StateRoutes(Routes):
@@ -51,30 +55,43 @@ class StateRoutes(Routes):
                 400, "there is no such state", f"Choose one of {', '.join(TARGET_STATES)}."
             )
         fleet = self._control.fleet
-        left = iter(
-            name
-            for name in fleet.names()
-            if name > after and group in (None, fleet.definition(name).group)
-        )
-        page: list[TargetState] = []
+        names = fleet.names()
+        listed: list[Mapping[str, Any]] = []
+        place, built, following = bisect_right(names, after) if limit else len(names), 0, None
         pending = [] if fleet.store is None else await fleet.store.pending()
         # In portions: a fleet may be large, and its polls must not wait for this.
-        while len(page) <= limit and (names := list(islice(left, PORTION))):
-            found = await self._states(names, pending)
-            page += [each for each in found if state in (None, each.state)]
+        while place < len(names) and following is None:
+            found = fleet.matching(names[place : place + PORTION], state, group)
+            for begin in range(0, len(found), STATES_AT_ONCE):
+                wanted = found[begin : begin + STATES_AT_ONCE]
+                states = {each.name: each for each in await self._states(wanted, pending)}
+                built += len(wanted)
+                for name in wanted:
+                    if name not in states or state not in (None, states[name].state):
+                        continue
+                    if len(listed) == limit:  # there is one more
+                        following = after
+                        break
+                    listed.append(target_json(states[name]))
+                    after = name
+                await asyncio.sleep(0)
+                if following is not None:
+                    break
+                if built >= max(limit, READ_MAX) and len(listed) < limit:
+                    following = wanted[-1]  # of other nodes' targets, whose state is in the store
+                    break
+            place += PORTION
             await asyncio.sleep(0)
-        more, page = len(page) > limit, page[:limit]
-        following = page[-1].name if more and page else None
-        listed = [target_json(each) for each in page]
         figures = {**await self._figures(), "pending": len(pending)}
-        return answer({**figures, "target_list": listed, "next": following})
+        whole = {**figures, "target_list": listed, "next": following}
+        return await asyncio.to_thread(answer, whole)
 
     async def _figures(self) -> dict[str, Any]:
         """The figures of this node; with several nodes, the targets of all are counted."""
         fleet = self._control.fleet
-        figures = fleet.state(targets=False).as_dict()
+        state, held = await fleet.figures()
+        figures = state.as_dict()
         if fleet.store is not None and fleet.store.shared:
-            held = sum(fleet.is_held(name) for name in fleet.names())
             figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
         return {**figures, "breakers": breakers_of(figures["states"])}
 

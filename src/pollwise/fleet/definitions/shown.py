@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zlib
 from collections.abc import Mapping
@@ -44,20 +43,40 @@ def _without_secret(value: Any) -> Any:
     return HIDDEN
 
 
-def fingerprint(group: Mapping[str, Any], table: Mapping[str, Any]) -> str:
+def digests_of(group: Mapping[str, Any]) -> dict[str, str]:
+    """What a group gives to the fingerprints of its targets."""
+    return {key: _digest(key, each, None) for key, each in group.items() if "," not in key}
+
+
+def fingerprint(
+    group: Mapping[str, Any], table: Mapping[str, Any], digests: Mapping[str, str]
+) -> str:
     """A short text that shows which keys of a definition were changed, and nothing else about it.
 
     Made of what may be shown, so it reveals no secret, and a changed secret does not change it.
+    digests: those of the group.
     """
-    merged = {key: (group.get(key), table.get(key)) for key in (*group, *table)}
-    return ",".join(
-        f"{key}:{_digest(key, each)}" for key, each in sorted(merged.items()) if "," not in key
-    )
+    merged = {
+        **digests,
+        **{
+            key: _digest(key, group.get(key), each)
+            for key, each in table.items()
+            if "," not in key and key != "name"  # definitions of one name are compared
+        },
+    }
+    return ",".join([f"{key}:{digest}" for key, digest in sorted(merged.items())])
 
 
-def _digest(key: str, values: tuple[Any, Any]) -> str:
-    plain = json.dumps([_shown(key, each) for each in values], sort_keys=True, default=str)
-    return f"{zlib.crc32(plain.encode()):08x}"
+def _digest(key: str, *values: Any) -> str:
+    plain = repr([_in_order(_shown(key, each)) for each in values])
+    return f"{zlib.crc32(plain.encode(errors='backslashreplace')):08x}"
+
+
+def _in_order(value: Any) -> Any:
+    """The value with the keys of its tables in order."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value)}
+    return [_in_order(each) for each in value] if isinstance(value, list) else value
 
 
 def changed_keys(before: str, after: str) -> list[str]:

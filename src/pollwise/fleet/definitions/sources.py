@@ -177,7 +177,7 @@ class TargetSources:
                 if each.name not in gone and each.name not in fresh
             }
             wanted = {name: each for name, each in fresh.items() if name not in ours}
-            changes = self.fleet.update(self._usable(wanted, others).values(), gone)
+            changes = self.fleet.update(self._usable(wanted, others).values(), gone, read=True)
             self._report(changes, ", ".join(sorted({each.by for each in rows if each.by})))
 
     async def define(
@@ -342,7 +342,7 @@ class TargetSources:
             text = f"defined in the file and in the store, so the file is used: {listed}"
             logger.warning(text, extra={"action": "defined_twice", "fields": {"count": len(both)}})
         made = {name: each for name, each in self._made.items() if name not in targets}
-        changes = self.fleet.replace((self._usable(made, targets) | targets).values())
+        changes = self.fleet.replace((self._usable(made, targets) | targets).values(), read=True)
         self.fleet.maintenance.set_file(() if file is None else file.maintenance)
         alerts = self.fleet.alerts
         if said := unheard(self.fleet.definitions(), alerts.channels, alerts.to):
@@ -357,7 +357,7 @@ class TargetSources:
         left: dict[str, Target] = {}
         for name, target in stored.items():
             try:
-                self.fleet.check(target, alone=True)
+                self.fleet.check(target, alone=True, read=True)
                 left[name] = target
             except (PollwiseError, ImportError) as error:
                 self._wrong[name] = _why(error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, ClassVar
 
@@ -15,11 +15,11 @@ from pollwise.alerts.rules import AlertRule
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, did_you_mean
 from pollwise.fleet.definitions.sections import names_of, rules_of
-from pollwise.fleet.definitions.shown import fingerprint
+from pollwise.fleet.definitions.shown import digests_of, fingerprint
 from pollwise.fleet.definitions.variables import replaced
-from pollwise.fleet.probes import is_probe_type, make_probe, probe_types
+from pollwise.fleet.probes import facts_of, is_probe_type, make_probe, probe_types
 from pollwise.fleet.probes.options import BadOptions, hint
-from pollwise.fleet.targets import Target
+from pollwise.fleet.targets import Probe, Target
 from pollwise.runtime.redact import without_hidden
 
 #: What a target's table may have apart from the options of its probe.
@@ -75,6 +75,9 @@ class TargetTables:
         self.written_groups: dict[str, Mapping[str, Any]] = {}
         #: The names of the channels; None if they are not known here.
         self.channels: Collection[str] | None = None
+        #: What many targets have in common: digests of groups, and rules by how they are written.
+        self.digests: dict[str | None, dict[str, str]] = {None: {}}
+        self.rules: dict[str, tuple[AlertRule, ...]] = {}
 
     def add_group(self, name: str, table: Mapping[str, Any]) -> None:
         """Let targets inherit from this group."""
@@ -85,6 +88,7 @@ class TargetTables:
         kept = {key: each for key, each in table.items() if key not in ("name", "group")}
         self.written_groups[name] = kept
         self.groups[name] = self.with_variables(kept, line, f"group {name!r}")
+        self.digests[name] = digests_of(kept)
 
     def target(self, table: Mapping[str, Any], line: int | None = None) -> Target | None:
         """The target of a table, or None if something is wrong with it."""
@@ -183,12 +187,18 @@ class _TargetReader:
             group=self._group,
             origin=self._tables.origin,
             alerts=rules,
-            written=fingerprint(self._tables.written_groups.get(self._group or "", {}), self._raw),
+            written=fingerprint(
+                self._tables.written_groups.get(self._group or "", {}),
+                self._raw,
+                self._tables.digests.get(self._group, {}),
+            ),
         )
         if refused:
             return None
         try:
-            make_probe(target or Target("-", kind, options=options))
+            probe = make_probe(target or Target("-", kind, options=options))
+            if rules and getattr(probe, "lacks", None):
+                self._check_facts(rules, kind, probe)
         except BadOptions as error:
             for key, what in error.problems:
                 self._wrong(key, f"{key} {self._nearer(key, what)}")
@@ -246,12 +256,28 @@ class _TargetReader:
             self._wrong("to", "to has no effect without alerts; add alerts = ['down']")
         if "alerts" not in self._given:
             return ()
+        # Many targets have the same rules: they are read once, if nothing is wrong with them.
+        written = f"{kind} {to} {self._given['alerts']!r}"
+        known = self._tables.rules.get(written)
+        if known is not None:
+            return known
+        problems: list[str] = []
         channels = self._tables.channels
-
-        def wrong(what: str) -> None:
+        rules = rules_of(self._given["alerts"], to, kind, channels, problems.append)
+        for what in problems:
             self._wrong("alerts", what)
+        if not problems:
+            self._tables.rules[written] = rules
+        return rules
 
-        return rules_of(self._given["alerts"], to, kind, channels, wrong)
+    def _check_facts(self, rules: Iterable[AlertRule], kind: str, probe: Probe) -> None:
+        """Refuse rules about facts that this probe cannot have, unlike others of its type."""
+        for rule in rules:
+            if rule.condition.kind == "field":
+                try:
+                    rule.condition.check(facts_of(kind, probe), "alerts: when")
+                except ConfigError as error:
+                    self._wrong("alerts", str(error))
 
     def _check_texts(self, plan: dict[str, Any]) -> None:
         """Check what `Target` does not check."""

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pollwise.core.strategies.base import Pacer, Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import FreshnessPacer, staleness_score
+from pollwise.errors import PollwiseError, ProbeError
+from pollwise.fleet.probes import host_of, make_probe
 
 if TYPE_CHECKING:
     from pollwise.alerts.lifecycle import RuleState
     from pollwise.core.shares import Share
     from pollwise.fleet.history.tracker import TargetTracker
     from pollwise.fleet.locations.values import SeenFrom
-    from pollwise.fleet.targets import Probe, Reading, Target
+    from pollwise.fleet.targets import Probe, ProbeContext, Reading, Target
 
 #: Where a target is. It is in one place at a time, so it always has one next poll.
 AGENDA: Final = 0  # on the agenda, or parked: paused, or held by another node
 WAITING: Final = 1  # due, but its host is busy, or a removed target of its name is still polled
 FLIGHT: Final = 2  # being polled
 GONE: Final = 3  # removed; the result of a poll in progress is dropped
+
+
+async def unmade(target: Target, context: ProbeContext) -> Any:
+    """Stands for the probe of a target until its first poll here."""
+    raise ProbeError("its probe was not made")
 
 
 class RunningTarget:
@@ -42,6 +49,7 @@ class RunningTarget:
         within: float = math.inf,
     ) -> None:
         self.target: Target = target
+        #: `unmade` before its first poll, if its definition was checked when it was read.
         self.probe: Probe = probe
         self.host: str | None = host
         self.strategy: Strategy = strategy
@@ -80,6 +88,26 @@ class RunningTarget:
         #: With several nodes: until when this node holds it, and the token of its claim.
         self.until: float = math.inf
         self.token: int | None = None
+
+    def ensure_probe(self) -> None:
+        """Make its probe for its first poll."""
+        if self.probe is unmade:
+            self._make_probe()
+
+    def _make_probe(self) -> None:
+        """Make its probe. A definition was checked when it was read; if its probe cannot be made
+        any more (a file is gone, say), its polls fail until it can."""
+        try:
+            self.probe = make_probe(self.target)
+        except (PollwiseError, ImportError) as error:
+            said = str(error)
+
+            async def failing(target: Target, context: ProbeContext) -> Any:
+                self.probe = unmade
+                raise ProbeError(said)
+
+            self.probe = failing
+        self.host = host_of(self.target, self.probe)
 
     @property
     def fixed(self) -> bool:

@@ -4,8 +4,7 @@ callers pass the time.
 Every target is in one place: on the agenda, waiting for its host, being polled, or gone. Taking it
 off the agenda starts a poll, and only the end of that poll puts it back, so no target is polled
 twice at once, and none is lost. Only the end of a poll moves a due time further away; everything
-else moves it nearer. (One exception: polls that were missed while no process polled are spread over
-a short time, see `restore.catch_up`.)
+else moves it nearer. (Except that missed polls are spread, see `restore.catch_up`.)
 """
 
 from __future__ import annotations
@@ -67,10 +66,7 @@ class Scheduler:
     # Adding and removing
 
     def add(self, entries: Iterable[RunningTarget], now: float) -> None:
-        """Plan new targets, each on the grid of its name, with the first poll soon.
-
-        A target that already has a due time keeps it.
-        """
+        """Plan new targets on the grids of their names, with the first poll soon, or as planned."""
         fresh = list(entries)
         for entry in fresh:
             if entry.target.name in self.entries:
@@ -152,6 +148,7 @@ class Scheduler:
                 entry.place = AGENDA
                 self.lose(entry)
                 continue
+            entry.ensure_probe()
             if self._leaving and entry.target.name in self._leaving:
                 self._leaving[entry.target.name] = entry
                 self._promote(entry.host)

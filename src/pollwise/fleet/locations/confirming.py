@@ -204,6 +204,7 @@ class Confirmations:
         try:
             async with asyncio.timeout(target.timeout):
                 context = ProbeContext(None, deadline, self._epoch(started))
+                entry.ensure_probe()
                 Reading.of(await entry.probe(target, context))
         except asyncio.CancelledError:
             raise
