@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import sqlite3
+import stat
 import sys
 import urllib.request
 from pathlib import Path
@@ -34,11 +35,21 @@ def file(folder: Path) -> Path:
     return path
 
 
+def new_token(command: Command) -> str:
+    """The token that a fleet wrote to a private file, and not to its output."""
+    path = Path(command.err.until(r"a new token of the API is in (\S+),")[1])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    token = path.read_text().strip()
+    path.unlink()
+    assert token not in "".join(command.err.all)
+    return token
+
+
 def test_a_fleet_runs_and_is_watched_and_takes_orders(file: Path) -> None:
     words = ("--store", STORE, "--api-port", 0, "--metrics-port", 0)
     with Command("fleet", "run", *words) as command:
         metrics = command.err.until(r"metrics on (http://\S+)")[1]
-        token = command.err.until(r"shown only once: (\S+)")[1]
+        token = new_token(command)
         url = command.err.until(r"API on (http://127.0.0.1:\d+)/api/fleet/state")[1]
         wait_until(lambda: state("fine")["last_success_at"] is not None, "a success", within=20)
         assert state("slow")["state"] == "closed"
@@ -100,7 +111,7 @@ def test_a_change_by_the_api_survives_a_restart_and_config_show_says_which_won(f
     assert shown() == ("true", "pollwise.toml")
     assert not Path("fleet.db").exists()  # looking made nothing
     with Command("fleet", "run", "--api-port", 0) as command:
-        token = command.err.until(r"shown only once: (\S+)")[1]
+        token = new_token(command)
         url = command.err.until(r"API on (http://127.0.0.1:\d+)/")[1]
         request = urllib.request.Request(
             f"{url}/api/fleet/polling",
@@ -497,7 +508,7 @@ def test_the_api_lets_in_the_tokens_of_a_controller(file: Path) -> None:
         assert httpx.post(f"{url}/api/fleet/pause", headers=headers).status_code == 403
         assert httpx.get(f"{url}/api/fleet/state").status_code == 401
         assert command.stopped() == 0
-    assert "token of the API" not in "".join(command.err.all)
+    assert "new token of the API" not in "".join(command.err.all)
     assert not Path("fleet-token.hash").exists()
 
 

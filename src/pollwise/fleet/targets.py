@@ -391,6 +391,11 @@ def _bounded(text: str, most: int) -> str:
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise ConfigError(f"name = {shown(name)} must be printable text that is not empty")
+    if any(part in (".", "..") for part in name.split("/")):
+        raise ConfigError(
+            f"name = {shown(name)} has . or .. between slashes: browsers leave that out of an "
+            "address, and show another target; write it differently"
+        )
     if len(name) > NAME_MAX:
         raise ConfigError(f"name = {shown(name)} is longer than {NAME_MAX} characters")
 

@@ -162,8 +162,8 @@ class FleetSettings(Section):
     api_host: Text = setting("127.0.0.1", "The address of the HTTP API.")
     api_token_file: Text = setting(
         "fleet-token.hash",
-        "The file with the hash of the API's token. If it is missing, it is created "
-        "and the token is printed.",
+        "The file with the hash of the API's token. If it is missing, it is created, "
+        "and the token is written to a file beside it, with .new at the end of its name.",
     )
     api_tokens: OptionalText = setting(
         None,
@@ -175,6 +175,11 @@ class FleetSettings(Section):
         "If true, targets that the API and `pollwise fleet add` define may run code on the polling "
         "nodes: commands, functions, SQL, jobs; and open files there (ca). Anyone with a token "
         "that can change targets can then run code there.",
+    )
+    api_min_interval: Annotated[float, DurationReader(0.001, 86400.0)] = setting(
+        1.0,
+        "How often at most targets that the API and `pollwise fleet add` define are polled. Anyone "
+        "with a token that can change targets can send that many requests to any server.",
     )
     api_variables: OptionalText = setting(
         None,

@@ -22,7 +22,7 @@ from pollwise.fleet.definitions.sources import (
     TargetConflict,
     TargetSources,
 )
-from pollwise.fleet.definitions.stored import StoredRules
+from pollwise.fleet.definitions.stored import ANYTHING, StoredRules, StoredTables
 from pollwise.fleet.definitions.table import WrongDefinition
 from pollwise.fleet.file import FleetFile, read
 from pollwise.fleet.stores.definitions import DefinitionConflict
@@ -460,3 +460,19 @@ def test_nodes_on_one_store_share_what_one_of_them_defines(
             await store.close()
 
     place.run(main())
+
+
+@pytest.mark.parametrize(
+    "keys", [{"interval": "100ms"}, {"min_interval": 0.5}, {"max_interval": 0.2}]
+)
+def test_a_target_of_the_api_is_not_polled_more_than_once_a_second(keys: dict[str, Any]) -> None:
+    table = {"name": "fast", "type": "http", "url": "https://shop.example/", **keys}
+    with pytest.raises(WrongDefinition, match=r"at most every 1s.*fleet\.api_min_interval"):
+        StoredTables(StoredRules(), {}).read(table)
+    rules = StoredRules.of(False, None, 0.1)
+    assert StoredTables(rules, {}).read(table).name == "fast"
+    assert StoredTables(ANYTHING, {}).read(table).name == "fast"
+    group = {key: each for key, each in table.items() if key in keys}
+    inherits = {"name": "fast", "type": "http", "url": "https://shop.example/", "group": "g"}
+    with pytest.raises(WrongDefinition, match="api_min_interval"):
+        StoredTables(StoredRules(), {"g": group}).read(inherits)

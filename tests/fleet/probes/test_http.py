@@ -348,6 +348,23 @@ def test_redirects_are_followed_up_to_a_number() -> None:
     really(main)
 
 
+def test_redirects_to_other_hosts_can_be_refused() -> None:
+    async def main() -> None:
+        places = {"/here": "/there", "/there": "http://169.254.169.254/latest/", "/ok": "/end"}
+
+        def answer(request: Request) -> bytes:
+            to = places.get(request.path)
+            return page("", "302 X", location=to) if to else page("there")
+
+        async with web(answer) as server:
+            found = await polled("http", url=server.url("/ok"), redirects="same-host")
+            assert found.facts["status"] == 200
+            with pytest.raises(ProbeError, match=r"redirected to another host.*same-host"):
+                await polled("http", url=server.url("/here"), redirects="same-host")
+
+    really(main)
+
+
 def test_headers_for_one_host_are_not_sent_to_another() -> None:
     async def main() -> None:
         async with web(page("x", set_cookie="a=b")) as other:
@@ -485,6 +502,7 @@ def test_secrets_are_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> N
         ({"url": "http://x", "ca": "/nowhere.pem"}, "is not a file"),
         ({"url": "http://x", "verify": "no"}, "must be true or false"),
         ({"url": "http://x", "redirects": 99}, "from 0 to 20"),
+        ({"url": "http://x", "redirects": "same-site"}, "or 'same-host'"),
         ({"url": "http://x", "tls_warning": "soon"}, "is not a duration"),
     ],
 )

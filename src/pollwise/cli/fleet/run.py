@@ -71,7 +71,7 @@ async def run(
             fleet,
             file,
             lambda: read_checked(every, overrides, before=targets.file),
-            StoredRules.of(settings.api_may_run, settings.api_variables),
+            StoredRules.of(settings.api_may_run, settings.api_variables, settings.api_min_interval),
         )
 
         def again(stored: Mapping[str, Any], where: str) -> Settings:
@@ -141,13 +141,17 @@ async def _authorise(settings: FleetSettings, stack: AsyncExitStack) -> Authoris
             Auth(await stack.enter_async_context(opened_state(settings.api_tokens)))
         )
 
-    from pollwise.fleet.api import Bearer
+    from pollwise.fleet.api.access import Bearer, write_token
 
     path = Path(settings.api_token_file)
     bearer, token = Bearer.from_file(path)
     if token is not None:
-        # Not to the log, which is kept.
-        say_aside(f"token of the API, shown only once: {token} (its hash is in {path})")
+        # Not to the log or the terminal, which services keep.
+        handed = write_token(path, token)
+        say_aside(
+            f"a new token of the API is in {handed}, which only its owner can read; take it from "
+            f"there and delete that file (its hash is in {path})"
+        )
     return bearer
 
 

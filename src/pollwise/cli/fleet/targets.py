@@ -164,7 +164,7 @@ class Checker:
         self._path = given.file
         self.file: FleetFile | None = _file(settings)
         groups = {} if self.file is None else self.file.group_tables
-        rules = StoredRules.of(given.api_may_run, given.api_variables)
+        rules = StoredRules.of(given.api_may_run, given.api_variables, given.api_min_interval)
         self._tables = StoredTables(rules, groups, for_views=True)
         if self.file is not None:
             self._tables.channels = self.file.alert_tables.get("channel", {})

@@ -95,6 +95,15 @@ class Bearer:
         return cls(text), token
 
 
+def write_token(path: Path, token: str) -> Path:
+    """Write a new token to a file beside that of its hash, which only its owner can read; returns
+    where."""
+    handed = path.with_name(f"{path.name}.new")
+    handed.unlink(missing_ok=True)  # of a hash that is gone
+    _write_private(handed, token)
+    return handed
+
+
 def _hash_of(token: str) -> str:
     return _HASH + hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -106,6 +115,6 @@ def _write_private(path: Path, text: str) -> None:
             file.write(f"{text}\n")
     except OSError as error:
         raise ConfigError(
-            f"the hash of a new token cannot be written to {path}: {error.strerror}; set "
+            f"a new token cannot be written to {path}: {error.strerror}; set "
             "fleet.api_token_file to another file"
         ) from None

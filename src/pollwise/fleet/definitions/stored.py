@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pollwise.durations import shown
+from pollwise.core.strategies.freshness import Freshness
+from pollwise.durations import short, shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.definitions.table import TargetTables, WrongDefinition
 from pollwise.fleet.probes import is_probe_type
@@ -29,6 +30,8 @@ NETWORK_TYPES = frozenset(
         "steps", "tcp", "websocket",
     )
 )  # fmt: skip
+#: The shortest interval of targets of the API, in seconds, unless the settings lower it.
+MIN_INTERVAL = 1.0
 #: How deep the tables and lists of a definition may be nested.
 DEPTH_MAX = 6
 _NO_FILES = (
@@ -44,22 +47,27 @@ class StoredRules:
     may_run: they may run code: have a type that is not in NETWORK_TYPES.
     variables: the environment variables that they may use, themselves or by their group; None for
         all.
+    min_interval: the shortest interval that they may have, in seconds.
     """
 
     may_run: bool = False
     variables: frozenset[str] | None = frozenset()
+    min_interval: float = MIN_INTERVAL
 
     def allows(self, variable: str) -> bool:
         return self.variables is None or variable in self.variables
 
     @classmethod
-    def of(cls, may_run: bool, variables: str | None) -> StoredRules:
+    def of(
+        cls, may_run: bool, variables: str | None, min_interval: float = MIN_INTERVAL
+    ) -> StoredRules:
         """The rules of the settings. variables: names, separated by commas or spaces."""
-        return cls(may_run, frozenset(re.split(r"[,\s]+", (variables or "").strip())) - {""})
+        names = frozenset(re.split(r"[,\s]+", (variables or "").strip())) - {""}
+        return cls(may_run, names, min_interval)
 
 
 #: For views: the nodes check what is allowed.
-ANYTHING = StoredRules(may_run=True, variables=None)
+ANYTHING = StoredRules(may_run=True, variables=None, min_interval=0.0)
 
 
 class StoredTables(TargetTables):
@@ -101,7 +109,21 @@ class StoredTables(TargetTables):
         target = self.target(table)
         if target is None or self.problems:
             raise WrongDefinition(list(dict.fromkeys(what for _, what in self.problems)))
+        self._check_pace(target)
         return target
+
+    def _check_pace(self, target: Target) -> None:
+        """Refuse a target that would be polled too often."""
+        least = self._rules.min_interval
+        given = target.strategy(Freshness()).min_interval
+        if given < least:
+            what = (
+                f"target {target.name!r}: it could be polled every {short(given)}, and targets "
+                f"that are not in the file at most every {short(least)}; give a longer interval or "
+                "min_interval, put the target into the file, or lower fleet.api_min_interval on "
+                "the polling nodes"
+            )
+            raise WrongDefinition([what])
 
     def may_be_unset(self, name: str) -> bool:
         return self._rules.allows(name)

@@ -91,8 +91,8 @@ class ProbeOptions:
     def flag(self, key: str, default: bool) -> bool:
         return self._checked(key, default, lambda given: type(given) is bool, "true or false")
 
-    def whole(self, key: str, default: int, minimum: int, maximum: int) -> int:
-        must = f"a whole number from {minimum} to {maximum}"
+    def whole(self, key: str, default: int, minimum: int, maximum: int, also: str = "") -> int:
+        must = f"a whole number from {minimum} to {maximum} {also}".rstrip()
         return self._checked(
             key, default, lambda n: type(n) is int and minimum <= n <= maximum, must
         )

@@ -37,6 +37,8 @@ except ImportError as error:
 
 #: Default maximum size of a body, unpacked, in bytes; the option `limit` overrides it.
 BODY_MAX = 1024 * 1024
+#: Follow redirects only to the same host: a public server could send the poll to a private address.
+SAME_HOST = "same-host"
 #: Default maximum number of redirects; the option `redirects` overrides it.
 REDIRECTS = 5
 #: A body that is not needed is read up to this size, to keep the connection, in bytes.
@@ -104,8 +106,8 @@ class Fetch:
     """The HTTP request of a target, from its options."""
 
     __slots__ = (
-        "body", "expect", "headers", "host", "limit", "method", "redirects", "tls", "tls_warning",
-        "url",
+        "body", "expect", "headers", "host", "limit", "method", "redirects", "same_host", "tls",
+        "tls_warning", "url",
     )  # fmt: skip
 
     def __init__(
@@ -145,7 +147,10 @@ class Fetch:
         self.expect: frozenset[int] = options.codes(
             "expect", (), 100, 599, "a status code such as 200"
         )
-        self.redirects: int = options.whole("redirects", REDIRECTS, 0, 20)
+        self.same_host: bool = options.raw("redirects") == SAME_HOST
+        self.redirects: int = REDIRECTS
+        if not self.same_host:
+            self.redirects = options.whole("redirects", REDIRECTS, 0, 20, f"or '{SAME_HOST}'")
         self.limit: int = options.size("limit", limit)
         tls = Tls(options.flag("verify", True), options.certificates())
         self.tls: Tls = _USUAL_TLS if tls == _USUAL_TLS else tls
@@ -244,6 +249,11 @@ class Fetch:
             url = httpx.URL("")
         if url.scheme not in ("http", "https") or not url.host:
             raise failed(f"{self._said()} was redirected to a URL that is not http(s)")
+        if self.same_host and url.host.lower() != self.host:
+            raise failed(
+                f"{self._said()} was redirected to another host, which redirects = '{SAME_HOST}' "
+                "refuses; use the final URL, or give a number of redirects"
+            )
         # Tokens, cookies and keys meant for one host are not sent to another.
         same = _origin(url) == _origin(httpx.URL(self.url))
         kept = headers if same else _OWN
