@@ -33,7 +33,7 @@ from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import FleetOrdered, FleetSettingsChanged
 from pollwise.settings import Settings, load
 from pollwise.storage.postgres.schema import script
-from tests.fleet.world import Watch, fleet_for, running
+from tests.fleet.world import PACED, Watch, fleet_for, running
 from tests.support.kit import Seen
 from tests.support.servers import Postgres
 
@@ -97,7 +97,7 @@ def test_the_state_has_all_figures_and_null_for_never(folder: Path) -> None:
         facts: Any = {"ms": 1.5, "odd": float("inf"), "thing": object()}
         fleet.add(
             Target("good", watch.probe(lambda _: Reading("x", facts=facts)), "10s"),
-            Target("gone/away?", watch.probe(lambda _: ProbeRefused("no such page")), "10s"),
+            Target("gone/away?", watch.probe(lambda _: ProbeRefused("no such page")), **PACED),
             Target("late", watch.probe(), "10h"),
             Target("shy", watch.probe(lambda _: OSError("refused")), "10s", group="g"),
         )
@@ -184,7 +184,7 @@ def test_orders_are_carried_out(folder: Path) -> None:
         def answer(_: Target) -> object:
             return ProbeRefused("no") if broken["on"] else Reading("x")
 
-        fleet.add(Target("a b", watch.probe(answer), "10s"), Target("c", watch.probe(), "1h"))
+        fleet.add(Target("a b", watch.probe(answer), **PACED), Target("c", watch.probe(), "1h"))
         async with running(fleet), desk(Control(fleet), folder) as client:
             await clock.advance(30)
             assert fleet.target("a b").state == "dead"

@@ -17,7 +17,7 @@ from pollwise.observe.metrics import METRICS
 from pollwise.observe.prometheus import PrometheusSink
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import FleetCounted, TargetPolled, TargetPolling, TargetStateChanged
-from tests.fleet.world import SAME, Watch, flaky, fleet_for, now, running
+from tests.fleet.world import PACED, SAME, Watch, flaky, fleet_for, now, running
 from tests.support.kit import Seen, virtually
 
 
@@ -66,7 +66,7 @@ def test_by_target_a_target_that_is_gone_takes_its_label_sets_along() -> None:
         rules = FailureRules(confirmations=0, recheck=1800.0)
         fleet = fleet_for(clock, seen, rules=rules)
         fleet.add(Target("well", watch.probe(answer, takes=1.0), "10s"))
-        fleet.add(Target("ill", watch.probe(answer), "10s", type="http", group="g"))
+        fleet.add(Target("ill", watch.probe(answer), **PACED, type="http", group="g"))
         well = {"type": "function", "group": "", "target": "well"}
         ill = {"type": "http", "group": "g", "target": "ill"}
         async with running(fleet):
@@ -117,7 +117,7 @@ def test_by_group_the_metrics_agree_with_the_state_of_the_fleet() -> None:
         answers = {"well": flaky(random, 1.0), "shaky": flaky(random, 0.5), "ill": flaky(random, 0)}
         for group, answer in answers.items():
             for n in range(20):
-                fleet.add(Target(f"{group}{n}", watch.probe(answer), "10s", group=group))
+                fleet.add(Target(f"{group}{n}", watch.probe(answer), **PACED, group=group))
         fleet.add(Target("paused", watch.probe(), "10s"))
         every = ("", *answers)
 

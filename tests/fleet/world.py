@@ -15,6 +15,8 @@ from pollwise.runtime.events import Events
 from tests.support.kit import Seen
 
 SAME = Reading("same")
+#: About every ten seconds, at a pace that follows failures, unlike an exact interval.
+PACED: Any = {"base_interval": "10s", "min_interval": "10s", "max_interval": "10s"}
 
 
 class SetClock(VirtualClock):

@@ -317,3 +317,15 @@ def test_a_login_in_an_address_is_not_in_the_name() -> None:
     assert found.notes == [
         "'5': is not an address; not imported", "'None': is not an address; not imported",
     ]  # fmt: skip
+
+
+def test_a_password_of_ntlm_is_not_sent_in_another_way() -> None:
+    monitor = {
+        "name": "intranet", "type": "http", "url": "https://in.example/", "authMethod": "ntlm",
+        "basic_auth_user": "me", "basic_auth_pass": "hunter2",
+    }  # fmt: skip
+    found = kuma.imported({"monitorList": [monitor]})
+    assert found.tables == []
+    [said] = found.notes
+    assert "NTLM" in said
+    assert "hunter2" not in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +12,7 @@ from pollwise.fleet import FailureRules, Target
 from pollwise.fleet.file import FleetFileError, read_text
 from pollwise.runtime.clock import VirtualClock
 from pollwise.settings import FleetSettings
-from tests.fleet.world import SAME, Watch, fleet_for, now, running
+from tests.fleet.world import PACED, SAME, Watch, fleet_for, now, running
 from tests.support.kit import virtually
 
 OUTAGE = (100.0, 220.0)
@@ -115,11 +116,36 @@ def test_the_settings_begin_with_the_rules_of_code() -> None:
 def test_the_interval_of_a_dead_target_is_its_recheck() -> None:
     async def main(clock: VirtualClock) -> None:
         fleet = fleet_for(clock)
-        fleet.add(Target("t", Watch().probe(lambda _: ProbeRefused("404")), "10s"))
+        fleet.add(Target("t", Watch().probe(lambda _: ProbeRefused("404")), **PACED))
         async with running(fleet):
             await asyncio.sleep(100)
             state = fleet.target("t")
             assert (state.state, state.interval) == ("dead", 600.0)
             assert fleet.saved("t").interval == 600.0
+
+    virtually(main)
+
+
+@pytest.mark.parametrize("error", [ProbeRefused("404: no such page"), OSError("no answer")])
+def test_an_exact_interval_is_exact_until_the_target_is_dead(error: Exception) -> None:
+    async def main(clock: VirtualClock) -> None:
+        watch, broken = Watch(), False
+        fleet = fleet_for(clock)
+        fleet.add(Target("t", watch.probe(lambda _: error if broken else SAME), "10s"))
+        async with running(fleet):
+            await asyncio.sleep(100)
+            broken, began = True, now()
+            await asyncio.sleep(120)
+            broken = False
+            await asyncio.sleep(60)
+            gaps = [after - before for before, after in pairwise(watch.at["t"]) if after > began]
+            assert max(gaps) == pytest.approx(10.0)
+            assert fleet.target("t").failures == 0
+            broken, began = True, now()
+            await asyncio.sleep(1000)
+            assert fleet.target("t").state == "open"
+            await asyncio.sleep(500)
+            assert fleet.target("t").state == "dead"  # after about twenty minutes, as others
+            assert now() - watch.at["t"][-1] < 600
 
     virtually(main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from pollwise.runtime.events import (
     TargetRecovered,
     TargetStuck,
 )
-from tests.fleet.world import SAME, Watch, fleet_for, now, running
+from tests.fleet.world import PACED, SAME, Watch, fleet_for, now, running
 from tests.support.kit import Seen, virtually
 
 
@@ -305,7 +306,8 @@ def test_a_failure_is_confirmed_sooner_and_an_outage_ends_in_the_dead_targets() 
         seen = Seen()
         watch = outage(1000.0, 1000.0 + 3600.0)
         fleet = fleet_for(clock, seen, rules=FailureRules(dead_after=5, recheck=1800.0))
-        fleet.add(Target("t", watch.probe(watch.answer), "60s"))  # type: ignore[attr-defined]
+        paced: Any = dict.fromkeys(("base_interval", "min_interval", "max_interval"), "60s")
+        fleet.add(Target("t", watch.probe(watch.answer), **paced))  # type: ignore[attr-defined]
         async with running(fleet):
             await asyncio.sleep(1000 + 1300)
             down = [at for at in watch.at["t"] if at >= 1000]
@@ -342,7 +344,7 @@ def test_a_permanent_failure_is_dead_once_confirmed_and_orders_bring_it_back() -
             return SAME if right else ProbeRefused("401: not allowed")
 
         fleet = fleet_for(clock, seen)
-        fleet.add(Target("t", watch.probe(answer), "10s"))
+        fleet.add(Target("t", watch.probe(answer), **PACED))
         async with running(fleet):
             await asyncio.sleep(60)
             assert len(watch.at["t"]) == 3, "confirmed twice, within seconds"

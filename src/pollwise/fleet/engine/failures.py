@@ -11,6 +11,9 @@ also if the error looks permanent (a page that is missing during a deployment). 
 polled less often. A dead target is still polled every ten minutes, and one success brings it back.
 With `detect_within`, no delay is longer than that allows.
 
+A target with an exact interval is polled at it until it is dead: after the time that others take
+for their tenth failure.
+
 Nothing here has a clock or keeps state: the number of failures in a row and whether the target is
 dead decide everything.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from pollwise.core.breaker import Breaker
@@ -92,6 +96,7 @@ class FailureRules:
         u: float,
         dead_after: int | None = None,
         within: float = math.inf,
+        exact_for: float | None = None,
     ) -> FailureDecision:
         """The decision after failure number `failures` in a row (1 is the first).
 
@@ -100,9 +105,16 @@ class FailureRules:
         u: places the delay within its jitter, 0 ≤ u < 1.
         dead_after: the target's own number, if it has one.
         within: maximum delay of the target, in seconds.
+        exact_for: how long a target with an exact interval has failed, in seconds; None for others.
+            Its polls go on at that interval, so not their number makes it dead, but the time that
+            others take for that number.
         """
-        confirmed = failures > self.confirmations
-        if dead or (permanent and confirmed) or failures >= (dead_after or self.dead_after):
+        confirmed, most = failures > self.confirmations, dead_after or self.dead_after
+        if exact_for is not None:
+            gone = confirmed and exact_for >= _time_until(self, most)
+        else:
+            gone = (permanent and confirmed) or failures >= most
+        if dead or gone:
             return FailureDecision(min(self.recheck, within), True)
         if failures >= self.breaker.failures:
             whole = self.breaker.open_for(failures - self.breaker.failures + 1)
@@ -131,6 +143,18 @@ class FailureRules:
         if failures >= self.breaker.failures:
             return "half-open" if asked else "open"
         return "confirming" if failures <= self.confirmations else "backing off"
+
+
+@lru_cache(1000)
+def _time_until(rules: FailureRules, failures: int) -> float:
+    """Seconds from the first to this many failures in a row, without an exact interval."""
+    delays = [
+        rules.failed(
+            n, permanent=False, dead=False, soon=rules.confirm, u=0.5, dead_after=failures
+        ).delay
+        for n in range(1, min(failures, 100))
+    ]
+    return sum(delays) + max(failures - 100, 0) * delays[-1] if delays else 0.0
 
 
 def is_permanent(error: BaseException) -> bool:

@@ -247,6 +247,7 @@ class Scheduler:
                 u=self._random(),
                 dead_after=entry.target.dead_after,
                 within=entry.within,
+                exact_for=at - entry.failing_since if entry.fixed else None,
             )
             down = decision.dead or entry.failures > self.rules.confirmations
         else:
@@ -260,8 +261,7 @@ class Scheduler:
             self._rejoin(entry)
         entry.down_since = entry.failing_since if down else None
         due = at + decision.delay
-        confirming = not decision.dead and entry.failures <= self.rules.confirmations
-        if confirming and entry.grid is not None:  # not later than its next regular poll
+        if not decision.dead and entry.grid is not None:  # not later than its next regular poll
             due = min(due, point_after(entry.grid, entry.interval, at))
         wait = min(wait, self.rules.longest_wait(entry.strategy.max_interval), entry.within)
         if due < at + wait:

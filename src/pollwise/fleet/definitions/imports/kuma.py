@@ -77,6 +77,9 @@ def _http(name: object, each: dict[str, Any], found: ImportedTargets) -> dict[st
     if method not in _METHODS:
         found.note(name, f"the method {method} is not supported by http; not imported")
         return None
+    if str(each.get("authMethod")).lower() == "ntlm":
+        found.note(name, "its password of NTLM must not be sent in another way; not imported")
+        return None
     headers = _headers(name, each, found)
     table: dict[str, Any] = {
         "type": "http",
