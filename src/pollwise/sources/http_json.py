@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
 from pollwise.durations import Duration, shown
 from pollwise.errors import ConfigError, ProbeError, ProbeRefused
-from pollwise.fleet.probes.extract import Path, follow, json_path
 from pollwise.fleet.probes.http.fetch import HttpAnswer
+from pollwise.fleet.probes.json_paths import Path, follow, json_path
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.limits.budget import SharedBudget
 from pollwise.runtime.redact import shown_url

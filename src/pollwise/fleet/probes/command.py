@@ -48,7 +48,8 @@ FACTS = {
 
 class CommandProbe:
     """Runs a program. Options: run (a list of words, or text that is split like in a shell),
-    expect (exit codes, 0), json, regex, limit, folder, env (added to the environment)."""
+    expect (exit codes, 0), json, regex, checks, absent, limit, folder, env (added to the
+    environment)."""
 
     __slots__ = ("_env", "_expect", "_extract", "_folder", "_limit", "_words")
 

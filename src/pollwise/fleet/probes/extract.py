@@ -1,65 +1,21 @@
 """Extracts the reading from an answer: its digest, a value at a JSON path, or a regex group.
 
-A JSON path consists of names and indexes, from the top:
-
-    a.b[0].c        the member c of the first element of b in a
-    items[-1].id    the last element's id
-    a["odd.name"]   a name with dots, brackets or spaces
-    [2]             an element of a list at the top
+The answer is checked before: what its values must be (`checks`), and what it must not contain
+(`absent`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from typing import Any
 
 from pollwise.alerts.patterns import Pattern
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
+from pollwise.fleet.probes.checks import CHECKS_MAX, Check
+from pollwise.fleet.probes.json_paths import Path, follow, json_path
 from pollwise.fleet.probes.options import ProbeOptions, failed
-
-_STEP = re.compile(
-    r"""(?P<dot>\.)?(?P<name>[^\s.\[\]"']+)|\[(?P<index>-?\d{1,9})\]|\["(?P<quoted>[^"]*)"\]"""
-)
-Path = tuple[str | int, ...]
-
-
-def json_path(text: str) -> Path:
-    """The steps of a path; ConfigError if it is not valid.
-
-    >>> json_path('a.b[0]["odd.name"]')
-    ('a', 'b', 0, 'odd.name')
-    """
-    steps: list[str | int] = []
-    at = 0
-    while at < len(text):
-        step = _STEP.match(text, at)
-        named = step and step["name"] is not None
-        # A dot is only allowed between two names.
-        if step is None or (named and bool(step["dot"]) != bool(steps)):
-            raise ConfigError(
-                f'{shown(text)} is not a JSON path; write it as a.b[0].c or a["odd.name"]'
-            )
-        if named:
-            steps.append(step["name"])
-        else:
-            steps.append(int(step["index"]) if step["index"] is not None else step["quoted"])
-        at = step.end()
-    if not steps:
-        raise ConfigError("the path is empty; write it as a.b[0].c")
-    return tuple(steps)
-
-
-def follow(document: Any, path: Path) -> Any:
-    """The value at a path; LookupError if there is none."""
-    for step in path:
-        fits = isinstance(document, list) if isinstance(step, int) else isinstance(document, dict)
-        if not fits:
-            raise LookupError(step)
-        document = document[step]
-    return document
 
 
 def digest(raw: bytes) -> str:
@@ -67,11 +23,14 @@ def digest(raw: bytes) -> str:
 
 
 class Extract:
-    """Extracts the reading's value from an answer, by the options `json` or `regex`."""
+    """Extracts the reading's value from an answer, by the options `json` or `regex`, and checks it
+    by `checks` and `absent`."""
 
-    __slots__ = ("path", "pattern", "written")
+    __slots__ = ("absent", "checks", "path", "pattern", "written")
 
-    def __init__(self, options: ProbeOptions) -> None:
+    def __init__(self, options: ProbeOptions, *, checked: bool = True) -> None:
+        self.checks: tuple[Check, ...] = _checks(options) if checked else ()
+        self.absent: Pattern | None = options.pattern("absent") if checked else None
         options.only_one("json", "regex")
         self.pattern: Pattern | None = options.pattern("regex")
         self.written: str = options.text("json")
@@ -84,6 +43,8 @@ class Extract:
 
     async def __call__(self, raw: bytes, encoding: str = "utf-8") -> tuple[str, str]:
         """The value, and a summary for people."""
+        if self.checks or self.absent is not None:
+            await self.check(raw, encoding)
         if self.path is not None:
             value = self._at_path(raw)
             return value, f"{self.written} = {value[:80]}"
@@ -92,14 +53,21 @@ class Extract:
             return value, value[:80]
         return digest(raw), f"{len(raw):,} bytes"
 
+    async def check(self, raw: bytes, encoding: str = "utf-8") -> None:
+        """Raise ProbeError if the answer is not as it must be."""
+        if self.checks:
+            document = _document(raw)
+            for check in self.checks:
+                wrong = check.failing(document)
+                if wrong is not None:
+                    raise failed(wrong)
+        if self.absent is not None and await self.absent.search(raw, encoding) is not None:
+            raise failed(f"the answer contains {shown(self.absent.text)}, and must not (absent)")
+
     def _at_path(self, raw: bytes) -> str:
         assert self.path is not None  # noqa: S101 (for the type checker)
         try:
-            document = json.loads(raw)
-        except (ValueError, RecursionError):  # RecursionError: deeply nested brackets
-            raise failed("the answer is not valid JSON") from None
-        try:
-            found = follow(document, self.path)
+            found = follow(_document(raw), self.path)
         except LookupError:
             raise failed(f"the answer has nothing at {self.written}") from None
         return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
@@ -110,3 +78,25 @@ class Extract:
         if found is None:
             raise failed(f"the answer does not match {shown(self.pattern.text)}")
         return found
+
+
+def _document(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):  # RecursionError: deeply nested brackets
+        raise failed("the answer is not valid JSON") from None
+
+
+def _checks(options: ProbeOptions) -> tuple[Check, ...]:
+    given = options.raw("checks")
+    listed = [given] if isinstance(given, str) else () if given is None else given
+    if not isinstance(listed, (list, tuple)) or len(listed) > CHECKS_MAX:
+        options.wrong("checks", f"must be a list of at most {CHECKS_MAX} texts: 'status == UP'")
+        return ()
+    found = []
+    for each in listed:
+        try:
+            found.append(Check(each))
+        except ConfigError as error:
+            options.wrong("checks", f"= {error}")
+    return tuple(found)

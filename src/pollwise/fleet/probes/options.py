@@ -20,6 +20,7 @@ from pollwise.runtime.redact import HIDDEN, is_secret, shown_url
 
 #: The units of a size: "512KiB".
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
+_CODES = re.compile(r"([1-9])[xX]{2}|(\d{1,3})\s*-\s*(\d{1,3})")
 _SIZE = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 Problem = tuple[str, str]
@@ -100,11 +101,12 @@ class ProbeOptions:
     def codes(
         self, key: str, default: Iterable[int], low: int, high: int, what: str
     ) -> frozenset[int]:
-        """One code from `low` to `high`, or a list of them."""
+        """One code from `low` to `high`, or a list of them; ranges are "200-299" or "2xx"."""
         given = self.raw(key)
         if given is None:
             return frozenset(default)
-        listed = given if isinstance(given, (list, tuple)) else [given]
+        written = given if isinstance(given, (list, tuple)) else [given]
+        listed: list[Any] = [code for each in written for code in _codes_of(each)]
         if not listed or not all(_is_within(each, low, high) for each in listed):
             self.wrong(key, f"must be {what}, or a list of them")
             return frozenset(default)
@@ -219,6 +221,16 @@ def failed(
     error = ProbeRefused(message) if permanent else ProbeError(message)
     error.retry_after = retry_after
     return error
+
+
+def _codes_of(given: object) -> list[object]:
+    """The codes that are meant by one value."""
+    found = _CODES.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        return [given]
+    if found[1]:
+        return list(range(int(found[1]) * 100, int(found[1]) * 100 + 100))
+    return list(range(int(found[2]), int(found[3]) + 1)) or [given]
 
 
 def _is_within(given: object, low: int, high: int) -> bool:

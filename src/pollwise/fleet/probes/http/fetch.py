@@ -145,7 +145,7 @@ class Fetch:
             if self.method in SAFE:
                 options.wrong("body", f"is not sent with {self.method}; give method = 'post'")
         self.expect: frozenset[int] = options.codes(
-            "expect", (), 100, 599, "a status code such as 200"
+            "expect", (), 100, 599, "a status code such as 200, '2xx' or '200-299'"
         )
         self.same_host: bool = options.raw("redirects") == SAME_HOST
         self.redirects: int = REDIRECTS

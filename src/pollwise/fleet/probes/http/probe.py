@@ -39,6 +39,10 @@ FACTS = {
 }
 
 
+#: Options that need the body of an answer.
+_OF_BODY = ("json", "regex", "checks", "absent")
+
+
 class UrlProbe(ABC):
     """Base of the probes that read the answer of a URL."""
 
@@ -80,7 +84,7 @@ class UrlProbe(ABC):
 
 class HttpProbe(UrlProbe):
     """Requests a URL. Options: url, method, headers, body, expect, reading ("body" or "status"),
-    json, regex, limit, redirects, verify, ca, tls_warning."""
+    json, regex, checks, absent, limit, redirects, verify, ca, tls_warning."""
 
     __slots__ = ("_extract", "_status_only")
 
@@ -91,12 +95,13 @@ class HttpProbe(UrlProbe):
         self._status_only = options.one_of("reading", ("body", "status"), "body") == "status"
         if self._status_only:
             options.only_one("reading", "json", "regex")
-        if self._fetch.method == "HEAD" and (options.has("json") or options.has("regex")):
-            options.wrong("method", "= 'head' has no body for json or regex")
+        if self._fetch.method == "HEAD" and any(map(options.has, _OF_BODY)):
+            options.wrong("method", f"= 'head' has no body for {', '.join(_OF_BODY)}")
 
     async def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         if self._status_only:
             value, summary = str(answer.status), ""
+            await self._extract.check(answer.body, answer.encoding)
         elif self._fetch.method == "HEAD":
             value, summary = head_of(answer), ""
         else:

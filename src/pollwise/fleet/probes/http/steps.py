@@ -196,6 +196,7 @@ class Step:
                 raise failed(f"no element matches {self._page['selector']!r}")
             return found["value"], str(found["content"]).partition("\n")[0][:80]
         if self._extract.path is None and self._extract.pattern is None:
+            await self._extract.check(answer.body, answer.encoding)
             return None
         return await self._extract(answer.body, answer.encoding)
 

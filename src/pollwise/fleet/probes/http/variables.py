@@ -98,7 +98,7 @@ class Variable:
             options.wrong(
                 "", "needs one of json, regex, selector, header and cookie, and only one of them"
             )
-        self._extract = Extract(options)
+        self._extract = Extract(options, checked=False)
         self._request = {
             "selector": selector_of(options, "selector"),
             "attribute": options.text("attribute").lower() or None,
