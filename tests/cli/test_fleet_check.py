@@ -63,9 +63,13 @@ def test_check_tells_of_alerts_that_no_channel_hears_of(file: Path) -> None:
     said = good("fleet", "check", "--store", STORE).err
     assert "nothing is sent for alerts of 'fine': their rules name no channel" in said
     assert 'write to = ["ops"] under [alerts]' in said
-    for quiet in (rules, channel + heard, '[alerts]\nto = "ops"\n' + channel + rules):
-        file.write_text(quiet.replace('to="ops"', 'severity="info"') if quiet is rules else quiet)
+    for quiet in (channel + heard, '[alerts]\nto = "ops"\n' + channel + rules):
+        file.write_text(quiet)
         assert good("fleet", "check", "--store", STORE).err == ""
+    file.write_text(rules.replace('to="ops"', 'severity="info"'))
+    result = pollwise("fleet", "check", "--store", STORE)
+    assert result.code != 0
+    assert "nobody hears of its alerts" in result.err
 
 
 def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
@@ -236,3 +240,21 @@ def test_commands_that_do_not_poll_need_no_secrets(file: Path) -> None:
     result = pollwise("fleet", "run", "--store", STORE)
     assert result.code == 2
     assert "the environment variable NO_PASSWORD is not set" in result.err
+
+
+def test_a_file_alone_is_checked_without_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text('[[target]]\nname = "a"\ntype = "http"\nurl = "https://${SHOP}.example/"\n')
+    result = good("fleet", "check", path)
+    assert "shop.toml is correct: 1 targets, 0 groups, 0 channels" in result.out
+    found = json.loads(good("fleet", "check", path, "--json").out)
+    assert (found["ok"], found["targets"]) == (True, 1)
+    assert list(tmp_path.iterdir()) == [path]
+    path.write_text('[[target]]\nname = "a"\ntype = "http"\nurl = "a"\njson = "$.x"\n')
+    result = pollwise("fleet", "check", path)
+    assert result.code != 0
+    assert "has no scheme" in result.err
+    assert "begins with $" in result.err
+    result = pollwise("fleet", "check", path, "--store", STORE)
+    assert result.code != 0
+    assert "leave out --file and --store" in result.err

@@ -350,6 +350,14 @@ class _FileReader(TargetTables):
                     self._read[piece] = table, target
                 lined[target.name] = line
         self._check_parents(found, names, lined)
+        heard = not self.channels and next((each for each in found if each.alerts), None)
+        if heard:
+            self.wrong(
+                lined[heard.name],
+                f"target {heard.name!r}: nobody hears of its alerts, as the file has no channel; "
+                "write [channel.ops] with a type, and to = ['ops'] under [alerts], or leave out "
+                "alerts",
+            )
         used = {str(table.get("group")) for table in tables}
         for group in self.groups.keys() - used:
             self.check_group(group)

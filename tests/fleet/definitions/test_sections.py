@@ -256,3 +256,30 @@ def test_no_value_crashes_the_reader(channels: Any, routes: Any, own: Any, windo
     reader.alerts()
     reader.maintenance(reader.targets())
     assert all(isinstance(what, str) for _, what in reader.problems)
+
+
+CHANNEL = '[channel.ops]\ntype = "webhook"\nurl = "https://h.example/"\n'
+
+
+def target_with(alerts: str, head: str = CHANNEL) -> str:
+    page = '[[target]]\nname = "a"\ntype = "http"\nurl = "https://a.example/"\ntimeout = "10s"\n'
+    return f"{head}{page}alerts = {alerts}\n"
+
+
+@pytest.mark.parametrize("when", ["latency > 2000", "latency >= 10s", "latency > 1h"])
+def test_a_latency_that_no_poll_can_have_is_refused(when: str) -> None:
+    with pytest.raises(
+        FleetFileError, match=r"can never open: a poll ends at its timeout of 10s"
+    ) as raised:
+        read_text(target_with(f'["{when}"]'))
+    assert ("did you mean 2000ms?" in str(raised.value)) == (when == "latency > 2000")
+    assert read_text(target_with('["latency > 2000ms", "latency < 20s"]')).targets
+
+
+def test_alerts_that_nobody_can_hear_are_refused() -> None:
+    with pytest.raises(
+        FleetFileError, match=r"'a': nobody hears of its alerts.*write \[channel.ops\]"
+    ):
+        read_text(target_with('["down"]', head=""))
+    assert read_text(target_with("[]", head="")).targets
+    assert read_text(target_with('["down"]')).targets  # it may be sent by the target's own to

@@ -11,7 +11,7 @@ from pollwise.errors import ConfigError, ProbeError
 from pollwise.fleet import Target
 from pollwise.fleet.file import FleetFileError, read_text
 from pollwise.fleet.probes import make_probe
-from pollwise.fleet.probes.checks import Check
+from pollwise.fleet.probes.checks import ValueCheck
 from tests.support.kit import virtually
 
 ANSWER: dict[str, Any] = {
@@ -34,12 +34,12 @@ FAIL = [
 
 @pytest.mark.parametrize("written", HOLD)
 def test_a_check_holds(written: str) -> None:
-    assert Check(written).failing(ANSWER) is None
+    assert ValueCheck(written).failing(ANSWER) is None
 
 
 @pytest.mark.parametrize("written", FAIL)
 def test_a_check_fails_and_names_the_value(written: str) -> None:
-    said = Check(written).failing(ANSWER)
+    said = ValueCheck(written).failing(ANSWER)
     assert said is not None
     assert written in said
 
@@ -51,7 +51,7 @@ def test_a_check_fails_and_names_the_value(written: str) -> None:
 )  # fmt: skip
 def test_a_check_that_means_nothing_is_refused(written: object) -> None:
     with pytest.raises(ConfigError):
-        Check(written)
+        ValueCheck(written)
 
 
 def polled(**options: Any) -> Any:

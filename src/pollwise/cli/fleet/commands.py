@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -137,8 +138,17 @@ def run(
 
 
 @app.command("check")
-def check(file: File = None, store: Store = None, as_json: Json = False) -> None:
-    """Check whether the fleet meets its goals: exit code 0 if it does, 1 if not.
+def check(
+    path: Annotated[
+        Path | None, typer.Argument(help="Only check this file of targets, and nothing else.")
+    ] = None,
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Check whether the fleet meets its goals, or whether a FILE is correct: exit code 0 or 1.
+
+    With a FILE, nothing is started or looked up: secrets in its variables may be unset.
 
     The goals are the settings fleet.max_due (overdue polls), fleet.max_dead (dead targets) and
     fleet.max_staleness (age of a target's last success). Paused targets do not count, and quiet
@@ -146,6 +156,14 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
 
     Example: pollwise fleet check --store sqlite:///fleet.db || page-somebody
     """
+    if path is not None:
+        if file is not None or store is not None:
+            raise ConfigError(
+                f"{path} alone is checked; leave out --file and --store, or leave out {path} to "
+                "check whether the fleet meets its goals"
+            )
+        _check_file(path, as_json)
+        return
     settings = opening.settings_for(file, store)
     kept_to = settings.fleet
     goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
@@ -377,6 +395,26 @@ def migrate(
 
 
 # Helpers
+
+
+def _check_file(path: Path, as_json: bool) -> None:
+    """Say whether a file of targets is correct."""
+    settings = opening.settings_for(path, None)
+    chosen = opening.chosen(path, None)
+    found = opening.read_checked(settings, chosen, "Nothing was started.", for_views=True)
+    counts = {
+        "targets": len(found.targets),
+        "groups": len(found.groups),
+        "channels": len(found.alert_tables["channel"]),
+    }
+    if as_json:
+        print_json({"ok": True, "file": str(path), **counts})
+        return
+    listed = ", ".join(f"{count} {what}" for what, count in counts.items())
+    say((f"{visible(str(path))} is correct", "green"), f": {listed}")
+    to = found.alert_tables["alerts"].get("to", ())
+    if text := unheard(found.targets, found.alert_tables["channel"], to):
+        warn(text)
 
 
 def _say_met(facts: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from pollwise.alerts.settings import Alerts
+from pollwise.durations import short
 from pollwise.errors import ConfigError, did_you_mean
 from pollwise.fleet.probes import facts_of
 from pollwise.fleet.targets import Probe, Target
@@ -18,12 +19,27 @@ def check_rules(target: Target, alerts: Alerts, probe: Probe) -> None:
 
     probe: of the target; it knows what its store cannot tell.
     """
+    check_latencies(target)
     for rule in target.alerts:
         where = f"target {target.name!r}: alert {rule.when!r}"
         if rule.condition.kind == "field":
             facts = facts_of(target.probe, probe) if isinstance(target.probe, str) else None
             rule.condition.check(facts, f"target {target.name!r}: when")
         alerts.check(rule.to, f"{where}: to")
+
+
+def check_latencies(target: Target) -> None:
+    """Refuse rules about a latency that no poll can have: it ends at its timeout."""
+    for rule in target.alerts:
+        given = rule.condition
+        if given.field != "latency" or given.op not in (">", ">=") or given.number is None:
+            continue
+        if given.number >= target.timeout:
+            meant = f"; did you mean {given.text}ms?" if given.text.isdecimal() else ""
+            raise ConfigError(
+                f"target {target.name!r}: alert {rule.when!r} can never open: a poll ends at its "
+                f"timeout of {short(target.timeout)}{meant}"
+            )
 
 
 def unheard(targets: Iterable[Target], channels: Iterable[str], to: Collection[str]) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from pollwise.alerts.rules import AlertRule
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError, did_you_mean
+from pollwise.fleet.alerting.checks import check_latencies
 from pollwise.fleet.definitions.sections import names_of, rules_of
 from pollwise.fleet.definitions.shown import digests_of, fingerprint
 from pollwise.fleet.definitions.variables import replaced
@@ -195,6 +196,11 @@ class _TargetReader:
         )
         if refused:
             return None
+        if target is not None and rules:
+            try:
+                check_latencies(target)
+            except ConfigError as error:
+                self._wrong("alerts", _bare(error))
         try:
             probe = make_probe(target or Target("-", kind, options=options))
             if rules and getattr(probe, "lacks", None):

@@ -35,7 +35,7 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-class Check:
+class ValueCheck:
     """One thing that a value must be."""
 
     __slots__ = (

@@ -13,7 +13,7 @@ from typing import Any
 from pollwise.alerts.patterns import Pattern
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
-from pollwise.fleet.probes.checks import CHECKS_MAX, Check
+from pollwise.fleet.probes.checks import CHECKS_MAX, ValueCheck
 from pollwise.fleet.probes.json_paths import Path, follow, json_path
 from pollwise.fleet.probes.options import ProbeOptions, failed
 
@@ -29,7 +29,7 @@ class Extract:
     __slots__ = ("absent", "checks", "path", "pattern", "written")
 
     def __init__(self, options: ProbeOptions, *, checked: bool = True) -> None:
-        self.checks: tuple[Check, ...] = _checks(options) if checked else ()
+        self.checks: tuple[ValueCheck, ...] = _checks(options) if checked else ()
         self.absent: Pattern | None = options.pattern("absent") if checked else None
         options.only_one("json", "regex")
         self.pattern: Pattern | None = options.pattern("regex")
@@ -87,7 +87,7 @@ def _document(raw: bytes) -> Any:
         raise failed("the answer is not valid JSON") from None
 
 
-def _checks(options: ProbeOptions) -> tuple[Check, ...]:
+def _checks(options: ProbeOptions) -> tuple[ValueCheck, ...]:
     given = options.raw("checks")
     listed = [given] if isinstance(given, str) else () if given is None else given
     if not isinstance(listed, (list, tuple)) or len(listed) > CHECKS_MAX:
@@ -96,7 +96,7 @@ def _checks(options: ProbeOptions) -> tuple[Check, ...]:
     found = []
     for each in listed:
         try:
-            found.append(Check(each))
+            found.append(ValueCheck(each))
         except ConfigError as error:
             options.wrong("checks", f"= {error}")
     return tuple(found)
