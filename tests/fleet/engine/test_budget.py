@@ -138,7 +138,7 @@ def test_without_a_budget_missed_polls_are_spread_the_longest_due_first(
         async with running(fleet):
             await asyncio.sleep(1300)
         await asyncio.sleep(3600)
-        due = {name: fleet.saved(name).due for name in fleet.names()}
+        due = {name: fleet.saved(name).due or 0.0 for name in fleet.names()}
         watch.at.clear()
         began, restarted = now(), clock.epoch()
         async with running(fleet):
