@@ -172,7 +172,8 @@ def test_a_target_that_is_not_found_is_dead_once_confirmed() -> None:
         seen.events.subscribe(lambda _: dead.set(), TargetDead)
         async with web(page("", "404 X")) as server:
             fleet = real_fleet(seen)
-            fleet.add(Target("gone", "http", "20ms", options={"url": server.url()}))
+            pace: Any = dict.fromkeys(("base_interval", "min_interval", "max_interval"), "20ms")
+            fleet.add(Target("gone", "http", **pace, options={"url": server.url()}))
             running = asyncio.ensure_future(fleet.run())
             await dead.wait()
             fleet.stop()
