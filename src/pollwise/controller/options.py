@@ -184,7 +184,7 @@ class ControllerOptions(ServerOptions):
 
     @property
     def group_pickup(self) -> float:
-        """How often the workers of a group together poll at the least; 0 if it does not matter."""
+        """The shortest time between two polls of a group of workers, in seconds; 0 for any."""
         if self.target_pickup is not None:
             return self.span("target_pickup")
         return TARGET_PICKUP if self.poll_interval is None else 0.0
