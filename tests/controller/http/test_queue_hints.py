@@ -76,6 +76,7 @@ WANTS = message_of("wants", "forged", "kind")
         (True, '{"proven": true}', False, False),
         (True, "x" * 10_000, False, False),
     ],
+    ids=lambda given: str(given)[:7],  # the same in each process: a hint has a random name
 )
 def test_what_a_client_may_send(
     works: bool, message: str, to_others: bool, to_itself: bool
