@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pollwise.runtime.jobs import storable
@@ -46,6 +47,7 @@ class WorkerInfo:
     hints: True while hints of other processes are proven to arrive.
     breakers: the kinds that it does not claim, because their handlers keep failing.
     schedules: those that it has in its code; None: too many to name.
+    signatures: by kind of a task, a hash of its arguments.
     """
 
     name: str
@@ -65,6 +67,7 @@ class WorkerInfo:
     hints: bool
     breakers: tuple[str, ...]
     schedules: tuple[str, ...] | None = ()
+    signatures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def note_name(self) -> str:
@@ -106,6 +109,7 @@ class WorkerInfo:
             _texts(value.get("schedules", ()), KINDS_MAX)
             if value.get("schedules", ()) is not None
             else None,
+            _pairs(value.get("signatures")),
         )
 
 
@@ -139,6 +143,11 @@ def _text(value: object) -> str:
 def _texts(value: object, most: int) -> tuple[str, ...]:
     listed = value[:most] if isinstance(value, Sequence) and not isinstance(value, str) else ()
     return tuple(_text(each) for each in listed)
+
+
+def _pairs(value: object) -> dict[str, str]:
+    pairs = islice(value.items(), KINDS_MAX) if isinstance(value, Mapping) else ()
+    return {_text(name): _text(text) for name, text in pairs}
 
 
 def _number(value: object) -> float:

@@ -9,10 +9,13 @@ argument that a task takes from the jobs before it in a flow.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from pollwise.durations import shown
@@ -42,13 +45,19 @@ class Signature:
         self.results_names: list[str] = []
         self._fields: dict[str, str] = {}  # of the model, and the parameters that they are for
         fields: dict[str, Any] = {}
+        #: The name and the type of `**rest`, if the task has it.
+        self._rest: tuple[str, TypeAdapter[dict[str, Any]]] | None = None
         for name, parameter in self._signature.parameters.items():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            if parameter.kind is parameter.VAR_POSITIONAL:
                 raise HandlerError(
                     f"the task {kind!r} takes *{name}, which has no name in a payload; give it "
                     "named arguments, or register it with @worker.handle"
                 )
-            if hints.get(name) is Job:
+            if parameter.kind is parameter.VAR_KEYWORD:
+                with explained(f"the arguments of the task {kind!r}"):
+                    form: Any = dict[str, hints.get(name, Any)]  # type: ignore[misc]
+                    self._rest = name, TypeAdapter(form)
+            elif hints.get(name) is Job:
                 self.job_names.append(name)
             elif parameter.default is from_context:
                 self.context_names.append(name)
@@ -74,13 +83,32 @@ class Signature:
         except TypeError as error:
             told = f"{error}{self._advice(given, str(error))}"
             raise PayloadError(f"wrong arguments for the task {self.kind!r}: {told}") from None
+        rest = bound.pop(self._rest[0], {}) if self._rest is not None else {}
+        if told := self._advice(rest, ""):
+            raise PayloadError(f"wrong arguments for the task {self.kind!r}{told}")
         try:
             checked = self._arguments.model_validate(bound)
-            return checked.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            payload = checked.model_dump(mode="json", by_alias=True, exclude_unset=True)
+            if self._rest is not None and rest:
+                adapter = self._rest[1]
+                payload |= adapter.dump_python(adapter.validate_python(rest), mode="json")
+            return payload
         except (ValidationError, PydanticSerializationError) as error:
             raise PayloadError(
                 f"the arguments of the task {self.kind!r} do not fit: {problems_of(error)}"
             ) from None
+
+    def digest(self) -> str:
+        """A hash of the arguments and their types; equal for equal declarations."""
+        try:
+            types: object = self._arguments.model_json_schema(mode="validation")
+        except PydanticUserError:  # a type that pydantic cannot describe
+            types = [
+                (each.alias, each.is_required()) for each in self._arguments.model_fields.values()
+            ]
+        rest = "" if self._rest is None else self._rest[0]
+        text = json.dumps([types, rest], sort_keys=True)
+        return blake2b(text.encode(), digest_size=8).hexdigest()
 
     @property
     def names(self) -> list[str]:
@@ -105,12 +133,21 @@ class Signature:
         if takes(job):
             what = "the argument from the jobs before it, or the payload, does"
             payload = {**payload, self.first_argument(): taken_by(job)}
+        rest: dict[str, Any] = {}
         try:
+            if self._rest is not None:
+                own = {*self._fields.values(), *self._filled}
+                rest = self._rest[1].validate_python(
+                    {name: value for name, value in payload.items() if name not in own}
+                )
+                payload = {name: value for name, value in payload.items() if name not in rest}
             checked = self._arguments.model_validate(payload)
         except ValidationError as error:
             problems = problems_of(error, secret=job.sealed is not None)
             raise PayloadError(f"{what} not fit the task {self.kind!r}: {problems}") from None
-        arguments = {self._fields[own]: getattr(checked, own) for own in checked.model_fields_set}
+        arguments = {**rest} | {
+            self._fields[own]: getattr(checked, own) for own in checked.model_fields_set
+        }
         arguments.update(dict.fromkeys(self.job_names, job))
         arguments.update(dict.fromkeys(self.context_names, context))
         arguments.update({name: results_of(job) for name in self.results_names})
@@ -124,7 +161,11 @@ class Signature:
         why = "it has no argument that could take it"
         if self._own.parameters:
             first, *others = self._own.parameters.values()
-            needed = [each.name for each in others if each.default is each.empty]
+            needed = [
+                each.name
+                for each in others
+                if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+            ]
             if not needed:
                 return first.name
             why = f"it also needs {', '.join(needed)}"
@@ -155,19 +196,27 @@ class Signature:
 
     def _advice(self, given: Mapping[str, Any], told: str) -> str:
         """Advice about the names in a wrong call: `bind` reports only the first problem."""
-        unknown = [name for name in given if name not in self._own.parameters]
+        unknown = [name for name in given if name not in self._fields.values()]
         options = [name for name in unknown if name in JOB_OPTIONS]
         if options:
             return f"; options of the job are given as .options({options[0]}=…).put(…)"
-        others = [repr(name) for name in unknown if repr(name) not in told]
+        filled = [name for name in unknown if name in self._filled]
+        if filled:
+            return f"; the worker fills in {', '.join(map(repr, filled))}"
+        others = [repr(name) for name in unknown if repr(name) not in told and not self._rest]
         return f"; it has no argument {', '.join(others)}" if others else ""
 
     @property
     def _own(self) -> inspect.Signature:
         """The signature without what the worker fills in."""
-        filled = {*self.job_names, *self.context_names, *self.results_names}
+        filled = self._filled
         kept = [each for name, each in self._signature.parameters.items() if name not in filled]
         return self._signature.replace(parameters=kept)
+
+    @property
+    def _filled(self) -> set[str]:
+        """The names of the parameters that the worker fills in."""
+        return {*self.job_names, *self.context_names, *self.results_names}
 
 
 def limit_group_of(kind: str, by: str, value: Any) -> str | None:

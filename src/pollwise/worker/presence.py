@@ -12,7 +12,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,7 +34,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, ConcurrencyChanged, Events
 from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.executor import Executor
-from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.executor.handlers import Handler, text_of
 from pollwise.runtime.rollups.kept_pace import KeptPace
 from pollwise.runtime.rollups.tally import Tally
 from pollwise.version import __version__
@@ -63,7 +63,7 @@ class Presence:
         self,
         queue: Queue,
         name: str,
-        kinds: tuple[str, ...],
+        handlers: Mapping[str, Handler],
         options: WorkerRunOptions,
         executor: Executor[Any, Any],
         breakers: Breakers,
@@ -74,7 +74,10 @@ class Presence:
         self._queue = queue
         self._name = name
         self._schedules = schedules if _nameable(schedules) else None
+        kinds = tuple(handlers)
         self._kinds = kinds if _nameable(kinds) else None
+        self._handlers = handlers
+        self._declared: dict[str, str] | None = None  # by kind; computed for the first record
         self._executor = executor
         self._breakers = breakers
         self._clock = clock
@@ -186,6 +189,16 @@ class Presence:
         self._next = 0.0  # the record shows it after the next poll
         self._events.emit(ConcurrencyChanged(self._queue.name, self._name, before, order))
 
+    def _signatures(self) -> dict[str, str]:
+        """The signatures of the tasks, by kind."""
+        if self._declared is None:
+            self._declared = {
+                kind: declared()
+                for kind in self._kinds or ()
+                if (declared := self._handlers[kind].signature) is not None
+            }
+        return self._declared
+
     def _describe(self) -> WorkerInfo:
         executor, now = self._executor, self._clock.now()
         epoch = self._clock.epoch()
@@ -216,6 +229,7 @@ class Presence:
             hints=self._hints.proven_at is not None,
             breakers=tuple(self._breakers.not_closed()[:RUNNING_MAX]),
             schedules=self._schedules,
+            signatures=self._signatures(),
         )
 
 

@@ -52,6 +52,7 @@ from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.runtime.tracing import spans
 from pollwise.worker.declared.limits import WorkerLimits
 from pollwise.worker.declared.schedules import WorkerSchedules
+from pollwise.worker.declared.unfit import PayloadUnfit, UnfitJobs
 from pollwise.worker.flows.taking import READ_AGAIN, BeforeReader, ResultsUnread
 from pollwise.worker.measuring import MEASURE, MEASURE_EVERY, QueueMeasurer
 from pollwise.worker.once import ONCE_RETRY, OnceOnly, RunSummary, hold_of
@@ -146,10 +147,11 @@ class WorkerRun:
         self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._locked = LockedReports(clock)
+        self._unfit = UnfitJobs(queue, handlers, clock)
         self._unhandled = UnhandledKinds(queue, name, handlers, clock, events)
         declared = schedules or {}
         self._presence = Presence(
-            queue, name, tuple(handlers), options, self._executor, self._breakers, clock, events,
+            queue, name, handlers, options, self._executor, self._breakers, clock, events,
             tuple(declared),
         )  # fmt: skip
         self._schedules = WorkerSchedules(
@@ -333,6 +335,12 @@ class WorkerRun:
                     value = await self._calls[job.kind](job)
         except ResultsUnread as error:
             return self._give_back_unread(held, error)
+        except PayloadUnfit as error:
+            if (end := await self._unfit.settlement(held.claim)) is None:
+                raise
+            self._breakers.inconclusive(job.kind, held.trial)
+            self._emit(JobRetried, job, error.reason, end.delay, 0.0)
+            return end
         finally:
             control.over = True
             if control.has_written:

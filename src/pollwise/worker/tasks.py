@@ -31,6 +31,7 @@ from pollwise.runtime.executor.handlers import is_async
 from pollwise.runtime.jobs import Job, NewJob, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.worker.arguments import Signature, limit_group_of
+from pollwise.worker.declared.unfit import PayloadUnfit
 from pollwise.worker.flows.building import Flow, FlowPart, FlowStep, PutTarget, flow_of
 
 P = ParamSpec("P")
@@ -133,6 +134,10 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
         given |= {"limit_group": limit_group}
         return TaskPut(self._signature, self._target, given, self._limited_by)
 
+    def signature(self) -> str:
+        """A hash of its arguments and their types, for the record of the worker."""
+        return self._signature.digest()
+
     @property
     def argument_names(self) -> list[str]:
         """The names of its arguments, without what the worker fills in."""
@@ -154,7 +159,7 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
             try:
                 return signature.arguments(job.payload, job, self._context())
             except PayloadError as error:
-                raise Reject(str(error)) from None
+                raise PayloadUnfit(str(error)) from None
 
         def result(value: Any, job: Job) -> Any:
             try:

@@ -165,9 +165,7 @@ class Worker:
         timeout: Duration | None,
         breaker: Breaker | None,
         limits: KindLimits | None = None,
-        *,
-        result_ttl: Duration | None = None,
-        process: bool = False,
+        **more: Any,
     ) -> None:
         if kind in self._handlers:
             taken = getattr(self._handlers[kind].function, "__name__", "another function")
@@ -175,9 +173,7 @@ class Worker:
         if limits is not None:
             self._limits[kind] = limits
         filled = filling_in(function, lambda: self._in_context)
-        self._handlers[kind] = handler_for(
-            kind, filled, retry, timeout, breaker, result_ttl=result_ttl, process=process
-        )
+        self._handlers[kind] = handler_for(kind, filled, retry, timeout, breaker, **more)
 
     @overload
     def task(
@@ -219,7 +215,7 @@ class Worker:
         """Make the decorated function a task, whose calls can be put as jobs.
 
         Arguments and result are JSON, checked by pydantic against the annotations: at the put, and
-        again when the job runs. A job whose payload no longer fits is dead, with the reason.
+        again when the job runs. One that does not fit is left to other workers for 15 minutes.
 
         kind: the kind of its jobs; by default the function's name. The rest is as in `handle`.
         result_ttl: how long the result is kept; one hour unless given. None or 0 keeps none.
@@ -238,7 +234,7 @@ class Worker:
                 self._in_processes[name] = process_call(name, function, task=True)
             self._register(
                 name, task.handler, retry, timeout, breaker, limits, result_ttl=result_ttl,
-                process=process,
+                process=process, signature=task.signature,
             )  # fmt: skip
             return task
 

@@ -338,7 +338,7 @@ def test_a_result_that_does_not_fit_makes_the_job_dead() -> None:
         async with working(tasks.worker, options()):
             handle = await tasks.note.s("no page").then(tasks.size).put()
             with pytest.raises(JobFailed, match="the argument from the jobs before it, or the pay"):
-                await handle.result("1m")
+                await handle.result("1h")
 
     virtually(main)
 

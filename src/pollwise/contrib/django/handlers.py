@@ -21,6 +21,7 @@ from pollwise.core.retry import Retry
 from pollwise.errors import Reject, Signal
 from pollwise.runtime.executor.handlers import is_async, is_permanent
 from pollwise.runtime.jobs import Job
+from pollwise.worker.declared.unfit import PayloadUnfit
 
 
 class TaskFailed(Exception):
@@ -96,10 +97,13 @@ class TaskRuns:
         """The result of a run that begins, and the arguments without names."""
         try:
             result = running_result(self._task, self._backend.alias, self._queue, job, self._worker)
-            context = [TaskContext(task_result=result)] if self._task.takes_context else []
-            self._signature.bind(*context, *result.args, **result.kwargs)
-        except (TypeError, ValueError) as error:  # its signature changed, or the job is a forgery
+        except (TypeError, ValueError) as error:  # the job is a forgery
             raise Reject(f"{type(error).__name__}: {error}") from error
+        context = [TaskContext(task_result=result)] if self._task.takes_context else []
+        try:
+            self._signature.bind(*context, *result.args, **result.kwargs)
+        except TypeError as error:  # its signature changed
+            raise PayloadUnfit(f"TypeError: {error}") from error
         return result, [*context, *result.args]
 
     def _failed(self, error: Exception) -> TaskFailed:

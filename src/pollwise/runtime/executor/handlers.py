@@ -43,6 +43,7 @@ class Handler:
     breaker: stops the kind from being claimed while its runs keep failing.
     result_ttl: for how many seconds what it returns is kept with the job; None: not at all.
     process: it runs in a process of its own.
+    signature: returns a hash of the arguments that a task takes; None if it is not a task.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class Handler:
     breaker: Breaker | None
     result_ttl: float | None = None
     process: bool = False
+    signature: Callable[[], str] | None = None
 
 
 def handler_for(
@@ -64,6 +66,7 @@ def handler_for(
     item: str = "job",
     result_ttl: Duration | None = None,
     process: bool = False,
+    signature: Callable[[], str] | None = None,
 ) -> Handler:
     """Check a function as a handler of `kind`; `item` is what it is called with."""
     checked_name(kind, "kind")
@@ -81,6 +84,7 @@ def handler_for(
         breaker=breaker,
         result_ttl=None if result_ttl is None else seconds(result_ttl, "result_ttl") or None,
         process=process,
+        signature=signature,
     )
 
 

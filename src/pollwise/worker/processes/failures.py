@@ -11,6 +11,7 @@ from typing import Any
 
 from pollwise.errors import Cancelled, Reject, Snooze
 from pollwise.runtime.executor.handlers import text_of, traceback_of
+from pollwise.worker.declared.unfit import PayloadUnfit
 from pollwise.worker.processes.places import MAIN
 
 #: The longest text and traceback that are passed on, in characters.
@@ -34,6 +35,8 @@ def failure_of(error: BaseException, *, secret: bool = False) -> dict[str, Any]:
     """An error as JSON values; see `text_of` for `secret`."""
     if isinstance(error, Snooze):
         return {"snooze": error.delay}
+    if isinstance(error, PayloadUnfit):
+        return {"unfit": error.reason}
     if isinstance(error, Reject):
         return {"reject": error.reason}
     if isinstance(error, Cancelled):
@@ -52,6 +55,8 @@ def error_of(failure: dict[str, Any]) -> Exception:
     """The error to raise in the worker."""
     if "snooze" in failure:
         return Snooze(failure["snooze"])
+    if "unfit" in failure:
+        return PayloadUnfit(failure["unfit"])
     if "reject" in failure:
         return Reject(failure["reject"])
     if "cancelled" in failure:
