@@ -51,11 +51,11 @@ _SHAPES = {(str, *types) for types in SOURCES.values()}
 class Examined:
     """Up to which end of theirs jobs were examined by prunes, so that each is read about once.
 
-    start: where the present pass over all that is due began. next: where its next slice begins.
+    next: where the next slice begins.
     """
 
     def __init__(self) -> None:
-        self.start = self.next = 0.0
+        self.next = 0.0
         self._look_back_at = 0.0
 
     def pause(self, ended: Iterable[float]) -> None:
@@ -67,7 +67,7 @@ class Examined:
         back = EXAMINED_OVERLAP
         if now >= self._look_back_at:
             self._look_back_at, back = now + PRUNE_LOOK_BACK_EVERY, PRUNE_LOOK_BACK
-        self.start = self.next = before - back
+        self.next = before - back
 
 
 def sources_of(chosen: JobFilter, *, waiting: bool = False) -> list[tuple[str, list[Any] | None]]:

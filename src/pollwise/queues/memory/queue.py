@@ -341,14 +341,13 @@ class MemoryQueue(MemoryViews):
         self._flows.count(record, state, now)
         if state == "dead":
             return
+        self._free_unique(record)
         if record.expires_at is not None:
             self._push_expiring(record)
         if self.keep is not None:
             heapq.heappush(self._kept, (record.since, record.seq, record.version))
         elif record.expires_at is None:
             self._delete(record, now)
-        else:
-            self._free_unique(record)
 
     def _push_expiring(self, record: MemoryJob) -> None:
         if record.expires_at is not None:
@@ -474,8 +473,6 @@ class MemoryQueue(MemoryViews):
             if record.expires_at is None:
                 self._delete(record, now)
                 count += 1
-            else:
-                self._free_unique(record)
             if count == PRUNE_SLICE:
                 return count
         return count

@@ -178,7 +178,7 @@ def write_record(
         "priority": job.priority,
         "created_at": job.created_at,
         "run_at": job.run_at if content["run_at"] is None else content["run_at"],
-        "unique": job.unique if keep is None else None,
+        "unique": job.unique if move["to"] == "dead" else None,
         "headers": job.headers,
         "state": move["to"],
         "attempt": move["attempt"],

@@ -259,7 +259,7 @@ class UnitEnder:
                 for folder, kept in places.items():
                     record = write_record(job, content, move, root.retried, kept)
                     calls.append(core.create(core.path(folder, root.put.key(index)), record))
-                if not only or job.unique is None:
+                if move["to"] == "dead" or job.unique is None:
                     continue
                 if first and not number:
                     freed.append(self._unique_path(job.unique))

@@ -450,7 +450,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _prune(self, keep: float | None) -> int:
         params = [text(self.name), None if keep is None else number(keep), self.database.now()]
-        params += [number(self._examined.next), number(self._examined.start)]
+        params.append(number(self._examined.next))
         [(kept, expired, now, linked, last)] = await self.database.rows("prune", params)
         if linked:
             await self.database.rows("unlink", [numbers(linked)])

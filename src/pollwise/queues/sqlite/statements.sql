@@ -80,6 +80,7 @@ UPDATE pollwise_jobs SET
     lapsed = CASE state WHEN 3 THEN token END,
     errors = {with_error},
     worker = CASE WHEN cancel THEN worker END,
+    "unique" = CASE WHEN NOT cancel THEN "unique" END,
     cancel = 0
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
@@ -160,9 +161,9 @@ WHERE flow IS NULL AND state IN (0, 3) AND (seq, token) IN (
 RETURNING seq, token;
 
 -- name: settle_end
--- :batch is a JSON list of [seq, token, state, error, result, keep]. A job that is kept only for its
--- result frees its `unique`. One of a flow is kept for the others at least :flow_kept, even if its worker
--- does not know of flows.
+-- :batch is a JSON list of [seq, token, state, error, result, keep]. A job that is not dead frees
+-- its `unique`. One of a flow is kept for the others at least :flow_kept, even if its worker does not know
+-- of flows.
 UPDATE pollwise_jobs SET
     state = json_extract(b.value, '$[2]'), since = :now, errors = {with_error},
     result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0,
@@ -172,9 +173,7 @@ UPDATE pollwise_jobs SET
         THEN coalesce(json_extract(b.value, '$[5]'), 0) + :flow_kept
         ELSE json_extract(b.value, '$[5]')
     END,
-    "unique" = CASE
-        WHEN :keep OR json_extract(b.value, '$[5]') IS NULL THEN "unique"
-    END
+    "unique" = CASE json_extract(b.value, '$[2]') WHEN 4 THEN "unique" END
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
@@ -192,6 +191,7 @@ UPDATE pollwise_jobs SET
     attempt = attempt - (json_extract(b.value, '$[4]') = 0),
     token = token + 1,
     worker = CASE WHEN cancel THEN worker END,
+    "unique" = CASE WHEN NOT cancel THEN "unique" END,
     cancel = 0
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
@@ -235,7 +235,7 @@ RETURNING seq, token, cancel;
 -- name: cancel_waiting
 UPDATE pollwise_jobs SET
     state = 6, since = :now, worker = NULL, cancel = 0, token = token + 1, waits = 0,
-    "key" = coalesce("key", held_key)
+    "key" = coalesce("key", held_key), "unique" = NULL
 WHERE queue = :queue AND seq IN (SELECT value FROM json_each(:batch))
   AND (state < 3 OR state = 3 AND since <= :now)
 RETURNING seq;
@@ -565,8 +565,7 @@ WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue
 RETURNING seq, flow;
 
 -- name: prune
--- Jobs that are kept longer for their results stay, see `free_unique`. Jobs that ended before :start
--- were examined before.
+-- Jobs that are kept longer for their results stay. Jobs that ended before :start were examined before.
 DELETE FROM pollwise_jobs
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
@@ -601,12 +600,6 @@ SELECT topic, name, value FROM pollwise_notes
 WHERE queue = :queue AND topic IN (SELECT value FROM json_each(:topics))
   AND (until IS NULL OR until > :now)
 ORDER BY topic, name;
-
--- name: free_unique
--- Of jobs that stay only for their results.
-UPDATE pollwise_jobs SET "unique" = NULL
-WHERE queue = :queue AND state >= 4 AND state = :state AND since <= :before AND since >= :start
-  AND "unique" IS NOT NULL;
 
 -- name: expire
 -- Delete jobs that were kept for their results, when their time is over.

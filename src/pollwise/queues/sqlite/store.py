@@ -478,7 +478,6 @@ class SqliteStore(SqliteNotes):
                 if len(ended) == most:
                     examined.pause([since for _, since in ended])
                 else:
-                    self._rows("free_unique", start=examined.start, **span)
                     examined.end(now, before)
                 count += len(ended)
             return count

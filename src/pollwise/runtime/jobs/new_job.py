@@ -50,7 +50,7 @@ class NewJob:
         give one of the two.
     unique: put once. A second job with the same `unique`, kind and payload is the same job; with
         another kind or payload it is refused with `UniqueConflict`. This lasts until the job is
-        done, or for as long as finished jobs are kept.
+        done or cancelled, also if it is kept after that.
     replace: with `unique`: while the job that has it waits, this one takes its place: payload,
         headers, priority and time are replaced, attempts begin again, and the id stays. A job that
         runs or has ended keeps its own payload and loses its `unique` to this one, which is put as

@@ -283,18 +283,33 @@ async def check_unique_is_held_through_retry(bench: Bench) -> None:
     equal(ids(await bench.take(queue)), [job_id], "the jobs there are")
 
 
-async def check_unique_is_held_while_kept(bench: Bench) -> None:
-    """If finished jobs are kept, the `unique` is taken until the job is pruned."""
+async def check_unique_is_free_though_kept(bench: Bench) -> None:
+    """A job that is done or cancelled frees its `unique`, also if finished jobs are kept."""
     queue = await keeping(bench, 5)
     require(queue.capabilities.unique and queue.capabilities.exact_unique, "exact unique")
-    [job_id] = await queue.put(_once(1))
-    await queue.settle(done(await bench.take(queue)))
-    equal(await queue.put(_once(1)), [job_id], "a second put while the finished job is kept")
-    await refused(UniqueConflict, queue.put(_once(2)), "another payload meanwhile")
+    seen: list[str] = []
+    for end in ("done", "done with a result", "cancelled", "cancelled by its worker", "given up"):
+        seen += await queue.put(_once(end))
+        if end == "cancelled":
+            await queue.cancel(seen[-1:])
+        else:
+            claim = await bench.take_one(queue)
+            keep = bench.unit * 20 if "result" in end else None
+            if end == "given up":
+                await queue.cancel(seen[-1:])
+                await queue.settle([Settlement.retry(claim)])
+            elif end == "cancelled by its worker":
+                await queue.settle([Settlement.cancelled(claim)])
+            else:
+                await queue.settle([Settlement.done(claim, 1, keep=keep)])
+        info = await queue.get(seen[-1])
+        equal(info and info.state, end.split()[0].replace("given", "cancelled"), "its state")
+    equal(len(set(seen)), 5, "how many jobs were put while those before were kept")
+    [last] = await queue.put(_once(6))
     await bench.elapse(6)
     await queue.prune()
-    [fresh] = await queue.put(_once(2))
-    expect(fresh != job_id, "the pruned job's id was used again")
+    equal(await queue.put(_once(6)), [last], "a put after those before were pruned")
+    await refused(UniqueConflict, queue.put(_once(7)), "another payload")
 
 
 async def check_replace_while_it_waits(bench: Bench) -> None:

@@ -78,18 +78,15 @@ async def check_a_result_frees_its_unique(bench: Bench) -> None:
 
 
 async def check_a_result_outlasts_keep(bench: Bench) -> None:
-    """A result may be kept for longer than finished jobs; their `unique` is free after `keep`."""
+    """A result may be kept for longer than finished jobs are."""
     queue = await keeping(bench, 3)
     require(queue.capabilities.results, "results")
-    require(queue.capabilities.unique and queue.capabilities.exact_unique, "exact unique")
-    [job_id] = await queue.put(NewJob("job", 1, unique="u"))
+    [job_id] = await queue.put(NewJob("job", 1))
     claim = await bench.take_one(queue)
     await queue.settle([Settlement.done(claim, "one", keep=100 * bench.unit)])
-    await refused(UniqueConflict, queue.put(NewJob("job", 2, unique="u")), "within `keep`")
     await bench.elapse(4)
     await queue.prune()
-    [other] = await queue.put(NewJob("job", 2, unique="u"))
-    expect(other != job_id, "the same job was put again")
+    [other] = await queue.put(NewJob("job", 2))
     equal(await queue.result(job_id), "one", "the result after `keep`")
     equal((await queue.stats()).done, 1, "finished jobs")
     await queue.settle([Settlement.done(await bench.take_one(queue), keep=1 * bench.unit)])

@@ -386,7 +386,7 @@ BEGIN
     END IF;
     WITH ended AS (
         UPDATE {schema}.jobs AS j SET
-            state = 6, since = p_now, cancel = false,
+            state = 6, since = p_now, cancel = false, "unique" = NULL,
             expires_at = CASE WHEN j.flow IS NULL THEN j.expires_at
                               ELSE p_now + {schema}.kept_for_flow(j.flow_keep, p_keep) END
         WHERE j.seq = ANY (p_seqs) AND (p_keep OR j.flow IS NOT NULL)
@@ -477,8 +477,7 @@ BEGIN
                            CASE WHEN NOT s.back OR j.cancel THEN j.worker END,
                            s.back AND j.cancel,
                            v_now + p_keeps[s.place],
-                           CASE WHEN p_keep OR p_keeps IS NULL OR p_keeps[s.place] IS NULL
-                               THEN j."unique" END
+                           CASE WHEN s.back OR s.action = 2 THEN j."unique" END
                     FROM (
                         SELECT g.place, p_actions[g.place] AS action, b.back,
                                CASE WHEN b.back THEN coalesce(p_delays[g.place], 0) ELSE 0 END

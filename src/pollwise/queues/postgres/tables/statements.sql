@@ -63,10 +63,9 @@ SELECT count(*) FROM gone
 
 -- name: prune
 -- Jobs done or cancelled this many seconds ago, and jobs that were kept for a result whose time is
--- over, a bounded number. Jobs that are kept longer for their results stay, but free their `unique`. Jobs
--- that ended before $4 were examined before; those before $5 also for their `unique`, which is freed
--- once no more are to be deleted. Returns how many were deleted, the time, those whose links are to be
--- deleted, and when the last of those deleted had ended.
+-- over, a bounded number. Jobs that are kept longer for their results stay. Jobs that ended before $4 were
+-- examined before. Returns how many were deleted, the time, those whose links are to be deleted, and when
+-- the last of those deleted had ended.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now),
 kept AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
@@ -84,16 +83,6 @@ kept AS (
         ORDER BY expires_at LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
     RETURNING seq, position('"pollwise-flow"' IN headers) > 0 AS linked
-), freed AS (
-    UPDATE {schema}.jobs SET "unique" = NULL WHERE seq = ANY (ARRAY(
-        SELECT seq FROM {schema}.jobs
-        WHERE queue = $1 AND state IN (5, 6)
-          AND since <= (SELECT now FROM clock) - $2::double precision
-          AND since >= $5::double precision AND (SELECT count(*) FROM kept) < 1000
-          AND coalesce(expires_at, 0) > (SELECT now FROM clock) AND num_nonnulls("unique") = 1
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING seq
 )
 SELECT (SELECT count(*) FROM kept), (SELECT count(*) FROM expired), now, ARRAY(
     SELECT seq FROM kept WHERE linked UNION ALL SELECT seq FROM expired WHERE linked

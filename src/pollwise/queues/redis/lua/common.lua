@@ -467,7 +467,7 @@ local function take_out(job, stays)
   end
 end
 
--- Free the `unique` of a job that is kept only for its result.
+-- Free the `unique` of a job that is kept after its end.
 local function free_unique(job)
   names(job)
   if not job.unique then return end
@@ -497,6 +497,7 @@ local function finish(job, state, now, keep, more)
   elseif keep ~= '0' then
     add(KEY[SETS[state]], now, job.id)
     if more then add(KEY.results, now + more, job.id) end
+    free_unique(job)
   elseif more then
     add(KEY[SETS[state]], now + more, job.id)
     add(KEY.results, now + more, job.id)

@@ -47,12 +47,12 @@ if what == 'prune' then
   -- The scores of jobs that stay for their results are the times when these are over, so that each
   -- is examined once.
   if after ~= '' then
-    local before, longer = now - tonumber(after), {}
+    local before, longer = now - tonumber(after), 0
     for _, key in ipairs({KEY.done, KEY.cancelled}) do
       for _, id in ipairs(call('ZRANGEBYSCORE', key, '-inf', before, 'LIMIT', 0, most - #ids)) do
         local over = tonumber(call('ZSCORE', KEY.results, id) or now)
         if over > now then
-          longer[#longer + 1] = id
+          longer = longer + 1
           add(key, over, id)
         else
           ids[#ids + 1] = id
@@ -60,14 +60,8 @@ if what == 'prune' then
         end
       end
     end
-    for _, job in ipairs(load(longer)) do
-      if job then
-        free_unique(job)
-        save(job)
-      end
-    end
     flush()
-    if #ids + #longer >= most then go_on = 'more' end
+    if #ids + longer >= most then go_on = 'more' end
   end
   local seen = {}
   for _, id in ipairs(ids) do seen[id] = true end
