@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -165,7 +165,7 @@ class Outbox:
         at: datetime | float | None = None,
         unique: str | None = None,
         eager: bool = False,
-    ) -> Awaitable[list[str]]: ...
+    ) -> Coroutine[Any, Any, list[str]]: ...
 
     def put(
         self,

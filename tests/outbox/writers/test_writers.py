@@ -7,7 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_type
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     ) -> None:
         """What a put returns is known by the type of what it is put on."""
         assert_type(put(target, plain, ONE), list[str])
-        assert_type(put(target, awaited, ONE), Awaitable[list[str]])
+        _ = assert_type(put(target, awaited, ONE), Coroutine[Any, Any, list[str]])
 
 
 RECORDS = {

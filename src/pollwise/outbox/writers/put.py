@@ -11,7 +11,7 @@ the user has not imported: a writer's module is loaded with its first connection
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from typing import Any, Protocol, cast, overload
 
@@ -110,7 +110,7 @@ def put(
 @overload
 def put(
     target: OutboxTarget, tx: AsyncTransaction | AsyncpgTransaction, records: Records
-) -> Awaitable[list[str]]: ...
+) -> Coroutine[Any, Any, list[str]]: ...
 
 
 def put(target: OutboxTarget, tx: Any, records: Records) -> Any:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import UnboundExecutionError
 
 from pollwise.errors import OutboxError
 from pollwise.outbox.writers.common import OutboxTarget, PlainWriter, Records, RecordWriter, Rows
 from pollwise.outbox.writers.postgres import IDLE
 from pollwise.outbox.writers.sqlite import opens_transactions
+
+#: By plain connection or session: the puts of its transaction that were not awaited yet.
+_UNAWAITED: WeakKeyDictionary[Any, set[object]] = WeakKeyDictionary()
 
 
 class ConnectionWriter(PlainWriter):
@@ -87,20 +92,45 @@ class AsyncConnectionWriter(RecordWriter):
     """An `AsyncConnection`: uses the plain connection inside it, with `run_sync`."""
 
     plain: type[ConnectionWriter] = ConnectionWriter
+    #: The name of the plain one inside it, and its events before a commit and after a rollback.
+    sync = "sync_connection"
+    events = "commit", "rollback"
 
     def __init__(self, tx: Any) -> None:
         self.tx = tx
 
-    async def put(self, target: OutboxTarget, records: Records) -> list[str]:
+    def put(self, target: OutboxTarget, records: Records) -> Coroutine[Any, Any, list[str]]:
+        return self._put(target, records, self._expect_await())
+
+    async def _put(
+        self, target: OutboxTarget, records: Records, awaited: Callable[[], None]
+    ) -> list[str]:
+        awaited()
         await target.identify()
         ids: list[str] = await self.tx.run_sync(lambda tx: self.plain(tx).put(target, records))
         return ids
+
+    def _expect_await(self) -> Callable[[], None]:
+        """Refuse the next commit, unless what is returned is called before, or a rollback comes."""
+        sync, put = getattr(self.tx, self.sync), object()
+        if sync is None:  # a connection that is not open yet, which the put refuses
+            return lambda: None
+        pending = _UNAWAITED.get(sync)
+        if pending is None:
+            pending = _UNAWAITED[sync] = set()
+            commit, rollback = self.events
+            event.listen(sync, commit, partial(_refuse_commit, pending))
+            event.listen(sync, rollback, partial(_forget, pending))
+        pending.add(put)
+        return partial(pending.discard, put)
 
 
 class AsyncSessionWriter(AsyncConnectionWriter):
     """An `AsyncSession`."""
 
     plain: type[ConnectionWriter] = SessionWriter
+    sync = "sync_session"
+    events = "before_commit", "after_transaction_end"
 
 
 class AsyncScopedSessionWriter(AsyncSessionWriter):
@@ -108,6 +138,21 @@ class AsyncScopedSessionWriter(AsyncSessionWriter):
 
     def __init__(self, tx: Any) -> None:
         super().__init__(tx())
+
+
+def _refuse_commit(pending: set[object], _: Any) -> None:
+    if pending:
+        pending.clear()
+        raise OutboxError(
+            "a put into the outbox was not awaited, so the transaction is not committed: write "
+            "`await outbox.put(session, …)`"
+        )
+
+
+def _forget(pending: set[object], *ended: Any) -> None:
+    """A transaction has ended; not only one to a savepoint of a session."""
+    if getattr(ended[-1], "parent", None) is None:
+        pending.clear()
 
 
 def _in_transaction(connection: Any) -> bool:
