@@ -19,6 +19,7 @@ that keeps schedules implements `_swap_schedule` too.
 from __future__ import annotations
 
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -52,6 +53,7 @@ TIME_MAX = 253_370_000_000.0
 #: The name of the pause of a whole queue, and of the note with the stamp of the last change of
 #: schedules; no kind and no schedule has it.
 WHOLE = ""
+_WITH_REQUIREMENT = re.compile(r"(.+)#[0-9a-f]{16}")
 #: The broadcast that schedules of a queue were changed.
 SCHEDULES_CHANGED = "#schedules"
 #: How long an order waits for its worker, in seconds: as long as a worker may stay unseen.
@@ -180,7 +182,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
         self._check_can_pause()
         ended = await self._resume(_pause_name(kind))
         if ended:
-            self._give_hints(EVERYBODY, None if kind is None else {kind})
+            self._give_hints(EVERYBODY, None)  # also to those who wait for `build#<hash>`
         return ended
 
     async def paused(self) -> dict[str | None, PauseInfo]:
@@ -412,7 +414,19 @@ class MemoryNotes(NotedStore):
 
 def without_paused(kinds: Iterable[str], paused: Collection[str]) -> list[str]:
     """The kinds that are not paused, given the names of the pauses."""
-    return [] if WHOLE in paused else [kind for kind in kinds if kind not in paused]
+    if WHOLE in paused:
+        return []
+    return [each for each in kinds if each not in paused and plain_kind(each) not in paused]
+
+
+def plain_kind(kind: str) -> str:
+    """A kind without the hash of a requirement: `build` for `build#0123456789abcdef`.
+
+    A controller puts jobs that require something with such a kind, see `matching`. A pause of
+    `build` applies to all of them.
+    """
+    found = _WITH_REQUIREMENT.fullmatch(kind)
+    return kind if found is None else found[1]
 
 
 def order_broadcast(worker: str) -> str:

@@ -60,3 +60,23 @@ def test_put_without_a_controller(tmp_path: Path) -> None:
             assert (await agent.job())["id"] == job_id
 
     clock.run(main())
+
+
+def test_a_pause_of_a_kind_holds_whatever_its_jobs_require(tmp_path: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        queue = MemoryQueue("a", clock=clock, keep=KEEP)
+        async with farm_on(queue, clock, tmp_path) as farm:
+            await queue.pause("build")
+            for requires in ({"platform": "ios"}, {"platform": ["ios", "mac"]}, {}):
+                await farm.put(requires=requires)
+            agent = await farm.register(platform="ios", slots=3)
+            await asyncio.sleep(60)
+            assert (await agent.poll())["job"] is None
+            await queue.resume("build")
+            await asyncio.sleep(60)
+            taken = (await agent.poll(max=3))["jobs"]
+            assert [each["kind"] for each in taken] == ["build"] * 3
+
+    clock.run(main())

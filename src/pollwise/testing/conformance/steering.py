@@ -78,6 +78,19 @@ async def check_paused_kind_is_left_out(bench: Bench) -> None:
     equal(sorted(payloads(await bench.take(other))), [1, 3], "a claim after the end of the pause")
 
 
+async def check_a_pause_holds_for_requirements(bench: Bench) -> None:
+    """A pause of a kind applies to its jobs that require something, whatever they require."""
+    queue, other = await _pausable(bench), await bench.queue()
+    kinds = [f"build#{digit * 16}" for digit in "0a9"]
+    others = ["build#1", f"rebuild#{'0' * 16}", f"build#{'0' * 17}"]
+    await queue.put([NewJob(kind, kind) for kind in (*kinds, *others)])
+    await queue.pause("build")
+    found = await bench.take(other, kinds=[*kinds, *others, "build"])
+    equal(sorted(payloads(found)), sorted(others), "what a claim finds during the pause")
+    equal(await queue.resume("build"), True, "resume of the kind")
+    equal(sorted(payloads(await bench.take(other, kinds=kinds))), sorted(kinds), "after it")
+
+
 async def check_paused_queue_hands_out_nothing(bench: Bench) -> None:
     """While the queue is paused, claims find nothing; puts, renewals and settlements work."""
     queue, other = await _pausable(bench), await bench.queue()

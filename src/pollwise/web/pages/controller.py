@@ -169,7 +169,9 @@ class AgentPage(ControllerView):
 
 def _why(each: WaitingKind, paused: Mapping[str | None, PauseInfo]) -> str | None:
     """Why no agent takes the jobs of a kind; None if one can."""
-    for kind, what in ((None, "The queue"), (each.queue_kind, "The kind")):
+    for kind, what in (
+        (None, "The queue"), (each.queue_kind, "The kind"), (each.kind, "The kind"),
+    ):  # fmt: skip
         pause = paused.get(kind)
         if pause is not None:
             return f"{what} is paused{f' by {pause.by}' if pause.by else ''}"

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pollwise.queues.notes import NOTES_MAX, WHOLE, NewNote, Note, NoteWritten, Topic
+from pollwise.queues.notes import NOTES_MAX, WHOLE, NewNote, Note, NoteWritten, Topic, plain_kind
 from pollwise.queues.objects.chain import ListedObject
 from pollwise.queues.objects.core import Core
 from pollwise.queues.objects.names import digits, safe_name, salt, tag_of
@@ -51,7 +51,7 @@ class KindChoice:
     def wants(self, kind: str) -> bool:
         if self.kinds is not None:
             return kind in self.kinds
-        return not self.paused or _name(kind) not in self.paused
+        return not self.paused or not _names(kind) & self.paused
 
     def tags(self) -> set[str] | None:
         """The tags of the kinds; None for all."""
@@ -85,7 +85,7 @@ class ObjectNotes:
         if _name(WHOLE) in paused:
             return KindChoice([])
         if kinds is not None:
-            return KindChoice([kind for kind in kinds if _name(kind) not in paused])
+            return KindChoice([kind for kind in kinds if not _names(kind) & paused])
         return KindChoice(None, frozenset(paused))
 
     async def write(self, note: NewNote) -> NoteWritten:
@@ -167,6 +167,11 @@ class ObjectNotes:
         now = digits(round(self._core.time.now() * 1e6), 11)
         if expired := [note.path for note in self._all(items, topic) if note.until <= now]:
             await self._core.delete(expired)
+
+
+def _names(kind: str) -> set[str]:
+    """The names of the pauses that apply to a kind."""
+    return {_name(kind), _name(plain_kind(kind))}
 
 
 def _name(name: str) -> str:

@@ -1166,7 +1166,8 @@ BEGIN
         v_kinds := ARRAY(
             SELECT k FROM unnest(v_kinds) AS k WHERE NOT EXISTS (
                 SELECT 1 FROM {schema}.notes AS n
-                WHERE n.queue = p_queue AND n.topic = 'pauses' AND n.name IN ('', k)
+                WHERE n.queue = p_queue AND n.topic = 'pauses'
+                  AND n.name IN ('', k, regexp_replace(k, '#[0-9a-f]{16}$', ''))
             )
         );
     END IF;

@@ -58,8 +58,11 @@ if special then
   })
   local paused, left = {}, {}
   for _, kind in ipairs(call('HKEYS', KEY.notes .. 'pauses')) do paused[kind] = true end
+  -- A pause of `build` also applies to `build#<hash>`: see plain_kind in notes.py.
+  local with_requirement = '^(.+)#' .. string.rep('[0-9a-f]', 16) .. '$'
   for _, kind in ipairs(kinds) do
-    if not paused[''] and not paused[kind] then left[#left + 1] = kind end
+    local plain = string.match(kind, with_requirement) or kind
+    if not paused[''] and not paused[kind] and not paused[plain] then left[#left + 1] = kind end
   end
   kinds = left
 end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pollwise.errors import CodecError
-from pollwise.queues.notes import PauseInfo
+from pollwise.queues.notes import PauseInfo, plain_kind
 from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import Job, JobInfo, State
 from pollwise.runtime.jobs.new_job import FLOW_HEADER
@@ -18,7 +18,7 @@ def why_waiting(job: Job, source: QueueSource, shown: ShownQueue) -> str:
     pause = shown.paused.get(None)
     if pause is not None:
         return f"The whole queue is paused{_details(pause)}."
-    pause = shown.paused.get(job.kind)
+    pause = shown.paused.get(job.kind) or shown.paused.get(plain_kind(job.kind))
     if pause is not None:
         return f"Its kind is paused{_details(pause)}."
     if shown.error is not None or not source.queue.capabilities.presence:
