@@ -12,6 +12,7 @@ import pytest
 import guarantees
 import llms
 import reference
+from pollwise.fleet.file import read_text
 from pollwise.observe.metrics import METRICS
 from pollwise.queues.capabilities import Capabilities
 from pollwise.runtime.events import action_of, all_events
@@ -27,6 +28,26 @@ QUOTED = [
     for block in re.findall(r"^```text\n(.*?)^```", TROUBLE, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
 ]
+
+
+#: The whole files of targets that pages show, by page.
+FLEETS = [
+    pytest.param(text, id=f"{path.relative_to(DOCS)}-{n}")
+    for path in sorted(DOCS.rglob("*.md"))
+    if path.parent.name != "extend"  # with probes of packages
+    for n, text in enumerate(
+        re.findall(
+            r"^```toml title=\"fleet.toml\"\n(.*?)^```",
+            path.read_text("utf-8"),
+            re.MULTILINE | re.DOTALL,
+        )
+    )
+]
+
+
+@pytest.mark.parametrize("text", FLEETS)
+def test_the_files_of_targets_on_pages_are_correct(text: str) -> None:
+    read_text(text, for_views=True)
 
 
 @cache

@@ -52,7 +52,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "serve token rotate", "serve attempts", "serve log", "agent",
         "fleet run", "fleet check", "fleet status", "fleet top", "fleet dead", "fleet retry",
         "fleet close-breaker", "fleet pause", "fleet resume", "fleet add", "fleet set",
-        "fleet remove", "fleet diff", "fleet import", "fleet migrate",
+        "fleet remove", "fleet diff", "fleet migrate",
         "fleet history", "fleet alerts", "fleet ack", "fleet test-channel",
         "fleet maintenance add",
         "fleet maintenance list", "fleet maintenance end", "fleet maintenance remove",

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.fleet import alerts, importing, maintenance, opening, targets
+from pollwise.cli.fleet import alerts, maintenance, opening, targets
 from pollwise.cli.fleet.history import history
 from pollwise.cli.fleet.opening import File, Store
 from pollwise.cli.fleet.run import run as run_fleet
@@ -369,7 +369,6 @@ app.command("add")(targets.add)
 app.command("set")(targets.set_keys)
 app.command("remove")(targets.remove)
 app.command("diff")(targets.diff)
-app.command("import")(importing.import_targets)
 
 
 @app.command("migrate")
