@@ -65,7 +65,7 @@ def options(description: str, *, traces: bool = False) -> Options:
     )
     if traces:
         parser.add_argument("folder", type=Path, nargs="?", help="a folder of traces")
-        parser.add_argument("--out", type=Path, metavar="FILE", help="draw a PNG or SVG there")
+        parser.add_argument("--out", type=Path, metavar="FILE", help="draw an SVG there")
     parser.add_argument("--quick", action="store_true", help="a short run, under a minute")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
     given = parser.parse_args()

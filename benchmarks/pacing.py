@@ -42,6 +42,7 @@ from pollwise.lab.replay import limits  # noqa: E402
 from pollwise.lab.replay.base import Replay, Situation, Trace  # noqa: E402
 from pollwise.lab.replay.engine import replay  # noqa: E402
 from pollwise.lab.replay.fast import lean  # noqa: E402
+from pollwise.lab.report.drawing import Caption, Dot, Drawing, Stroke  # noqa: E402
 from pollwise.lab.traces import reading as traces  # noqa: E402
 from pollwise.lab.traces import synthetic  # noqa: E402
 
@@ -266,29 +267,38 @@ EQUAL = "equal polls: mean, p95, max"
 
 def draw(rows: list[common.Plain], path: Path) -> None:
     """Each case a line: Worth, the best tuned rival and the optimum, as shares of best fixed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    ordered = sorted(rows, key=lambda row: float(row["worth"]))
-    figure, axes = pyplot.subplots(figsize=(9, 0.19 * len(rows) + 1.6), layout="constrained")
-    y = list(range(len(ordered)))
+    ordered = sorted(rows, key=lambda row: float(row["worth"]), reverse=True)
     marks = (
-        ("optimum", "clairvoyant optimum", "#9aa5b1", "|"),
-        ("best tuned", "best rival, tuned in hindsight", "#d97706", "o"),
-        ("worth blind", "Worth without timestamps", "#93c5fd", "o"),
-        ("worth", "Worth", "#2563eb", "o"),
+        ("optimum", "clairvoyant optimum", "axis"),
+        ("best tuned", "best rival, tuned in hindsight", "adaptive"),
+        ("worth blind", "Worth without timestamps", "batch_fill"),
+        ("worth", "Worth", "worth"),
     )
-    for column, label, colour, mark in marks:
-        axes.scatter([row[column] for row in ordered], y, c=colour, marker=mark, s=26, label=label)
-    axes.axvline(1.0, color="#1f2933", linewidth=0.8)
-    axes.set_yticks(y, [f"{row['trace']}  ρ={row['rho']:g}" for row in ordered], fontsize=7)
-    axes.set_xlabel("cost as a share of the best fixed interval, chosen in hindsight")
-    axes.legend(loc="lower right", frameon=False, fontsize=8)
-    axes.grid(axis="x", color="#e4e7eb")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+    left, right, top, line = 260.0, 880.0, 60.0, 19.0
+    bottom = top + line * len(ordered)
+    most = max(1.05, *(float(row[column]) for row in ordered for column, _, _ in marks))
+    drawing = Drawing(900.0, bottom + 50.0)
+    for n, (_, label, role) in enumerate(marks):
+        at = (20.0 + 215.0 * n, 24.0)
+        drawing.add(Dot(at, 4.0, role), Caption((at[0] + 9, 28.0), label, "ink", 12, "start"))
+
+    def x(share: float) -> float:
+        return left + (right - left) * share / most
+
+    for tenth in range(0, int(most * 10) + 1, 2):
+        share, role = tenth / 10, "limit" if tenth == 10 else "grid"
+        drawing.add(
+            Stroke([(x(share), top - 12), (x(share), bottom)], role),
+            Caption((x(share), bottom + 16), f"{share:g}", "quiet", 11),
+        )
+    about = "cost as a share of the best fixed interval, chosen in hindsight"
+    drawing.add(Caption(((left + right) / 2, bottom + 38), about, "ink", 12))
+    for n, row in enumerate(ordered):
+        y = top + line * n
+        name = f"{row['trace']}  ρ={row['rho']:g}"
+        drawing.add(Caption((left - 10, y + 4), name, "ink", 11, "end"))
+        drawing.add(*(Dot((x(float(row[c])), y), 4.0, role, title=c) for c, _, role in marks))
+    path.write_bytes(drawing.svg_file())
 
 
 def show_lengths(rows: dict[int, list[common.Plain]]) -> None:

@@ -39,7 +39,7 @@ def test_help_needs_no_lab() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     loaded = {name.partition(".")[0] for name in run.stdout.split()}
-    assert not loaded & {"numpy", "numba", "matplotlib"}
+    assert not loaded & {"numpy", "numba"}
 
 
 def test_the_help_names_the_workloads_and_strategies() -> None:
@@ -194,19 +194,10 @@ def test_json_alone_writes_nothing(folder: Path) -> None:
     assert files(folder) == {}
 
 
-@pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("p.SVG", b"<?xml")])
-def test_pictures(folder: Path, name: str, begins: bytes) -> None:
-    good("lab", "compare", "steady", *SHORT, "--strategies", "fixed 5s,adaptive", "--out", name)
-    assert (folder / name).read_bytes().startswith(begins)
-
-
-def test_png_without_matplotlib(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    words = ("--strategies", "fixed 5s", "--out", "r.png")
-    result = pollwise("lab", "compare", "steady", *SHORT, *words)
-    assert result.code == 2
-    assert result.err == "error: the lab needs an extra: pip install 'pollwise[lab]'\n"
-    assert files(folder) == {}
+def test_pictures(folder: Path) -> None:
+    words = ("--strategies", "fixed 5s,adaptive", "--out", "p.SVG")
+    good("lab", "compare", "steady", *SHORT, *words)
+    assert (folder / "p.SVG").read_bytes().startswith(b"<?xml")
 
 
 # Settings and costs
@@ -297,7 +288,7 @@ BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "no strategies": (["compare", "steady", "--strategies", ""], ("empty entry",)),
     "an unknown price": (["compare", "steady", "--price", "s3-lst"], ("mean 's3-list'?",)),
     "waiting for free": (["compare", "steady", "--wait-price", "0/1"], ("0.01/3600",)),
-    "a format": (["compare", "steady", "--out", "x.pdf"], (".html, .png, .svg",)),
+    "a format": (["compare", "steady", "--out", "x.pdf"], (".html, .svg",)),
     "a folder for a report": (["compare", "steady", "--out", "no/x.html"], ("no folder",)),
     "no target": (["tune", "steady", "--goal", "fast"], ("p95=2s",)),
     "out of reach": (
@@ -364,5 +355,5 @@ def test_until_says_what_is_wrong(folder: Path) -> None:
     wrong = pollwise("lab", "until", "runs.csv")
     assert wrong.code == 2
     assert "line 3: column 'seconds': 'soon' is not a duration" in wrong.err
-    assert "must end in .svg or .png" in pollwise("lab", "until", "runs.csv", "--out", "a.pdf").err
+    assert "must end in .svg" in pollwise("lab", "until", "runs.csv", "--out", "a.pdf").err
     assert "poll_cost = 0" in pollwise("lab", "until", "runs.csv", "--poll-cost", "0").err

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.fixed import Fixed
-from pollwise.errors import ConfigError, MissingExtra
+from pollwise.errors import ConfigError
 from pollwise.lab.files import write
 from pollwise.lab.numeric import np
 from pollwise.lab.policies import USUAL, CostTerms, parse
@@ -188,7 +188,7 @@ def test_free_polls(trace: Trace) -> None:
     assert "less than adaptive 100ms to 5s ($" in facts["headline"]
     assert cost_key(facts) == "polls_an_hour"
     assert "polls an hour" in page(facts, "1", "pollwise")
-    assert picture(facts, "svg")
+    assert picture(facts)
 
 
 def test_held_polls_are_compared_too() -> None:
@@ -436,28 +436,14 @@ def test_names_of_others_are_text(trace: Trace) -> None:
 # Pictures
 
 
-def test_png(facts: dict[str, Any]) -> None:
-    content = picture(facts, "png")
-    assert content.startswith(b"\x89PNG\r\n")
-    assert content == picture(facts, "png")
-
-
 def test_svg(facts: dict[str, Any]) -> None:
-    content = picture(facts, "svg")
+    content = picture(facts)
     assert ElementTree.fromstring(content).tag.endswith("svg")
-    assert content == picture(facts, "svg")
+    assert content == picture(facts)
     text = content.decode()
     for policy in facts["policies"]:
         assert f">{policy['name']}</text>" in text
         assert f">{money(policy['dollars_a_month'])}</text>" in text
-
-
-def test_only_png_needs_matplotlib(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'pollwise\[lab\]'"):
-        picture(facts, "png")
-    assert picture(facts, "svg")
-    assert page(facts, "1", "pollwise")
 
 
 def test_lines_are_cut_at_the_edges_of_a_plot() -> None:
@@ -515,7 +501,7 @@ def test_labels_do_not_lie_on_each_other(marks: list[Mark]) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("report.pdf", "must end in one of .html, .png, .svg"),
+        ("report.pdf", "must end in one of .html, .svg"),
         ("report", "must end in one of"),
         ("nowhere/report.html", "there is no folder"),
         ("folder.html", "is a folder"),

@@ -200,7 +200,7 @@ def compare(
         typer.Option("--wait-price", help="Price of the waiting of one item: dollars per seconds."),
     ] = WAIT_PRICE,
     out: Annotated[
-        Path | None, typer.Option(help="The report: .html, .png or .svg (report.html).")
+        Path | None, typer.Option(help="The report: .html or .svg (report.html).")
     ] = None,
     capacity: Capacity = None,
     column: Column = None,
@@ -320,9 +320,7 @@ def until(
         str | None,
         typer.Option(help="The column that names the group of a run: its name or number."),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Draw the learned durations: .svg or .png.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw the learned durations: .svg.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare ways to poll a run until it ends, from how long earlier runs took.
@@ -337,15 +335,14 @@ def until(
     from pollwise.lab.runs import picture, reading
     from pollwise.lab.runs.compare import compare as compare_runs
 
-    form = "" if out is None else out.suffix.lower().removeprefix(".")
-    if out is not None and form not in ("svg", "png"):
-        raise ConfigError(f"--out {str(out)!r} must end in .svg or .png")
+    if out is not None and out.suffix.lower() != ".svg":
+        raise ConfigError(f"--out {str(out)!r} must end in .svg")
     checked = Completion(poll_cost=poll_cost, wait_cost=wait_cost)
     chosen = parse(strategies, CostTerms(checked.poll_cost, checked.wait_cost))
     runs = reading.read(file, column, group)
     facts = compare_runs(runs, chosen, checked.poll_cost, checked.wait_cost).facts()
     if out is not None:
-        files.write(out, picture.picture(facts, form))
+        files.write(out, picture.picture(facts))
     if as_json:
         print_json({**facts, "picture": None if out is None else str(out)})
         return
@@ -405,11 +402,10 @@ def command_line(words: Sequence[str]) -> str:
 
 
 def _rendered(facts: dict[str, Any], path: Path) -> bytes:
-    form = path.suffix.lower().removeprefix(".")
-    if form == "html":
+    if path.suffix.lower() == ".html":
         from pollwise.lab.report.page import page
 
         return page(facts, __version__, command_line(sys.argv[1:])).encode()
     from pollwise.lab.report.picture import picture
 
-    return picture(facts, form)
+    return picture(facts)

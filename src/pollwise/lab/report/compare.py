@@ -47,7 +47,7 @@ NARROWED = 40
 NEAR = 1.7
 #: The cost of each policy is also found on this many traces resampled from the one given.
 RESAMPLED = 4
-FORMATS = (".html", ".png", ".svg")
+FORMATS = (".html", ".svg")
 
 Progress = Callable[[int, int], None]
 

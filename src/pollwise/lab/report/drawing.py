@@ -1,19 +1,15 @@
-"""A drawing of lines, dots and text in pixels, written as SVG or as PNG.
+"""A drawing of lines, dots and text in pixels, written as SVG.
 
 Every colour is a role such as "grid" or "worth". A palette gives each role its colour, so one
-drawing can be shown light and dark. matplotlib only turns the drawing into pixels for PNG.
+drawing can be shown light and dark.
 """
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any
-
-from pollwise.errors import MissingExtra
 
 Point = tuple[float, float]
 
@@ -35,9 +31,6 @@ DARK = {
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 #: Dash lengths in pixels, by name.
 DASHES = {"solid": (), "dash": (7, 4), "dot": (1.5, 3), "dashdot": (7, 3, 1.5, 3)}
-#: PNG pixels for each pixel of a drawing.
-SHARPNESS = 1.5
-_INCH = 100.0
 
 
 @dataclass(frozen=True)
@@ -141,47 +134,6 @@ class Drawing:
                  "height": _px(self.height)}  # fmt: skip
         text = self.svg(names, f"<style>{escape(rules, quote=False)}</style>")
         return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
-
-    def png_file(self) -> bytes:
-        """The same as pixels."""
-        try:
-            import matplotlib as mpl
-            from matplotlib.figure import Figure
-            from matplotlib.patches import Circle
-            from matplotlib.patheffects import withStroke
-        except ImportError:
-            raise MissingExtra("the lab", "lab") from None
-        points = 72 / _INCH
-        with mpl.rc_context({**mpl.rcParamsDefault, "backend": "agg"}):
-            size = (self.width / _INCH, self.height / _INCH)
-            figure = Figure(figsize=size, dpi=_INCH * SHARPNESS, facecolor=LIGHT["paper"])
-            axes: Any = figure.add_axes((0, 0, 1, 1))
-            axes.axis("off")
-            axes.set(xlim=(0, self.width), ylim=(self.height, 0))
-            for order, item in enumerate(self.items):
-                colour = LIGHT[item.role]
-                if isinstance(item, Dot):
-                    axes.add_patch(Circle(item.at, item.radius, color=colour, lw=0, zorder=order))
-                elif isinstance(item, Stroke):
-                    xs, ys = zip(*item.points, strict=True)
-                    look = {"lw": item.width * points, "alpha": item.opacity, "zorder": order}
-                    if item.fill:
-                        axes.fill(xs, ys, fc=LIGHT[item.fill], ec=colour, **look)
-                        continue
-                    dash = tuple(length / item.width for length in DASHES[item.dash])
-                    axes.plot(xs, ys, c=colour, ls=(0, dash) if dash else "-", **look)
-                else:
-                    effects = [withStroke(linewidth=3, foreground=LIGHT["paper"])]
-                    sides = {"start": "left", "middle": "center", "end": "right"}
-                    axes.text(
-                        *item.at, item.text, color=colour, fontsize=item.size * points,
-                        ha=sides[item.anchor], va="baseline", parse_math=False, zorder=order,
-                        fontweight="bold" if item.bold else "normal",
-                        path_effects=effects if item.halo else None,
-                    )  # fmt: skip
-            content = io.BytesIO()
-            figure.savefig(content, format="png")
-        return content.getvalue()
 
 
 def svg_rules(colour: Callable[[str], str]) -> str:

@@ -1,4 +1,4 @@
-"""A report as one picture, PNG or SVG: the headline, the charts and the table."""
+"""A report as one picture, SVG: the headline, the charts and the table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ HEADS = (
 )  # fmt: skip
 
 
-def picture(facts: Facts, form: str) -> bytes:
-    """The report as a file's content; `form` is png or svg."""
+def picture(facts: Facts) -> bytes:
+    """The report as a file's content."""
     rows = len(facts["policies"]) + len(facts["limits"]) + 1
     drawing = Drawing(WIDTH, CHARTS_END + ROW * (rows + 1.5))
     headline = textwrap.wrap(facts["headline"], 115)
@@ -47,7 +47,7 @@ def picture(facts: Facts, form: str) -> bytes:
     _title(drawing, MIDDLE + 30, half + 50, "How long items waited")
     charts.waits(drawing, (MIDDLE + 30, half + 62, right, CHARTS_END), facts)
     _table(drawing, facts, CHARTS_END + 1.5 * ROW)
-    return drawing.svg_file() if form == "svg" else drawing.png_file()
+    return drawing.svg_file()
 
 
 def _title(drawing: Drawing, x: float, y: float, text: str) -> None:

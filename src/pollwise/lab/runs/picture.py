@@ -14,10 +14,9 @@ WIDTH, HEIGHT, MARGIN = 900.0, 460.0, 20.0
 _TOP = 70.0
 
 
-def picture(facts: Mapping[str, Any], form: str) -> bytes:
-    """The picture as a file's content; `form` is png or svg."""
-    drawing = draw(facts)
-    return drawing.svg_file() if form == "svg" else drawing.png_file()
+def picture(facts: Mapping[str, Any]) -> bytes:
+    """The picture as a file's content."""
+    return draw(facts).svg_file()
 
 
 def draw(facts: Mapping[str, Any]) -> Drawing:
