@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -105,7 +104,7 @@ def test_everybody_sees_the_chosen_groups_and_nothing_else(visit: Callable[..., 
         api, shop = (float(each) for each in re.findall(r"30d (\d+\.\d+) %", page))
         assert api == 100.0
         assert shop == pytest.approx(70.0, abs=2.0)
-        for private in ("/", "/fleets/site", "/fleets/site/alerts", "/status/badge/vault.svg"):
+        for private in ("/", "/fleets/site", "/fleets/site/alerts"):
             assert (await client.get(private)).status_code in (401, 403, 404)
 
     visit(main)
@@ -122,8 +121,6 @@ def test_what_is_down_during_maintenance_is_no_incident_before_its_next_poll(
             text = text_of((await client.get("/status")).text)
             assert "has been down for" not in text
             assert "shop Maintenance" in text
-            badge = await client.get("/status/badge/shop.svg")
-            assert "shop: maintenance" in badge.text
         finally:
             await store.remove_maintenance(window.id)
 
@@ -133,7 +130,6 @@ def test_what_is_down_during_maintenance_is_no_incident_before_its_next_poll(
 def test_reasons_are_shown_only_if_asked_for(visit: Callable[..., None]) -> None:
     async def main(client: httpx.AsyncClient, *_: object) -> None:
         assert SECRET in (await client.get("/status")).text
-        assert SECRET in (await client.get("/status/feed.xml")).text
 
     visit(main, reasons=True)
 
@@ -154,58 +150,10 @@ def test_many_visitors_cost_the_store_no_more_than_one(visit: Callable[..., None
             same = await client.get("/status", headers={"if-none-match": first.headers["etag"]})
             assert same.status_code == 304
             assert not same.content
-        await client.get("/status/feed.xml")
-        await client.get("/status/badge/shop.svg")
         assert asked == 1
         await clock.sleep(KEPT_FOR)
         await client.get("/status")
         assert asked == 2
-
-    visit(main)
-
-
-def test_the_feed_has_no_link_to_the_host_of_the_request(visit: Callable[..., None]) -> None:
-    async def look(client: httpx.AsyncClient, *_: object) -> None:
-        for host in ("evil.example", "evil.example:1", "a/b?c", "[::1]"):
-            answer = await client.get("/status/feed.xml", headers={"Host": host})
-            assert "<link>/status</link>" in answer.text
-            assert "evil" not in answer.text
-
-    visit(look)
-
-
-def test_the_feed_tells_each_incident_once(visit: Callable[..., None]) -> None:
-    async def main(client: httpx.AsyncClient, *_: object) -> None:
-        answer = await client.get("/status/feed.xml")
-        assert answer.headers["content-type"].startswith("application/rss+xml")
-        channel = ET.fromstring(answer.text).find("channel")
-        assert channel is not None
-        titles = [each.findtext("title") for each in channel.iter("item")]
-        assert titles == ["shop is down", "shop is up again", "shop is down"]
-        ids = [each.findtext("guid") for each in channel.iter("item")]
-        assert len(set(ids)) == 3
-        assert channel.findtext("link") == "/status"
-
-    visit(main)
-
-
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        ("shop.svg", "shop: down"),
-        ("shop.svg?window=30d", "30d"),
-        ("api %3Cscript%3Ealert(1)%3C%2Fscript%3E%22'%3E%3Cimg src=x%3E.svg", ": up"),
-    ],
-)
-def test_badges(visit: Callable[..., None], path: str, says: str) -> None:
-    async def main(client: httpx.AsyncClient, *_: object) -> None:
-        answer = await client.get(f"/status/badge/{path}")
-        assert answer.status_code == 200
-        assert answer.headers["content-type"] == "image/svg+xml"
-        assert answer.headers["cross-origin-resource-policy"] == "cross-origin"
-        picture = ET.fromstring(answer.text)
-        assert says in picture.attrib["aria-label"]
-        assert (await client.get("/status/badge/shop.svg?window=5y")).status_code == 400
 
     visit(main)
 

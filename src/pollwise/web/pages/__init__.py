@@ -17,7 +17,7 @@ from pollwise.web.pages.outbox.record import RecordPage
 from pollwise.web.pages.queues.overview import OverviewPage
 from pollwise.web.pages.queues.page import QueuePage
 from pollwise.web.pages.queues.schedules import SchedulesPage
-from pollwise.web.pages.status.page import StatusBadge, StatusFeed, StatusPage
+from pollwise.web.pages.status.page import StatusPage
 from pollwise.web.pages.tokens import TokensPage
 from pollwise.web.pages.workers import OneWorkerPage, WorkersPage
 from pollwise.web.view import Address
@@ -48,6 +48,4 @@ VIEWS: tuple[type[Address], ...] = (
     TokensPage,
     AuditLogPage,
     StatusPage,
-    StatusFeed,
-    StatusBadge,
 )

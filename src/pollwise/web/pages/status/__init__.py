@@ -1,1 +1,1 @@
-"""The public status page: what everybody may see of chosen groups, its feed, and its badges."""
+"""The public status page: what everybody may see of chosen groups."""

@@ -119,9 +119,6 @@ class PublicStatus:
             return "red"
         return "green" if "up" in states and "maintenance" not in states else "amber"
 
-    def target(self, name: str) -> PublicTarget | None:
-        return next((each for each in self.targets if each.name == name), None)
-
 
 class StatusContents:
     """Reads the contents from the stores of the fleets that are shown."""
