@@ -40,7 +40,6 @@ from pollwise.controller.options import ControllerOptions
 from pollwise.controller.retention import RETENTION_EVERY, Retention
 from pollwise.controller.security.auth import Auth
 from pollwise.controller.security.tokens import Tokens
-from pollwise.controller.security.urls import SignedUrls
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.controller.workers.others import OtherControllers
@@ -123,9 +122,6 @@ class Controller:
         hints, common = self.queue.hints(), (self.options, self.clock, self.events)
         self.auth: Auth = Auth(self.storage, self.clock)
         self.access: Access = Access(self)
-        self.urls: SignedUrls = SignedUrls(
-            lambda: self.storage.secret("log_urls"), self.auth, self.clock
-        )
         self.names: Names = Names(self.storage)
         self.tokens: Tokens = Tokens(self.storage, self.clock)
         self.registry: WorkerRegistry = WorkerRegistry(self.storage, hints, *common, self.source)

@@ -44,11 +44,7 @@ class Access:
         """
         await self._controller.start()
         header = connection.headers.get("authorization") if token is None else f"Bearer {token}"
-        signed = None if header else _signature(connection)
-        if signed is not None:
-            who = await self._controller.urls.caller(*signed)
-        else:
-            who = await self._controller.auth.caller(header)
+        who = await self._controller.auth.caller(header)
         self._controller.began()
         if who.role == "own" and worker is not None:
             who.must_be_worker(worker)
@@ -134,13 +130,3 @@ class Access:
         # A worker gets the same answer for a job that it lost, that never was its own, or that
         # does not exist: it learns nothing about the jobs of others.
         raise lease_lost((job_id,))
-
-
-def _signature(connection: HTTPConnection) -> tuple[str, str] | None:
-    """The signature of a signed URL and the job that it is for; only to read a log."""
-    scope, job_id = connection.scope, connection.path_params.get("job_id", "")
-    path = f"{scope.get('root_path', '')}/api/jobs/{job_id}/logs"
-    signature = connection.query_params.get("signature")
-    if signature is None or scope.get("method") != "GET" or scope["path"] != path:
-        return None
-    return signature, job_id

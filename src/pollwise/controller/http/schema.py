@@ -11,7 +11,6 @@ from pydantic.json_schema import models_json_schema
 
 from pollwise.controller.http.codes import AUDITED, CODES
 from pollwise.controller.security.tokens import EXPIRES_MAX
-from pollwise.controller.security.urls import VALID_FOR, VALID_FOR_MAX
 from pollwise.controller.state.values import Scope
 from pollwise.runtime.jobs import Progress
 
@@ -122,17 +121,6 @@ class AttemptView(_Model):
 
 class AttemptList(_Model):
     attempts: list[AttemptView] = Field(description="The oldest first.")
-
-
-class LogUrlAsked(_Model):
-    expires_in_s: float = Field(
-        VALID_FOR, gt=0, le=VALID_FOR_MAX, description="How long the URL can be opened."
-    )
-
-
-class LogUrl(_Model):
-    url: str = Field(description="For an EventSource: path and query, with a signature.")
-    expires_at: str | None
 
 
 class WorkBase(_Model):
@@ -423,7 +411,7 @@ class RotateToken(_Model):
 
 
 #: Request bodies, which our routes read themselves.
-BODIES = (Drain, Heartbeat, LogUrlAsked, NewJobBody, NewToken, Registration, RotateToken)
+BODIES = (Drain, Heartbeat, NewJobBody, NewToken, Registration, RotateToken)
 
 ERRORS: dict[int, str] = {
     400: "The request cannot be read.",

@@ -11,14 +11,12 @@ from starlette.responses import StreamingResponse
 from pollwise.controller.controller import Controller
 from pollwise.controller.files.logs import APPEND_MAX, LogsStop
 from pollwise.controller.http import schema
-from pollwise.controller.http.access import SEE
-from pollwise.controller.http.answers import HttpError, invalid, lease_lost, moment, no_such
+from pollwise.controller.http.answers import HttpError, invalid, lease_lost, no_such
 from pollwise.controller.http.requests import (
     HEADERS,
     answer,
     range_answer,
     read_body,
-    read_model,
 )
 from pollwise.controller.http.schema import described, errors
 from pollwise.controller.http.views import row_view
@@ -53,7 +51,6 @@ def routes(controller: Controller) -> APIRouter:
         job_id: str,
         follow: bool = False,
         attempt: Annotated[int | None, Query(ge=1, description="Of this attempt only.")] = None,
-        signature: Annotated[str | None, Query(description="From a signed URL.")] = None,
     ) -> Response:
         await controller.access.job_for(request, job_id)
         if follow and attempt is not None:
@@ -74,27 +71,6 @@ def routes(controller: Controller) -> APIRouter:
         return await range_answer(
             request, end - start, pieces, "text/plain; charset=utf-8", HEADERS
         )
-
-    @router.post(
-        "/api/jobs/{job_id}/logs/url",
-        **described(
-            "Make a signed URL to follow a log in a browser",
-            schema.LogUrl,
-            404,
-            status=201,
-            body=schema.LogUrlAsked,
-        ),
-        description="For an `EventSource`, which cannot send a token. The URL is valid for this "
-        "job's log, for a short time, and as long as the token that made it.",
-    )
-    async def make_url(request: Request, job_id: str) -> Response:
-        who = await controller.access.caller(request, *SEE)
-        await controller.access.job_for(request, job_id)
-        given = await read_model(request, controller.options.body_limit, schema.LogUrlAsked)
-        signature, until = await controller.urls.sign(who, job_id, given.expires_in_s)
-        path = f"{request.scope.get('root_path', '')}/api/jobs/{job_id}/logs"
-        url = f"{path}?follow=true&signature={signature}"
-        return answer({"url": url, "expires_at": moment(until)}, 201)
 
     async def followed(request: Request, job_id: str) -> Response:
         if following >= controller.options.followers_max:
