@@ -95,7 +95,7 @@ def test_hostile_reasons_are_not_interpreted() -> None:
 def test_workers_are_listed() -> None:
     assert good("queue", "put", URL, "mail").out
     assert good("queue", "workers", URL).out == "no worker is running\n"
-    record(info(), info("box-2", kinds=None, breakers=("mail",)))
+    record(info(), info("box-2", kinds=None, breakers=("mail",), alone="7"))
     shown = good("queue", "workers", URL).out.splitlines()
     assert shown[0].split() == [
         "worker", "host", "pid", "version", "up", "for", "busy", "kinds", "polls", "seen",
@@ -105,6 +105,7 @@ def test_workers_are_listed() -> None:
     assert "Adaptive every 0.1s, hinted" in shown[1]
     assert " any " in shown[2]
     assert shown[3] == "box-2 does not claim mail: the breaker is open"
+    assert shown[4].startswith("box-2 runs job 7 alone for up to a minute")
     facts = good("queue", "workers", URL, "--json").json()
     assert [each["name"] for each in facts] == ["box-1", "box-2"]
     assert facts[0]["running"][0]["kind"] == "mail"

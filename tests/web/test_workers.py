@@ -51,6 +51,15 @@ async def test_the_page_lists_workers_with_what_they_run(site: QueueSite) -> Non
 
 
 @on_site
+async def test_a_worker_that_runs_a_suspect_alone_has_a_badge(site: QueueSite) -> None:
+    await start(site, alone="77")
+    for path in ("/workers", "/queues/default", "/queues/default/workers/w-1"):
+        page = await site.get(path)
+        assert "runs a suspect alone" in page, path
+        assert "Job 77 may have killed its workers" in page
+
+
+@on_site
 async def test_no_workers_says_how_to_start_one(site: QueueSite) -> None:
     assert "No worker is running" in await site.get("/workers")
 

@@ -48,6 +48,7 @@ class WorkerInfo:
     breakers: the kinds that it does not claim, because their handlers keep failing.
     schedules: those that it has in its code; None: too many to name.
     signatures: by kind of a task, a hash of its arguments.
+    alone: the id of a suspect that it runs alone, so that it claims no other job for now.
     """
 
     name: str
@@ -68,6 +69,7 @@ class WorkerInfo:
     breakers: tuple[str, ...]
     schedules: tuple[str, ...] | None = ()
     signatures: Mapping[str, str] = field(default_factory=dict)
+    alone: str = ""
 
     @property
     def note_name(self) -> str:
@@ -110,6 +112,7 @@ class WorkerInfo:
             if value.get("schedules", ()) is not None
             else None,
             _pairs(value.get("signatures")),
+            _text(value.get("alone")),
         )
 
 

@@ -114,6 +114,8 @@ class Presence:
         if found:
             self._worked = True
             self._next = min(self._next, self._last + PRESENCE_EVERY)
+        if self._written is not None and self._written.alone and not self._alone():
+            self.write_soon()
         if self._able and self._clock.now() >= self._next:
             await self._write()
         if self._able and not self._executor.is_idle():
@@ -128,6 +130,15 @@ class Presence:
             with suppress(Exception):
                 async with asyncio.timeout(LEAVE_WITHIN):
                     await self._with_history(partial(self._queue.forget_worker, written), last=True)
+
+    def write_soon(self) -> None:
+        """Write the record after this poll, because operators must see a change."""
+        self._next = 0.0
+
+    def _alone(self) -> str:
+        """The job that runs alone; "" if there is none."""
+        isolated = self._executor.isolation.isolated()
+        return "" if isolated is None else isolated.name
 
     def _heard(self, _: str) -> None:
         """An operator has an order for this worker."""
@@ -230,6 +241,7 @@ class Presence:
             breakers=tuple(self._breakers.not_closed()[:RUNNING_MAX]),
             schedules=self._schedules,
             signatures=self._signatures(),
+            alone=self._alone(),
         )
 
 

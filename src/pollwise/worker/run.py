@@ -21,6 +21,7 @@ from pollwise.runtime.events import (
     JobDead,
     JobDone,
     JobGivenBack,
+    JobIsolated,
     JobLocked,
     JobLost,
     JobRetried,
@@ -34,6 +35,7 @@ from pollwise.runtime.events import (
 )
 from pollwise.runtime.executor.background import to_its_end
 from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.control.isolation import ALONE_FOR
 from pollwise.runtime.executor.control.run_control import begin_run
 from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import (
@@ -313,7 +315,10 @@ class WorkerRun:
             if blocked:
                 error += f"; in this worker, its handler {blocked}"
             held.settlement = self._dead(held.claim, error)
-        held.alone = claim.suspect
+        if claim.suspect and held.settlement is None:
+            held.alone = True
+            self._emit(JobIsolated, job, ALONE_FOR)
+            self._presence.write_soon()
         return held
 
     # Handling

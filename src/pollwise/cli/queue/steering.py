@@ -126,6 +126,11 @@ def workers(
         if info.breakers:
             kinds = visible(", ".join(info.breakers))
             say(f"{visible(info.name)} does not claim {kinds}: the breaker is open")
+        if info.alone:
+            say(
+                f"{visible(info.name)} runs job {visible(info.alone)} alone for up to a minute, "
+                "because its last workers died or lost its lease; other jobs wait"
+            )
 
 
 async def _workers_and_time(queue: Queue) -> tuple[list[WorkerInfo], float]:

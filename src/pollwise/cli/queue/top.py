@@ -307,6 +307,8 @@ def _worker_cells(info: WorkerInfo, snapshot: QueueSnapshot) -> dict[str, Text]:
     kinds = "any" if info.kinds is None else ", ".join(info.kinds)
     if info.breakers:
         kinds += f" (open breaker: {', '.join(info.breakers)})"
+    if info.alone:
+        kinds += f" (job {info.alone} runs alone)"
     return {
         "worker": Text(visible(info.name)),
         "host": Text(visible(info.host)),

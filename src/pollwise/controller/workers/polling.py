@@ -142,7 +142,8 @@ class Poller:
         began, puts = self._clock.now(), self._puts(known)
         async with known.polling:
             answer = await self._answer(known, ask)
-        takes_more = ask.max_jobs > 0 and not known.row.drain and not known.alone
+        takes_more = ask.max_jobs > 0 and not known.row.drain
+        takes_more = takes_more and not known.has_isolated(began)
         if answer.is_empty and ask.wait > 0 and takes_more:
             answer.jobs, answer.cancel = await self._hold(known, ask, gone, began, puts)
         more = 0 < ask.max_jobs <= len(answer.jobs)

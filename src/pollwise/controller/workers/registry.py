@@ -32,6 +32,7 @@ from pollwise.errors import JobError
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered, WorkerSilent
+from pollwise.runtime.executor.control.isolation import ALONE_FOR
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.runtime.jobs import Claim, checked_name
 
@@ -125,10 +126,10 @@ class KnownWorker:
     def id(self) -> str:
         return self.row.id
 
-    @property
-    def alone(self) -> bool:
-        """True while it has a job that may have killed its workers: it gets no other job."""
-        return any(run.claim.suspect for run in self.runs.values())
+    def has_isolated(self, now: float) -> bool:
+        """True while it has a job that may have killed its workers, at most for the first minute of
+        it: it gets no other job."""
+        return any(run.claim.suspect and now < run.since + ALONE_FOR for run in self.runs.values())
 
 
 class WorkerRegistry:

@@ -118,13 +118,13 @@ class Runs:
     # Handing out
 
     async def claim(self, known: KnownWorker, limit: int) -> list[HeldRun]:
-        """Claim up to `limit` jobs for a worker; none while it has one that is to run alone."""
+        """Claim up to `limit` jobs for a worker; none while it has one that runs alone."""
         if self._clock.now() >= self._sweep_by:
             await self.sweep()
         group = self._registry.group_of(known)
         handed: list[HeldRun] = []
         for _ in range(VOID_MAX):
-            if not group.kinds or known.alone:
+            if not group.kinds or known.has_isolated(self._clock.now()):
                 break
             puts, began, wanted = group.puts, self._clock.now(), limit - len(handed)
             claims = await self._queue.claim(

@@ -122,6 +122,18 @@ class JobGivenBack(JobEvent):
 
 
 @event
+class JobIsolated(JobEvent):
+    """A suspect runs: its leases ran out twice or more in a row, so it may have killed its workers.
+
+    Its worker claims no other job until it has ended, or has run for `alone_for` seconds.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+
+    alone_for: float
+
+
+@event
 class JobUnhandled(JobEvent):
     """A store that cannot select kinds delivered a job without a handler; it was given back."""
 

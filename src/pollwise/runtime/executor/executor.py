@@ -30,6 +30,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HandlerStuck
 from pollwise.runtime.executor.ahead import PREFETCH_BYTES, Ahead
 from pollwise.runtime.executor.background import to_its_end
+from pollwise.runtime.executor.control.isolation import Isolation
 from pollwise.runtime.executor.control.leases import Leases
 from pollwise.runtime.executor.control.pruning import Pruning
 from pollwise.runtime.executor.recycling import Recycling
@@ -103,9 +104,9 @@ class Executor(Generic[H, C]):
         self._held: dict[str, H] = {}  # by name, from claim to settlement
         self._waiting: deque[H] = deque()
         self._running: dict[H, None] = {}  # also those whose lease was lost, until they end
-        self._alone: H | None = None  # the newest that is to run alone
         self._asked = 0.0  # when the last claim was asked for
         self._room = asyncio.Event()
+        self.isolation: Isolation[H] = Isolation(self._held, clock, self._room.set)
         #: If set: how many claims may wait for a handler; the next claim is made once half of this
         #: is free.
         self.spare: int | None = None
@@ -177,7 +178,7 @@ class Executor(Generic[H, C]):
             await self._room.wait()
 
     def _room_left(self) -> int:
-        if self._one_alone():
+        if self.isolation.isolated() is not None:
             return 0
         limit = self.ahead.concurrency + self.ahead.jobs()
         held = len(self._waiting) + len(self._running) + self.threads.abandoned
@@ -202,11 +203,6 @@ class Executor(Generic[H, C]):
     def running(self) -> list[H]:
         """The work whose handlers run, the longest first."""
         return list(self._running)
-
-    def _one_alone(self) -> bool:
-        """True while work is held that is to run alone."""
-        alone = self._alone
-        return alone is not None and self._held.get(alone.name) is alone
 
     async def unless_stopped(self, claiming: Coroutine[Any, Any, list[C]]) -> list[C]:
         """Await a claim that the store may hold for a long time; a stop ends it."""
@@ -241,7 +237,7 @@ class Executor(Generic[H, C]):
             held.taken, held.until, held.until_epoch = now, until, until_epoch
             self._held[held.name] = held
             if held.alone and held.settlement is None:
-                self._alone = held
+                self.isolation.begin(held)
                 self.give_back_waiting("a job that may have killed its workers runs alone")
             if held.settlement is None and free <= 0:  # payloads may be larger than ever before
                 waiting_bytes += held.size
@@ -469,6 +465,7 @@ class Executor(Generic[H, C]):
 
     async def _close(self) -> None:
         self._watchdog.close()
+        self.isolation.close()
         self.leases.close()
         await self.chores.close()
         self.threads.close()

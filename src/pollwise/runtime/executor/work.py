@@ -24,7 +24,7 @@ class Held:
     blocked: how its handler blocked the event loop, if it did.
     may_wait: nothing waits for the settlement: no work with the same key, no other worker.
     size: of its payload, in bytes; 0 if unknown.
-    alone: it may have killed its workers; while it is held, nothing else is claimed or started.
+    alone: it may have killed its workers; until it has run for a minute, nothing else is claimed.
     control: of its run, if the handler can use one.
     """
 

@@ -46,6 +46,7 @@ class RawWorker(BaseModel):
     schedules: list[str] | None = Field(
         default_factory=list, description="The schedules in its code; null: too many to name."
     )
+    alone: str = Field("", description="The job that it runs alone, because it may kill workers.")
 
 
 class RawWorkers(BaseModel):

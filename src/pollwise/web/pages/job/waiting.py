@@ -31,7 +31,12 @@ def why_waiting(job: Job, source: QueueSource, shown: ShownQueue) -> str:
     closed = [worker for worker in able if job.kind not in worker.breakers]
     if not closed:
         return "Workers do not claim its kind for now: its handlers keep failing (open breaker)."
-    free = sum(worker.busy < worker.concurrency for worker in closed)
+    if all(worker.alone for worker in closed):
+        return (
+            "Its workers run a suspect alone, a job that may have killed its workers, and claim "
+            "nothing else until that has run for a minute."
+        )
+    free = sum(worker.busy < worker.concurrency and not worker.alone for worker in closed)
     have = "has" if len(closed) == 1 else "have"
     busy = "" if free else ", and all of them are busy"
     return f"{counted(len(closed), 'running worker')} {have} a handler for its kind{busy}."
