@@ -53,6 +53,7 @@ from pollwise.runtime.events import (
     JobEvent,
     JobGivenBack,
     JobGivenUp,
+    JobIsolated,
     JobLapsed,
     JobLocked,
     JobLost,
@@ -61,6 +62,7 @@ from pollwise.runtime.events import (
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobTakenOver,
     JobUnhandled,
     JournalGrew,
     KeyBlocked,
@@ -140,6 +142,7 @@ UNCOUNTED = {
     TicksMissed: "for people; late schedules have a gauge",
     ScheduleChanged: "for people; what is in code is set at the start",
     LimitsChanged: "for people; what is in code is set at the start",
+    JobIsolated: "for people; the leases that ran out before were counted",
     LoopResumed: "its beginning is counted",
     QueuesLeftOut: "told once; what is measured has metrics",
     PlacesFree: "the threads that still occupy places have a gauge",
@@ -319,6 +322,8 @@ def every_event() -> Iterator[Event]:
     yield ChoreRecovered("q", "settle", 1)
     yield KindUnhandled("q", "w", "unknown", "1", None)
     yield ConcurrencyChanged("q", "w", 8, 4)
+    yield JobIsolated("q", "w", "1", "greet", 3, 60.0)
+    yield JobTakenOver("q", "w", "1", "greet", 2, "w0")
     yield JobLocked("q", "w", "1", "greet", "no key", 30.0)
     yield from of_the_executor("q")
     yield HintsProven("q", 0.01)
@@ -588,7 +593,19 @@ def test_a_job_that_ends_runs_no_more(
 
 def test_every_end_has_a_result() -> None:
     assert {kind: result for kind, _, result in ENDS} == RESULTS
-    assert set(RESULTS) == {k for k in all_events() if issubclass(k, JobEvent)} - {JobStarted}
+    assert set(RESULTS) == {k for k in all_events() if issubclass(k, JobEvent)} - {
+        JobStarted,
+        JobTakenOver,
+        JobIsolated,
+    }
+
+
+def test_jobs_of_dead_workers_that_are_taken_over_are_counted(sink: PrometheusSink) -> None:
+    sink(worker_started())
+    name = "pollwise_worker_job_taken_over_total"
+    assert value(sink, name, kind="greet") == 0  # so that a rate sees the first
+    sink(JobTakenOver("q", "w", "1", "greet", 2, "dead"))
+    assert value(sink, name, kind="greet") == 1
 
 
 def test_what_ends_without_having_started_was_not_running(sink: PrometheusSink) -> None:

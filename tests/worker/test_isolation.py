@@ -7,7 +7,7 @@ import asyncio
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.events import JobDone, JobIsolated
+from pollwise.runtime.events import JobDone, JobIsolated, JobTakenOver
 from pollwise.runtime.executor.control.isolation import ALONE_FOR
 from pollwise.runtime.jobs import LAPSES_ALONE, Job, NewJob
 from pollwise.worker import Worker
@@ -95,5 +95,24 @@ def test_the_minute_begins_with_the_run() -> None:
             let_go["export"].set()
             let_go["mail"].set()
             await until(lambda: len(seen.of(JobDone)) == 3)
+
+    virtually(main)
+
+
+def test_who_takes_a_job_of_a_dead_worker_over_is_told() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, seen = MemoryQueue(clock=clock), Seen()
+        worker = Worker(queue, name="w", events=seen.events)
+
+        @worker.handle("export")
+        async def export(job: Job) -> None: ...
+
+        [taken] = await queue.put([NewJob("export")])
+        await kill_workers(queue, clock, 1)
+        await queue.put(NewJob("export"))
+        async with working(worker, options()):
+            await until(lambda: len(seen.of(JobDone)) == 2)
+        [told] = seen.of(JobTakenOver)
+        assert (told.worker, told.lapsed_from, told.job, told.attempt) == ("w", "dead-0", taken, 2)
 
     virtually(main)

@@ -119,6 +119,11 @@ METRICS: tuple[Metric, ...] = (
             "leases of a process that died are not counted here.",
             "kind",
         ),
+        _counter(
+            "job_taken_over_total",
+            "Jobs claimed here because the lease of a worker that died, or stood still, ran out.",
+            "kind",
+        ),
         _gauge(
             "kind_unhandled",
             "1 if jobs of a kind without a handler here were ready for over a minute; until the "

@@ -87,6 +87,9 @@ class MetricsSink:
             events.PollFailed: lambda event: self._of(event, "poll_failed_total").inc(),
             events.PaceChanged: self._pace_changed,
             events.JobStarted: self._job_started,
+            events.JobTakenOver: lambda event: self._of(
+                event, "job_taken_over_total", event.kind
+            ).inc(),
             events.KindUnhandled: lambda event: self._of(event, "kind_unhandled", event.kind).set(
                 1
             ),
@@ -235,6 +238,7 @@ class MetricsSink:
         for kind in event.kinds:
             self._of(event, "job_running", kind)
             self._of(event, "lease_lapsed_total", kind)
+            self._of(event, "job_taken_over_total", kind)
             for result in KIND_BEGINS:
                 self._of(event, "job_total", kind, result)
 

@@ -27,6 +27,7 @@ from pollwise.runtime.events import (
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobTakenOver,
     JobUnhandled,
     QueueMeasured,
     WorkerStarted,
@@ -285,6 +286,8 @@ class WorkerRun:
     def _held(self, claim: Claim) -> HeldJob:
         """A claim to hold; with its settlement, if it is not to be run."""
         job = claim.job
+        if claim.lapsed_from:
+            self._emit(JobTakenOver, job, claim.lapsed_from)
         held = HeldJob(job.id, claim)
         held.size = claim.size
         if job.unreadable is not None:

@@ -251,10 +251,11 @@ QUEUE = Dashboard(
                 ),
                 Panel("Breakers", (_W.max("breaker_state", "queue", "kind"),), names=BREAKERS),
                 Panel(
-                    "Leases lost and lapsed",
+                    "Leases lost, lapsed and taken over",
                     (
                         _W.rate("job_total", "queue", "kind", where='result="lost"', legend="lost"),
                         _W.rate("lease_lapsed_total", "queue", "kind", legend="lapsed"),
+                        _W.rate("job_taken_over_total", "queue", "kind", legend="taken over"),
                     ),
                     "ops",
                     width=12,

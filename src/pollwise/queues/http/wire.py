@@ -127,6 +127,8 @@ def claim_to(claim: Claim) -> Wire:
         said["suspect"] = True
     if claim.size:
         said["size"] = claim.size
+    if claim.lapsed_from:
+        said["lapsed_from"] = claim.lapsed_from
     return said
 
 
@@ -140,6 +142,7 @@ def claim_from(said: Wire, queue: str, worker: str) -> Claim:
         said.get("receipt", ""),
         bool(said.get("suspect")),
         int(said.get("size", 0)),
+        str(said.get("lapsed_from", "")),
     )
 
 

@@ -34,6 +34,7 @@ from pollwise.runtime.jobs import (
     Renewal,
     Settlement,
     State,
+    worker_of_lapse,
 )
 from pollwise.runtime.store import PRUNE_SLICE
 from pollwise.storage.ids import number_of
@@ -159,6 +160,7 @@ class MemoryQueue(MemoryViews):
         chosen, again = self._limits.choose(asked.kinds, limit, now)
         for record in islice(chosen, limit):
             suspect = record.suspect
+            lapsed_from = worker_of_lapse(record.errors[-1].error) if record.lapsed else ""
             record.attempt += not (record.lapsed and record.ahead)
             record.lapses = record.lapses + 1 if record.lapsed else 0
             record.ahead, record.lapsed = asked.ahead and not suspect, False
@@ -166,7 +168,7 @@ class MemoryQueue(MemoryViews):
             record.worker, record.claimed_at, record.progress = worker, now, None
             self._move(record, "leased", until)
             made = self._job(record), record.token, worker, until, "", suspect
-            claims.append(Claim(*made, len(record.encoded)))
+            claims.append(Claim(*made, len(record.encoded), lapsed_from))
             if suspect:
                 return claims
         if len(claims) < limit:

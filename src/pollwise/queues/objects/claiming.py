@@ -73,6 +73,7 @@ class HeldUnit:
     progress: dict[str, list[Any]] = field(default_factory=dict)  # of its jobs, by index
     asked: set[int] = field(default_factory=set)  # the jobs that are asked to cancel
     suspect: bool = False  # its last leases ran out, so it was claimed alone
+    lapsed_from: str = ""  # the worker whose lease ran out just before
 
     @property
     def token(self) -> int:
@@ -435,7 +436,15 @@ class UnitClaimer:
             sent + lease, _UNREAD, worker, claimed_at, unit.path, names=[*before, name],
             pending=pending, suspect=unit.lapses >= LAPSES_ALONE,
         )  # fmt: skip
+        if unit.lapses:
+            held.lapsed_from = await self._lapsed_from(unit)
         return [held]
+
+    async def _lapsed_from(self, unit: ClaimUnit) -> str:
+        """The worker whose lease of a unit ran out; "" if its entry was deleted meanwhile."""
+        last = next((each for each in unit.path if each.number == unit.claim), None)
+        content = None if last is None else await self._core.content(last.name)
+        return str((content or {}).get("worker") or "")
 
     async def _hand_back(self, held: HeldUnit) -> None:
         entry = write_entry(EntryMeaning(EntryKind.BACK_FREE), {})
@@ -451,7 +460,9 @@ class UnitClaimer:
         for index in sorted(held.left):
             job = held.body[index].job(core.name, held.attempt, held.run_at)
             size = held.body.size // max(len(held.body.jobs), 1)
-            claims.append(Claim(job, held.token, worker, until, "", held.suspect, size))
+            claims.append(
+                Claim(job, held.token, worker, until, "", held.suspect, size, held.lapsed_from)
+            )
             self.held[job.id, held.token] = held
         return claims
 

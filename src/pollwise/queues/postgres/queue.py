@@ -46,6 +46,7 @@ from pollwise.runtime.jobs import (
     Renewal,
     Settlement,
     State,
+    worker_of_lapse,
 )
 from pollwise.runtime.rollups.rows import HistoryRange, HistoryRow
 from pollwise.runtime.tracing import spans
@@ -267,9 +268,12 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         self._limited = self._limits.limited
         worker, suspect = asked.worker, bool(last[5])
         return [
-            Claim(job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]))
+            Claim(
+                job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]),
+                worker_of_lapse(row[12]) if row[12] else "",
+            )
             for row in rows
-        ]
+        ]  # fmt: skip
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         # In the order of the rows, as all calls lock them, so that there is no deadlock.

@@ -33,6 +33,7 @@ from pollwise.runtime.jobs import (
     NewJob,
     Progress,
     Settlement,
+    worker_of_lapse,
 )
 from pollwise.storage.ids import number_of
 
@@ -57,6 +58,8 @@ _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8
 _SEPARATE, _WITH_HEADERS, _WITH_GROUP, _FLOW = 1, 2, 4, 8
 _REPLACES = 4
 _WITH_RESULT, _WITH_KEEP = 1, 2
+#: No lease of the claimed jobs ran out, as nearly always.
+NO_LAPSES: Mapping[int, str] = {}
 _CODES = {action: code for code, action in enumerate(ACTIONS)}
 
 
@@ -118,10 +121,24 @@ def packed_renewal(claim: Claim, progress: Progress | None) -> bytes:
     return b"".join((head, worker, text))
 
 
+def lapses_in(parts: Sequence[bytes]) -> dict[int, str]:
+    """By number of the job, the worker whose lease ran out just before, as claim.lua returns it."""
+    return {
+        int(number): worker_of_lapse(error.decode())
+        for number, error in zip(*[iter(parts)] * 2, strict=True)
+    }
+
+
 def claims_in(
-    blob: bytes, queue: str, worker: str, until: float, *, suspect: bool
+    blob: bytes,
+    queue: str,
+    worker: str,
+    until: float,
+    *,
+    suspect: bool,
+    lapses: Mapping[int, str],
 ) -> Iterator[Claim]:
-    """The claims in the answer of claim.lua."""
+    """The claims in the answer of claim.lua. lapses: as `lapses_in` returns them."""
     at, end = 0, len(blob)
     while at < end:
         number, size, _, _, attempt, token, run_at, created_at, _, _, worker_size = (
@@ -130,7 +147,8 @@ def claims_in(
         place = at + _CLAIMED.size + worker_size
         at += _ENTRY.size + size
         job, _ = _job(blob, place, at, queue, number, attempt, created_at, run_at)
-        yield Claim(job, token, worker, until, "", suspect, size)
+        lapsed_from = lapses.get(number, "") if lapses else ""
+        yield Claim(job, token, worker, until, "", suspect, size, lapsed_from)
 
 
 def views_in(

@@ -65,9 +65,11 @@ from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.redis.flows import RedisFlows
 from pollwise.queues.redis.layout import (
+    NO_LAPSES,
     claims_in,
     ending_in,
     ids_in,
+    lapses_in,
     packed_job,
     packed_renewal,
     packed_settlement,
@@ -225,18 +227,23 @@ class RedisStore:
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
-            blob, until, due, alone, *more = await self._run(
+            blob, until, due, alone, limited, *lapsed = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
                 self._keep, int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()), within=within,
             )  # fmt: skip
             message = None
-            found = list(claims_in(blob, self._queue, worker, float(until), suspect=bool(alone)))
-            if more:  # limit groups took turns, so they are not in order
+            lapses = lapses_in(lapsed[0]) if lapsed else NO_LAPSES
+            found = list(
+                claims_in(
+                    blob, self._queue, worker, float(until), suspect=bool(alone), lapses=lapses
+                )
+            )
+            if limited is not None:  # limit groups took turns, so they are not in order
                 found.sort(key=lambda each: _place_of(each.job))
             claims += found
             left = float(due) if due else None
-            counted: list[bytes] = more[0] if more else []
+            counted: list[bytes] = limited or []
             if len(claims) == limit:
                 return claims, None, counted
             if alone:  # a suspect was left because of other claims: claim again soon

@@ -144,7 +144,8 @@ UPDATE pollwise_jobs SET
 WHERE seq IN (
     SELECT seq FROM ({arms}) ORDER BY priority DESC, since, seq LIMIT :limit
 )
-RETURNING seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique", headers, token;
+RETURNING seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique", headers, token,
+    CASE WHEN lapses > 0 THEN json_extract(errors, '$[#-1][2]') END;
 
 -- name: claim_group
 -- A leased job of a limited kind has a group, so that it counts.

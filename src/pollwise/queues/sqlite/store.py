@@ -46,6 +46,7 @@ from pollwise.runtime.jobs import (
     Renewal,
     Settlement,
     State,
+    worker_of_lapse,
 )
 from pollwise.runtime.store import PRUNE_SLICE
 from pollwise.storage.ids import number_of, place_after
@@ -200,7 +201,7 @@ class SqliteStore(SqliteNotes):
                 claims = [
                     Claim(
                         job_from(row, self._queue), row[10], worker, until, "", suspect,
-                        len(row[2]),
+                        len(row[2]), worker_of_lapse(row[11]) if row[11] else "",
                     )
                     for row in rows
                 ]  # fmt: skip

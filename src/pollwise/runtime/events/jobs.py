@@ -122,6 +122,15 @@ class JobGivenBack(JobEvent):
 
 
 @event
+class JobTakenOver(JobEvent):
+    """A worker claimed a job whose lease ran out: `lapsed_from` died or stood still."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    lapsed_from: str
+
+
+@event
 class JobIsolated(JobEvent):
     """A suspect runs: its leases ran out twice or more in a row, so it may have killed its workers.
 

@@ -33,5 +33,6 @@ from pollwise.runtime.jobs.job import Settlement as Settlement
 from pollwise.runtime.jobs.job import SettlementAction as SettlementAction
 from pollwise.runtime.jobs.job import State as State
 from pollwise.runtime.jobs.job import repr_without as repr_without
+from pollwise.runtime.jobs.job import worker_of_lapse as worker_of_lapse
 from pollwise.runtime.jobs.new_job import NewJob as NewJob
 from pollwise.runtime.payloads.encoding import encode as encode

@@ -5,6 +5,7 @@ A job is one record in its queue's store. `JobInfo` shows the whole record.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Generator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -44,6 +45,8 @@ SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
 ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
 #: The headers of a job in a claim that a client sent back without them.
 UNKNOWN_HEADERS: Mapping[str, str] = MappingProxyType({})
+#: How stores word the error of a run whose lease ran out.
+_LAPSED = re.compile(r"the lease of (.+) ran out", re.DOTALL)
 #: Stands between an error and its traceback in the text that a store keeps.
 TRACEBACK_FOLLOWS = "\n\x1e"
 
@@ -126,6 +129,7 @@ class Claim:
     suspect: its last leases ran out, LAPSES_ALONE or more in a row. It may have killed its workers,
         so it was claimed alone, and should run alone.
     size: of its payload, in bytes or characters of JSON; 0 if unknown.
+    lapsed_from: the worker whose lease of this job ran out just before; "" if none did.
     """
 
     job: Job
@@ -135,6 +139,7 @@ class Claim:
     receipt: str = field(default="", repr=False)
     suspect: bool = False
     size: int = field(default=0, repr=False, compare=False)
+    lapsed_from: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +343,12 @@ def _checked_keep(keep: float, action: str) -> float:
     if kept > DELAY_MAX:
         raise ConfigError(f"keep = {keep!r} is above the limit of ten years")
     return kept
+
+
+def worker_of_lapse(error: str | None) -> str:
+    """The worker that an error names as the one whose lease ran out; "" for any other error."""
+    found = _LAPSED.fullmatch(error or "")
+    return found[1] if found else ""
 
 
 def repr_without(item: Any) -> str:

@@ -267,6 +267,25 @@ async def check_jobs_claimed_ahead_keep_their_attempts(bench: Bench) -> None:
     equal(claim.job.attempt, 2, "the attempt of a job that was not claimed ahead")
 
 
+async def check_a_claim_names_the_worker_whose_lease_ran_out(bench: Bench) -> None:
+    """The claim of a job whose lease ran out says whose lease it was; no other claim does."""
+    queue = await bench.queue()
+    require(queue.capabilities.suspects, "suspects")
+    await queue.put(numbered(1, 2))
+    claims = await queue.claim("the first, who dies", 100, 2 * bench.unit)
+    equal([claim.lapsed_from for claim in claims], ["", ""], "first claims")
+    await bench.elapse(2)
+    claims = await queue.claim("the second", 100, 2 * bench.unit, ahead=True)
+    equal([each.lapsed_from for each in claims], ["the first, who dies"] * 2, "taken over")
+    await bench.elapse(2)
+    for _ in claims:  # they are suspects
+        [claim] = await bench.take(queue)
+        equal(claim.lapsed_from, "the second", "taken over from the second worker")
+        await queue.settle([Settlement.retry(claim)])
+    claims = await bench.take(queue)
+    equal([claim.lapsed_from for claim in claims], ["", ""], "after a settlement")
+
+
 async def check_a_settlement_clears_suspects(bench: Bench) -> None:
     """After a settlement, leases that ran out before it no longer count."""
     queue = await _suspicious(bench, 2, ahead=False)

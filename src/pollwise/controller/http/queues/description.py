@@ -113,6 +113,7 @@ class RawClaimed(RawJob):
     token: int
     until: float
     receipt: str = Field("", description="Send it back to settle or renew the claim.")
+    lapsed_from: str = Field("", description="The worker whose lease ran out just before, if any.")
 
 
 class RawClaims(BaseModel):

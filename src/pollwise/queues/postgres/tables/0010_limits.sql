@@ -1068,13 +1068,17 @@ $$;
 -- some will wait before they start. A last row without a seq says in `until` after how many seconds
 -- another claim may find more, if that is known, in `attempt` whether the job is a suspect: 1, else 0,
 -- and in `kind` of which of the asked kinds a settlement lets others run; NULL if nothing has limits.
-CREATE OR REPLACE FUNCTION {schema}.claim(
+-- lapse: the error of the run before, if its lease ran out just before this claim.
+DROP FUNCTION {schema}.claim(
+    text, text, integer, double precision, text[], boolean, boolean, text, text, double precision
+);
+CREATE FUNCTION {schema}.claim(
     p_queue text, p_worker text, p_limit integer, p_lease double precision, p_kinds text[],
     p_keep boolean, p_ahead boolean, p_channel text, p_message text, p_now double precision
 ) RETURNS TABLE (
     seq bigint, kind text, payload text, key text, priority integer, attempt integer,
     created_at double precision, run_at double precision, "unique" text, headers text,
-    token bigint, until double precision
+    token bigint, until double precision, lapse text
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -1282,7 +1286,8 @@ BEGIN
                                    ELSE j.limit_group END
             WHERE j.seq = ANY (v_free)
             RETURNING j.seq, j.kind, j.payload, j.key, j.priority, j.attempt, j.created_at,
-                      j.run_at, j."unique", j.headers, j.token, j.since;
+                      j.run_at, j."unique", j.headers, j.token, j.since,
+                      CASE WHEN j.lapses > 0 THEN j.errors -> -1 ->> 2 END;
         IF v_charged AND v_suspect THEN
             PERFORM {schema}.charge_limits(
                 p_queue, v_limited, v_free, NULL, NULL, NULL, NULL, NULL, NULL, v_now);
@@ -1322,7 +1327,7 @@ BEGIN
         NULL::bigint, CASE WHEN v_limits THEN {schema}.counted_kinds(p_queue, p_kinds) END,
         NULL::text, NULL::text, NULL::integer, v_suspect::integer,
         NULL::double precision, NULL::double precision, NULL::text, NULL::text, NULL::bigint,
-        v_again;
+        v_again, NULL::text;
 END
 $$;
 

@@ -6,7 +6,8 @@
 -- the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
 -- leased; in how many seconds to claim again, or ''; whether the job is claimed alone; the kinds that
--- limit how many of their jobs run, if some kind has limits.
+-- limit how many of their jobs run, or nil if no kind has limits; and, of the jobs whose lease ran out
+-- before, their number and last error, one after the other, if there are any.
 local imposed, worker, limit, lease, most_bytes, most_due, keep, ahead, only_others, channel,
   message, named = unpack(ARGV, 1, 12)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
@@ -155,7 +156,7 @@ if alone then limit = only_others == '1' and 0 or 1 end
 
 -- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
 local answer, size, count, step, more, again = {}, 0, 0, 16, true, sampled
-local token = token_at(now)
+local token, lapses = token_at(now), nil
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
@@ -187,7 +188,10 @@ while more and count < limit do
         job.token = math.max(job.token + (lapsed and 2 or 1), token)
         if not (lapsed and has(job, FLAG.ahead)) then job.attempt = job.attempt + 1 end
         flags = bit.band(flags, 255 - FLAG.lapsed - FLAG.again - FLAG.ahead)
-        if lapsed then flags = flags + FLAG.again end
+        if lapsed then
+          flags, lapses = flags + FLAG.again, lapses or {}
+          lapses[#lapses + 1], lapses[#lapses + 2] = job.id, last_error(job)
+        end
         if ahead == '1' and not alone then flags = flags + FLAG.ahead end
         job.flags = flags
         local form = string.byte(job.tail)
@@ -246,4 +250,4 @@ else
   due = ''
 end
 publish(channel, message)
-return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0, counted}
+return {table.concat(answer), format('%.17g', until_), due, alone and 1 or 0, counted or false, lapses}

@@ -224,6 +224,17 @@ local function note_error(job, at, text)
   set_part(job, FLAG.errors, kept .. struct.pack('>dI4H', at, job.attempt, #text) .. text)
 end
 
+-- The text of the newest error of a job; '' if it has none.
+local function last_error(job)
+  local kept, place, text = part_of(job, FLAG.errors), 1, ''
+  while place <= #kept do
+    local _, _, size, text_at = struct.unpack('>dI4H', kept, place)
+    place = text_at + size
+    text = string.sub(kept, text_at, place - 1)
+  end
+  return text
+end
+
 -- What `limited` says of each kind, or false: 'g' if its limit groups take turns, so that its ready jobs
 -- are in `lines`; 'k' if it has other limits; 'm' if jobs are to be moved back from `lines`; then its
 -- limits as JSON, or nothing if it has none any more.

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pollwise.controller.attempts import Attempt
-from pollwise.runtime.jobs import ENDED, JobInfo
+from pollwise.runtime.jobs import ENDED, JobInfo, worker_of_lapse
 from pollwise.web.pages.job.waiting import BlockedBy
 from pollwise.web.redaction import redacted_text
 from pollwise.web.texts import one_line
 
-#: How a store words the error of a run whose lease ran out.
-_LAPSED = re.compile(r"the lease of (.+) ran out\Z", re.DOTALL)
 #: A job that falls due this many seconds after its put was delayed.
 _DELAYED = 0.5
 
@@ -86,7 +83,7 @@ def _run(info: JobInfo, attempt: Attempt, place: int) -> Moment:
     error = attempt.error if attempt.error is not None or failure is None else failure.error
     if attempt.state in ("done", "leased"):
         error = None
-    lapsed = _LAPSED.match(error or "")
+    lapsed = worker_of_lapse(error)
     began = attempt.began_at
     if began is None and info.claimed_at is not None and failure is not None:
         last = info.errors[-1] is failure and info.claimed_at <= failure.at
@@ -107,7 +104,7 @@ def _run(info: JobInfo, attempt: Attempt, place: int) -> Moment:
         tone,
         began if began is not None else attempt.ended_at,
         attempt.ended_at if began is not None else None,
-        attempt.worker or (lapsed[1] if lapsed else None),
+        attempt.worker or (lapsed or None),
         attempt.attempt,
         None if lapsed or error is None else redacted_text(error),
         None if failure is None or lapsed else redacted_text(failure.traceback or ""),
