@@ -67,6 +67,10 @@ PROMISES: dict[str, tuple[str, Callable[[Capabilities], str]]] = {
     ),
     "schedules": ("a schedule puts one job for each tick", lambda can: _yes(can.schedules)),
     "limits": ("limits apply to all workers together", lambda can: _yes(can.limits)),
+    "breakers": (
+        "all workers share the breaker of a kind, also those that start later",
+        lambda can: _yes(can.breakers),
+    ),
     "flows": (
         "the next job becomes ready in the transaction that settles the one before it",
         lambda can: _yes(can.flows),

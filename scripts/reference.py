@@ -50,6 +50,7 @@ from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.stores.urls import open_store
 from pollwise.queues.base import Queue
+from pollwise.queues.breakers import OpenBreaker, SharedBreakers
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.limits.calls import Limits
 from pollwise.queues.limits.record import KindLimits
@@ -417,8 +418,13 @@ def queues_page() -> str:
     for name, method in vars(Limits).items():
         if inspect.isfunction(method) and name in LIMIT_CALLS:
             parts += [f"### limits.{name}", describe(method, f"queue.limits.{name}")]
+    parts += ["## Breakers"]
+    for name in ("list", "close"):
+        method = getattr(SharedBreakers, name)
+        parts += [f"### breakers.{name}", describe(method, f"queue.breakers.{name}")]
     parts += ["## Values"]
-    for value in (Schedule, KindLimits, LimitUse, GroupUse, PauseInfo, WorkerInfo, RunningJob):
+    values = (Schedule, KindLimits, LimitUse, GroupUse, OpenBreaker, PauseInfo, WorkerInfo)
+    for value in (*values, RunningJob):
         parts += [f"### {value.__name__}", describe(value, value.__name__)]
     return "\n\n".join(parts)
 

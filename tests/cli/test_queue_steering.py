@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from pollwise.cli.queue import top
+from pollwise.queues.breakers import OpenBreaker
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.notes import Note, PauseInfo, Topic
 from pollwise.queues.presence import RunningJob, WorkerInfo
@@ -83,6 +84,24 @@ def test_a_kind_is_paused_and_resumed() -> None:
     assert (again.code, again.out) == (1, "")
     assert again.err == "error: kind mail is not paused\n"
     assert "paused" not in good("queue", "stats", URL).out
+
+
+def test_a_breaker_is_closed() -> None:
+    async def open_it() -> None:
+        async with SqliteQueue("jobs.db") as queue:
+            now = queue.clock.epoch()
+            opened = OpenBreaker("mail", 1, now, now + 60, "box-1").to_note()
+            assert (await queue.breakers.swap("mail", None, opened))[0]
+
+    good("queue", "put", URL, "mail")
+    again = pollwise("queue", "close-breaker", URL, "mail")
+    assert (again.code, again.out) == (1, "")
+    assert "the breaker of kind mail is not open" in again.err
+    asyncio.run(open_it())
+    shown = good("queue", "close-breaker", URL, "mail").out
+    assert shown == "closed the breaker of kind mail\n"
+    asyncio.run(open_it())
+    assert good("queue", "close-breaker", URL, "mail", "--json").json()["closed"] is True
 
 
 def test_hostile_reasons_are_not_interpreted() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pollwise.queues.breakers import OpenBreaker
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.presence import WorkerInfo
 from pollwise.queues.sqlite.queue import SqliteQueue
@@ -190,6 +191,23 @@ def test_pauses_and_resumes_kinds_and_the_queue() -> None:
         assert await queue.paused() == {}
         await visitor.post("/queues/shop", "pause", kind="mail", why="x" * 501)
         assert await queue.paused() == {}
+
+    with_page(work)
+
+
+def test_shows_and_closes_an_open_breaker() -> None:
+    async def work(queue: MemoryQueue, visitor: Visitor) -> None:
+        await queue.put(NewJob("mail", 1))
+        now = queue.clock.epoch()
+        opened = OpenBreaker("mail", 2, now, now + 60, f"w {HOSTILE}").to_note()
+        assert (await queue.breakers.swap("mail", None, opened))[0]
+        page = await visitor.main("/queues/shop")
+        assert "Open breaker: workers do not claim mail" in page
+        assert "Close breaker" in page
+        await visitor.post("/queues/shop", "close-breaker", kind="mail")
+        assert await queue.breakers.list() == []
+        assert "Close breaker" not in await visitor.main("/queues/shop")
+        await visitor.post("/queues/shop", "close-breaker", kind="mail")
 
     with_page(work)
 

@@ -98,6 +98,21 @@ class Circuit:
         self._retry_at: float | None = None
         self._trial_at: float | None = None
 
+    def adopt(self, openings: int, retry_at: float) -> None:
+        """Take over the state of another circuit for the same thing: open until `retry_at`."""
+        self._failures = max(self._failures, self.breaker.failures)
+        self._openings, self._retry_at, self._trial_at = openings, retry_at, None
+
+    @property
+    def openings(self) -> int:
+        """How often it opened since it was last closed."""
+        return self._openings
+
+    @property
+    def on_trial(self) -> bool:
+        """True from the begin of a trial to its report."""
+        return self._trial_at is not None
+
     @property
     def retry_at(self) -> float | None:
         """When the current opening becomes half-open, or became so; None while closed."""

@@ -186,9 +186,13 @@ RULES: tuple[AlertRule, ...] = (
         "warning",
         "The breaker of kind {{ $labels.kind }} in queue {{ $labels.queue }} is open.",
         "The jobs of this kind failed several times in a row. They wait; one job at a time is "
-        "tried until it succeeds. Meanwhile no attempts are used.",
+        "tried until it succeeds. Meanwhile no attempts are used, also by workers that start: they "
+        "share the breaker (on memory, SQLite, Postgres, Redis and `http://` queues).",
         ("The errors of the kind: `pollwise queue list URL --kind KIND`.",),
-        ("Fix the service that the handler uses. The breaker closes after a success.",),
+        (
+            "Fix the service that the handler uses. The breaker closes after a success.",
+            "To continue at once: `pollwise queue close-breaker URL KIND`, or the queue's page.",
+        ),
     ),
     AlertRule(
         "PollwiseHintsUnproven",

@@ -22,6 +22,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
+from pollwise.queues.breakers import SharedBreakers
 from pollwise.queues.capabilities import WHY_NOT
 from pollwise.queues.flows.keeping import frees_others, kept_for_flows
 from pollwise.queues.flows.linking import linked
@@ -124,6 +125,11 @@ class Queue(ViewedStore):
     def limits(self) -> Limits:
         """Limits: how many jobs of a kind run at a time, or start in a period, over all workers."""
         return Limits(self)
+
+    @cached_property
+    def breakers(self) -> SharedBreakers:
+        """The breakers of kinds that are not closed, as workers share them."""
+        return SharedBreakers(self)
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 #: Why a store cannot do something, for the error; where the reason is not plain.
 WHY_NOT = {
+    "keep breakers": "it cannot change a note only if it is unchanged",
     "keep limits": "it cannot count the jobs that run in the call that claims",
     "keep schedules": "it cannot put a job and advance its schedule in one transaction",
     "link jobs": "it cannot end a job and free those behind it in one transaction",
@@ -44,6 +45,7 @@ class Capabilities:
     presence: running workers store a record of themselves, and their concurrency can be changed.
     history: workers store what they did in each minute, with their records.
     limits: kinds can have limits, which hold for the claims of all workers together.
+    breakers: the state of breakers is kept, and shared by the workers of the queue.
     flows: a job can wait for other jobs of its batch (`after`), and is freed in the transaction
         that ends the last of them.
     schedules: schedules are kept, and the job of a tick is put in the transaction that advances its
@@ -78,5 +80,6 @@ class Capabilities:
     presence: bool = True
     history: bool = True
     limits: bool = True
+    breakers: bool = True
     flows: bool = True
     schedules: bool = True

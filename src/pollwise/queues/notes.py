@@ -1,19 +1,20 @@
 """Notes: small named records of a queue beside its jobs, with one mechanism in every store.
 
-There are five topics:
+There are six topics:
 
 - pauses, by kind
 - workers: each stores a record of itself, so that operators see which workers there are
 - orders: what an operator asks of a worker
 - schedules, by name
 - limits, by kind
+- breakers that are not closed, by kind
 
-A note has a name within its topic, and a value that is JSON. Those of workers and
-orders expire after a time. The note of a progress report is something else: a text in a job's
-record.
+A note has a name within its topic, and a value that is JSON. Those of workers,
+orders and breakers expire after a time. The note of a progress report is something else: a text in
+a job's record.
 
 A store implements `_write_note` and `_read_notes`, and leaves paused kinds out of its claims. One
-that keeps schedules implements `_swap_schedule` too.
+that keeps schedules or breakers implements `_swap_schedule` too, which compares and sets a note.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from pollwise.runtime.store import WorkStore
 if TYPE_CHECKING:
     from pollwise.queues.schedules.calls import Schedules, TickResult
 
-Topic = Literal["pauses", "workers", "orders", "schedules", "limits"]
-TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders", "schedules", "limits")
+Topic = Literal["pauses", "workers", "orders", "schedules", "limits", "breakers"]
+TOPICS: tuple[Topic, ...] = ("pauses", "workers", "orders", "schedules", "limits", "breakers")
 #: How many notes of a topic a queue can have.
 NOTES_MAX: Mapping[str, int] = {
     "pauses": 1000, "workers": 10_000, "orders": 10_000, "schedules": 1000,
-    "limits": 1000,
+    "limits": 1000, "breakers": 1000,
 }  # fmt: skip
 #: The largest value of a note, in bytes of JSON.
 NOTE_VALUE_MAX = 32 * 1024
@@ -101,13 +102,14 @@ class NoteWritten(NamedTuple):
 
 
 class ScheduleSwap(NamedTuple):
-    """A schedule's note to replace if it is unchanged, and a job to put in the same transaction.
+    """A note to replace if it is unchanged, and a job to put in the same transaction.
 
     expected: its value as the caller read it; None: there is none.
     value: the new one; None deletes it. With a job, its id and `tail` are added to the value.
     job: checked and sealed.
     ttl: seconds after which the note expires; None: never.
-    stamp: the new stamp of the last change; None keeps the old one.
+    stamp: the new stamp of the last change of schedules; None keeps the old one.
+    topic: of the note; a job and a stamp are for schedules.
     """
 
     name: str
@@ -117,6 +119,7 @@ class ScheduleSwap(NamedTuple):
     job: NewJob | None = None
     ttl: float | None = None
     stamp: str | None = None
+    topic: Topic = "schedules"
 
 
 class ScheduleSwapped(NamedTuple):
@@ -292,7 +295,7 @@ class NotedStore(KeptHistory, WorkStore[Claim]):
         raise self._cannot("keep notes")
 
     async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
-        """Replace the note of a schedule if it is as expected, and put the job, or do nothing."""
+        """Replace a note if it is as expected, and put the job, or do nothing."""
         raise self._cannot("keep schedules")
 
     async def _read_schedules(self) -> KeptSchedules:
@@ -362,7 +365,7 @@ class MemoryNotes(NotedStore):
         )
 
     async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
-        of_topic = self._live_notes("schedules")
+        of_topic = self._live_notes(swap.topic)
         found = of_topic.get(swap.name)
         now_value = None if found is None else found[0]
         if now_value != swap.expected:

@@ -22,6 +22,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.base import Queue
+from pollwise.queues.breakers import SharedBreakers
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.limits.calls import Limits
 from pollwise.queues.schedules.calls import Schedules
@@ -138,6 +139,11 @@ class SyncQueue:
         """How many jobs of a kind run at a time, or start in a period, as `Queue.limits`."""
         return SyncLimits(self)
 
+    @property
+    def breakers(self) -> SyncBreakers:
+        """The breakers of kinds that are not closed, as `Queue.breakers`."""
+        return SyncBreakers(self)
+
     migrate: Final = blocking(Queue.migrate)
 
     @property
@@ -209,6 +215,13 @@ class SyncSchedules(SyncPart):
     pause: Final = blocking_of("schedules", Schedules.pause)
     resume: Final = blocking_of("schedules", Schedules.resume)
     run: Final = blocking_of("schedules", Schedules.run)
+
+
+class SyncBreakers(SyncPart):
+    """`queue.breakers` of a queue whose calls block: `list` and `close` of `SharedBreakers`."""
+
+    list: Final = blocking_of("breakers", SharedBreakers.list)
+    close: Final = blocking_of("breakers", SharedBreakers.close)
 
 
 class SyncLimits(SyncPart):

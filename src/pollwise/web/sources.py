@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pollwise.errors import PollwiseError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
+from pollwise.queues.breakers import OpenBreaker
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
@@ -143,6 +144,7 @@ class ShownQueue:
     error: str | None = None
     schedules: tuple[Schedule, ...] = ()
     limits: tuple[LimitUse, ...] = ()
+    breakers: tuple[OpenBreaker, ...] = ()
 
     def abandoned(self, now: float) -> list[JobInfo]:
         """Jobs that are held by a worker that has no record any more, so they wait for their lease
@@ -203,6 +205,7 @@ class QueueSource:
         self._leased = Remembered(self._read_leased, clock, rest)
         self._schedules = Remembered(self._read_schedules, clock, rest)
         self._limits = Remembered(self._read_limits, clock, rest)
+        self._breakers = Remembered(self._read_breakers, clock, rest)
         self._dead = Remembered(self._read_dead, clock, IDLE_REMEMBERED)
         self._lately = Remembered(lambda: self._read_history(LATELY), clock, REST_REMEMBERED * 2)
         self._ranges = {
@@ -211,7 +214,7 @@ class QueueSource:
         }
         self._parts: tuple[Remembered[Any], ...] = (
             self._paused, self._workers, self._kinds, self._leased, self._schedules, self._lately,
-            self._limits,
+            self._limits, self._breakers,
         )  # fmt: skip
         self._counts_before: Stats | None = None
         self._counts_next = False
@@ -252,9 +255,9 @@ class QueueSource:
             if _counts(stats) != self._counts_before:
                 self._counts_before, live = _counts(stats), False
             ttl = NEVER if live else None
-            paused, workers, kinds, schedules, limits = await asyncio.gather(
+            paused, workers, kinds, schedules, limits, breakers = await asyncio.gather(
                 self._paused.get(ttl), self._workers.get(ttl), self._kinds.get(ttl),
-                self._schedules.get(ttl), self._limits.get(ttl),
+                self._schedules.get(ttl), self._limits.get(ttl), self._breakers.get(ttl),
             )  # fmt: skip
             leased = await self._leased.get(ttl) if stats.leased else ()
         except (PollwiseError, OSError) as error:
@@ -269,6 +272,7 @@ class QueueSource:
             None,
             tuple(schedules),
             tuple(limits),
+            tuple(breakers),
         )
 
     async def dead(self) -> JobPage:
@@ -314,6 +318,16 @@ class QueueSource:
         except StoreUnavailable:
             raise
         except (StoreError, Unsupported):  # an older controller, or one whose store cannot
+            return ()
+
+    async def _read_breakers(self) -> Sequence[OpenBreaker]:
+        if not self.queue.capabilities.breakers:
+            return ()
+        try:
+            return await self.queue.breakers.list()
+        except StoreUnavailable:
+            raise
+        except (StoreError, Unsupported):  # as for limits
             return ()
 
     async def _read_limits(self) -> Sequence[LimitUse]:

@@ -53,6 +53,7 @@ from pollwise.runtime.executor.work import Held
 from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 from pollwise.runtime.loop import POLL_RETRY, Batch
 from pollwise.runtime.tracing import spans
+from pollwise.worker.declared.breakers import OPEN_BREAKER, WorkerBreakers
 from pollwise.worker.declared.limits import WorkerLimits
 from pollwise.worker.declared.schedules import WorkerSchedules
 from pollwise.worker.declared.unfit import PayloadUnfit, UnfitJobs
@@ -73,8 +74,6 @@ if TYPE_CHECKING:
 DELAY_FIRST, DELAY_MAX = 1.0, 60.0
 #: How many jobs that blocked the event loop are remembered.
 BLOCKED_MAX = 1000
-#: Why jobs of a kind whose breaker opened are given back.
-OPEN_BREAKER = "the breaker of its kind is open"
 
 
 @dataclass(slots=True, eq=False)
@@ -148,6 +147,7 @@ class WorkerRun:
         self._before = BeforeReader(queue, handlers)
         self._results = ResultRetention(queue, handlers, self._executor.pruning)
         self._breakers = Breakers(handlers, clock, self._note_breaker)
+        self._shared = WorkerBreakers(queue, name, self._breakers, self._executor, clock, events)
         self._trials: set[str] = set()  # kinds whose next job is the trial of their breaker
         self._locked = LockedReports(clock)
         self._unfit = UnfitJobs(queue, handlers, clock)
@@ -215,6 +215,7 @@ class WorkerRun:
             try:
                 if self._processes is not None:
                     await self._processes.close()
+                await to_its_end(self._shared.end())
                 await to_its_end(self._presence.end())
             finally:
                 self._events.emit(WorkerStopped(self.source, self._name, self._given_back))
@@ -239,6 +240,7 @@ class WorkerRun:
             hold = hold_of(self._queue.capabilities)
         hold = await self._schedules.before_claim(hold)
         await self._limits.before_claim()
+        await self._shared.before_claim()
         self._places.begin()
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
@@ -274,6 +276,8 @@ class WorkerRun:
         except BaseException:  # what was claimed before the failure must not get lost
             self._executor.take([self._held(claim) for claim in claims])
             raise
+        if trials:
+            self._trials = await self._shared.take_trials(self._trials, claims)
         # How long jobs had been due, by the clock of the store: ours may be minutes off.
         waits = tuple([max(c.until - self._executor.lease - c.job.run_at, 0.0) for c in claims])
         if claims:
@@ -393,10 +397,6 @@ class WorkerRun:
             self._breakers.inconclusive(job.kind, held.trial)
             return self._dead(held.claim, text, where)
         self._breakers.failed(job.kind, held.trial)
-        if not self._breakers.closed(job.kind):
-            self._executor.give_back_waiting(
-                OPEN_BREAKER, lambda waiting: waiting.claim.job.kind == job.kind
-            )
         if held.trial and self._queue.capabilities.uncounted:
             # What the handler depends on has failed, so this does not count as an attempt.
             end = Settlement.give_back(held.claim, self._breakers.until_trial(job.kind))
@@ -463,8 +463,7 @@ class WorkerRun:
 
     def _note_breaker(self, kind: str, state: str) -> None:
         self._events.emit(BreakerChanged(self.source, kind, state))
-        if state != "half-open":  # poll now, to claim again or to plan the trial
-            self._executor.polls.hint()
+        self._shared.changed(kind, state)
 
     # Leases
 

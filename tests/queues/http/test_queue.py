@@ -29,6 +29,7 @@ from pollwise.errors import (
     StoreUnavailable,
     UniqueConflict,
 )
+from pollwise.queues.breakers import OpenBreaker
 from pollwise.queues.http.client import RequestRefused, TokenSource
 from pollwise.queues.http.queue import HttpQueue
 from pollwise.queues.limits.record import kind_limits
@@ -224,6 +225,9 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
     clock.run(main())
 
 
+BREAKER = OpenBreaker("a", 1, 0.0, 60.0, "w").to_note()
+
+
 @pytest.mark.parametrize(
     ("scope", "may", "may_not"),
     [
@@ -257,8 +261,11 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
                 "tick",
                 "paces",
                 "limits",
+                "breakers",
+                "swap_breaker",
             ),
             (
+                "close_breaker",
                 "limit_use",
                 "set_limits",
                 "put",
@@ -291,6 +298,8 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
                 "limit_use",
                 "set_limits",
                 "remove_limits",
+                "breakers",
+                "close_breaker",
             ),
             ("put", "claim", "renew", "record_worker", "forget_worker", "tick"),
         ),
@@ -342,6 +351,9 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "limit_use": lambda: queue._limit_use(kind_limits("a", Concurrency(1)), 5),
                 "set_limits": lambda: queue.limits.set("a", Concurrency(1)),
                 "remove_limits": lambda: queue.limits.remove("a"),
+                "breakers": queue.breakers.list,
+                "swap_breaker": lambda: queue.breakers.swap("a", None, BREAKER),
+                "close_breaker": lambda: queue.breakers.close("a"),
                 "schedules": queue.schedules.list,
                 "schedule": lambda: queue.schedules.set("s", NewJob("a"), every="1h"),
                 "run_schedule": lambda: queue.schedules.run_given("s", '{"kind":"a","every":60}'),

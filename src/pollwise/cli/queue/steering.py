@@ -77,6 +77,28 @@ def resume(url: Url, kind: Kind = None, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
+def close_breaker(
+    url: Url,
+    kind: Annotated[str, typer.Argument(help="The kind of jobs whose breaker is open.")],
+    as_json: Json = False,
+) -> None:
+    """Close the breaker of a kind, after what its handler depends on works again.
+
+    All workers claim its jobs with their next poll, instead of waiting for a trial. If the jobs
+    fail again, the breaker opens again. Exits with 1 if it was closed.
+
+    Example: pollwise queue close-breaker sqlite:///jobs.db mail
+    """
+    closed = with_queue(url, lambda queue: queue.breakers.close(kind))
+    if as_json:
+        print_json({"closed": closed, "kind": kind})
+    elif closed:
+        say(f"closed the breaker of kind {visible(kind)}")
+    if not closed:
+        fail(f"the breaker of kind {visible(kind)} is not open, as far as its workers stored")
+        raise typer.Exit(1)
+
+
 def set_concurrency(
     url: Url,
     worker: Annotated[str, typer.Argument(help="The worker, as `queue workers` shows it.")],

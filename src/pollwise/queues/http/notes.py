@@ -1,4 +1,4 @@
-"""Pauses, workers, limits, schedules and history of an `http://` queue: one request each."""
+"""What an `http://` queue does that is not about jobs, in one request each."""
 
 from __future__ import annotations
 
@@ -65,13 +65,20 @@ class HttpNotes(Queue):
         said = {"worker": info.to_value(), **wire.rows_to(history)}
         await self._again(lambda: self._post("forget-worker", said))
 
-    # Limits: the other notes have requests of their own
+    # Limits and breakers: the other notes have requests of their own
 
     async def _read_notes(self, topics: Sequence[Topic]) -> list[Note]:
-        found = (await self._get("/limits"))["limits"] if "limits" in topics else []
-        return [Note("limits", each["kind"], each["value"]) for each in found]
+        return [
+            Note(topic, each["kind"], each["value"])
+            for topic in topics
+            if topic in ("limits", "breakers")
+            for each in (await self._get(f"/{topic}"))[topic]
+        ]
 
     async def _write_note(self, note: NewNote) -> NoteWritten:
+        if note.topic == "breakers" and note.value is None:
+            closed = await self._again(lambda: self._post("close-breaker", {"kind": note.name}))
+            return NoteWritten(bool(closed["closed"]))
         if note.topic != "limits":
             return await super()._write_note(note)
         said = {"kind": note.name, "value": note.value}
@@ -90,6 +97,10 @@ class HttpNotes(Queue):
 
     async def _swap_schedule(self, swap: ScheduleSwap) -> ScheduleSwapped:
         said: dict[str, Any] = {"name": swap.name, "expected": swap.expected}
+        if swap.topic == "breakers":
+            said = {"kind": swap.name, "expected": swap.expected, "value": swap.value}
+            answer = await self._post("swap-breaker", said)
+            return ScheduleSwapped(bool(answer["done"]), answer["value"])
         if swap.job is not None:  # the controller makes it from the schedule
             answer = await self._post("run-schedule", said)
         else:

@@ -293,6 +293,13 @@ async def errors_of(
     return [*before, *found][-ERRORS_KEPT:]
 
 
+async def lapsed_worker(unit: ClaimUnit, read: Reader) -> str:
+    """The worker whose lease of a unit ran out; "" if its entry was deleted meanwhile."""
+    last = next((entry for entry in unit.path if entry.number == unit.claim), None)
+    content = None if last is None else await read(last.name)
+    return str((content or {}).get("worker") or "")
+
+
 async def _marks(
     path: Sequence[ChainEntry], index: int, before: Sequence[Failure], read: Reader, grain: float
 ) -> tuple[list[tuple[ChainEntry, float, int]], Sequence[Failure]]:

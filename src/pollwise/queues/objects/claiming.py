@@ -15,6 +15,7 @@ from pollwise.queues.objects.chain import (
     ClaimUnit,
     ListedObject,
     RootObject,
+    lapsed_worker,
     read_roots,
     token_of,
 )
@@ -437,14 +438,8 @@ class UnitClaimer:
             pending=pending, suspect=unit.lapses >= LAPSES_ALONE,
         )  # fmt: skip
         if unit.lapses:
-            held.lapsed_from = await self._lapsed_from(unit)
+            held.lapsed_from = await lapsed_worker(unit, core.content)
         return [held]
-
-    async def _lapsed_from(self, unit: ClaimUnit) -> str:
-        """The worker whose lease of a unit ran out; "" if its entry was deleted meanwhile."""
-        last = next((each for each in unit.path if each.number == unit.claim), None)
-        content = None if last is None else await self._core.content(last.name)
-        return str((content or {}).get("worker") or "")
 
     async def _hand_back(self, held: HeldUnit) -> None:
         entry = write_entry(EntryMeaning(EntryKind.BACK_FREE), {})
@@ -460,9 +455,8 @@ class UnitClaimer:
         for index in sorted(held.left):
             job = held.body[index].job(core.name, held.attempt, held.run_at)
             size = held.body.size // max(len(held.body.jobs), 1)
-            claims.append(
-                Claim(job, held.token, worker, until, "", held.suspect, size, held.lapsed_from)
-            )
+            about = held.suspect, size, held.lapsed_from
+            claims.append(Claim(job, held.token, worker, until, "", *about))
             self.held[job.id, held.token] = held
         return claims
 

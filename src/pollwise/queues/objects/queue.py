@@ -164,6 +164,7 @@ class ObjectQueue(Queue):
         schedules=False,
         replace=False,
         limits=False,
+        breakers=False,
         flows=False,
     )
     # Jobs claimed by one write can be settled by one write, if one call settles them.

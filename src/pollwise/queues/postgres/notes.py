@@ -54,6 +54,7 @@ class PostgresNotes:
         run_at = None if job is None else job.run_at
         params = [
             text(self._name),
+            text(swap.topic),
             text(swap.name),
             text(swap.expected),
             text(swap.value),

@@ -269,8 +269,8 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         worker, suspect = asked.worker, bool(last[5])
         return [
             Claim(
-                job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]),
-                worker_of_lapse(row[12]) if row[12] else "",
+                job_from(row, self.name), row[10], worker, row[12], "", suspect, len(row[2]),
+                worker_of_lapse(row[11]) if row[11] else "",
             )
             for row in rows
         ]  # fmt: skip

@@ -73,8 +73,8 @@ class RedisNotes:
         there, stays = swap.expected is not None, swap.value is not None
         put = [] if swap.job is None else packed_job(swap.job, swap.job.encoded)
         done, exists, value, job_id = await self._run(
-            "schedule", time_text(now), swap.name, int(there), swap.expected or "", int(stays),
-            swap.value or "", swap.tail, "" if swap.ttl is None else repr(swap.ttl),
+            "schedule", time_text(now), swap.topic, swap.name, int(there), swap.expected or "",
+            int(stays), swap.value or "", swap.tail, "" if swap.ttl is None else repr(swap.ttl),
             swap.stamp or "", layout, *put,
         )  # fmt: skip
         found = value.decode() if exists else None

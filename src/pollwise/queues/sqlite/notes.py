@@ -74,12 +74,12 @@ class SqliteNotes(SqliteFile):
         return [Note(*row) for row in self._rows("read_notes", topics=json.dumps(topics), now=now)]
 
     def swap_schedule(self, now: float, swap: ScheduleSwap) -> ScheduleSwapped:
-        found = self._value_of(now, "schedules", swap.name)
+        found = self._value_of(now, swap.topic, swap.name)
         if found != swap.expected:  # without the lock: of many workers, all but one end here
             return ScheduleSwapped(False, found)
         value, job_id = swap.value, None
         with transaction(self.connect()):
-            found = self._value_of(now, "schedules", swap.name)
+            found = self._value_of(now, swap.topic, swap.name)
             if found != swap.expected:
                 return ScheduleSwapped(False, found)
             if swap.job is not None:
@@ -90,7 +90,7 @@ class SqliteNotes(SqliteFile):
             if swap.stamp is not None:
                 notes.append((WHOLE, swap.stamp, None))
             for name, text, end in notes:
-                values = {"topic": "schedules", "name": name}
+                values = {"topic": swap.topic, "name": name}
                 if text is None:
                     self._rows("delete_note", **values)
                 else:

@@ -102,6 +102,7 @@ class SqsQueue(Queue):
         history=False,
         schedules=False,
         limits=False,
+        breakers=False,
         flows=False,
     )
     foreign_kind: ClassVar[str | None] = RAW

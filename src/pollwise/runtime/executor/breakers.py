@@ -34,6 +34,22 @@ class Breakers:
             kind: handler.breaker.circuit() for kind, handler in handlers.items() if handler.breaker
         }
         self._states = dict.fromkeys(self._circuits, "closed")
+        #: A run failed since this was set to False, so it is worth asking what others know.
+        self.doubted: bool = False
+
+    def circuits(self) -> Mapping[str, Circuit]:
+        """The circuits of the kinds that have a breaker."""
+        return self._circuits
+
+    def adopt(self, kind: str, openings: int, retry_at: float) -> None:
+        """Take over an opening that another process reported."""
+        self._circuits[kind].adopt(openings, retry_at)
+        self._note(kind)
+
+    def reset(self, kind: str) -> None:
+        """Close a circuit, because somebody else did."""
+        self._circuits[kind].reset()
+        self._note(kind)
 
     def closed(self, kind: str) -> bool:
         circuit = self._circuits.get(kind)
@@ -80,6 +96,7 @@ class Breakers:
         circuit = self._counted(kind, trial)
         if circuit is not None:
             circuit.failed(self._clock.now())
+            self.doubted = True
             self._note(kind)
 
     def inconclusive(self, kind: str, trial: bool) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
+from pollwise.queues.breakers import OpenBreaker
 from pollwise.queues.notes import order_broadcast
 from pollwise.queues.presence import PRESENCE_KEPT, RunningJob, WorkerInfo
 from pollwise.runtime.hints import Hint
@@ -485,3 +486,27 @@ async def check_paces_are_kept(bench: Bench) -> None:
         queue.record_worker(INFO, PRESENCE_KEPT, [pace(0, at)._replace(writer="mine")]),
         "a pace with a key of another form",
     )
+
+
+# Breakers
+
+
+async def check_one_worker_changes_a_breaker(bench: Bench) -> None:
+    """The note of a breaker is replaced only if it is as the caller read it."""
+    queue, other = await bench.queue(), await bench.queue()
+    require(queue.capabilities.breakers, "keep breakers")
+    now = queue.clock.epoch()
+    opened = OpenBreaker("mail", 1, now, now + 60, "☃").to_note()
+    longer = OpenBreaker("mail", 2, now, now + 120, "w", "w", now + 130).to_note()
+    equal(await queue.breakers.read(), {}, "the breakers of an empty queue")
+    equal(await queue.breakers.swap("mail", None, opened), (True, opened), "the first opening")
+    equal(await other.breakers.swap("mail", None, longer), (False, opened), "expects it closed")
+    equal(await other.breakers.read(), {"mail": opened}, "read by another handle")
+    swaps = (each.breakers.swap("mail", opened, longer) for each in (queue, other, queue))
+    replaced = [each for each, _ in await asyncio.gather(*swaps)]
+    equal(replaced.count(True), 1, "how many of three swaps at once were done")
+    equal((await other.breakers.list())[0].trial_by, "w", "who tries a job")
+    expect(await other.breakers.close("mail"), "a breaker can be closed")
+    expect(not await other.breakers.close("mail"), "a breaker that is closed")
+    equal(await queue.breakers.swap("mail", longer, None), (False, None), "it is closed already")
+    equal(await queue.paused(), {}, "an open breaker is not a pause")

@@ -26,6 +26,11 @@ from pollwise.controller.http.queues.view_models import (
 )
 from pollwise.controller.http.queues.worker_models import (
     Name,
+    RawBreakerClose,
+    RawBreakerClosed,
+    RawBreakers,
+    RawBreakerSwap,
+    RawBreakerSwapped,
     RawConcurrency,
     RawDone,
     RawFolded,
@@ -361,6 +366,22 @@ def raw_tick(name: str, body: RawTick, keep: Keep = None) -> None: ...
 
 @description.get("/limits", summary="The limits of kinds", **_answers(RawLimits, _ALL))
 def raw_limits(name: str, keep: Keep = None) -> None: ...
+
+
+@description.get("/breakers", summary="Breakers that are open", **_answers(RawBreakers, _ALL))
+def raw_breakers(name: str, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/swap-breaker", summary="Share the state of a breaker", **_answers(RawBreakerSwapped, _WORK)
+)  # fmt: skip
+def raw_swap_breaker(name: str, body: RawBreakerSwap, keep: Keep = None) -> None: ...
+
+
+@description.post(
+    "/close-breaker", summary="Close a breaker", **_answers(RawBreakerClosed, _OPERATE)
+)  # fmt: skip
+def raw_close_breaker(name: str, body: RawBreakerClose, keep: Keep = None) -> None: ...
 
 
 @description.get("/limit-use", summary="How limits are used", **_answers(RawLimitUses, _READ))

@@ -16,6 +16,9 @@ Under /api/queue/{name}:
     POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
     POST …/resume       {"kind"}                                               → {"resumed"}
     GET  …/pauses                                                              → {"pauses"}
+    GET  …/breakers     that are not closed                                    → {"breakers"}
+    POST …/swap-breaker  {"kind", "expected", "value"}, by workers             → {"done", "value"}
+    POST …/close-breaker  {"kind"}                                             → {"closed"}
     GET  …/schedules    as they are stored                          → {"schedules", "stamp"}
     POST …/set-schedule  {"name", "expected", "value"}, null: none             → {"done", "value"}
     POST …/run-schedule  {"name", "expected"}                           → {"done", "value", "job"}
@@ -35,11 +38,12 @@ Under /api/queue/{name}:
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
 
-The scope `put` may put. `worker` may claim, settle, renew, put the ticks of schedules and store a
-worker's record. `operate` may cancel, retry, drop, pause, set schedules and change the concurrency
-of workers. All may read (a worker only counts, and reads schedules and predecessors). They may do
-so only in the queues that the setting `controller.queues` names. An admin may use every queue
-except that of the controller's own jobs, which nobody may.
+The scope `put` may put. `worker` may claim, settle, renew, put the ticks of schedules, share
+breakers and store a worker's record. `operate` may cancel, retry, drop, pause, close breakers, set
+schedules and change the concurrency of workers. All may read (a worker only counts, and reads
+schedules, breakers and predecessors). They may do so only in the queues that the setting
+`controller.queues` names. An admin may use every queue except that of the controller's own jobs,
+which nobody may.
 
 To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
 The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
@@ -67,7 +71,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded
-from pollwise.controller.http.queues import limits, schedules, steering, views
+from pollwise.controller.http.queues import breakers, limits, schedules, steering, views
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.bodies import (
     body_of,
@@ -176,6 +180,8 @@ class QueueApi:
             "forget-worker": (steering.forget_worker, WORK),
             "fold-history": (steering.fold_history, WORK),
             "set-limits": (limits.set_limits, OPERATE),
+            "swap-breaker": (breakers.swap_breaker, WORK),
+            "close-breaker": (breakers.close_breaker, OPERATE),
             "set-schedule": (schedules.set_schedule, OPERATE),
             "run-schedule": (schedules.run_schedule, OPERATE),
             "tick": (schedules.tick, WORK),
@@ -189,6 +195,7 @@ class QueueApi:
             "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
             "/limits": (limits.limits, READ),
+            "/breakers": (breakers.breakers, READ),
             "/limit-use": (limits.limit_use, READ_JOBS, "kind", "groups"),
             "/schedules": (schedules.schedules, READ),
             "/workers": (steering.workers, READ_JOBS),

@@ -204,6 +204,36 @@ class RawPauses(BaseModel):
     pauses: list[RawPaused]
 
 
+class RawBreaker(BaseModel):
+    """The breaker of a kind that is open or half-open. Its value is JSON, as the store has it."""
+
+    kind: str
+    value: str
+
+
+class RawBreakers(BaseModel):
+    breakers: list[RawBreaker]
+
+
+class RawBreakerSwap(BaseModel):
+    kind: Name
+    expected: str | None = Field(None, description="The value as it was read; null: closed.")
+    value: str | None = Field(None, description="The new one; null closes the breaker.")
+
+
+class RawBreakerSwapped(BaseModel):
+    done: bool = Field(description="False if it was changed meanwhile.")
+    value: str | None = Field(description="Its value now.")
+
+
+class RawBreakerClose(BaseModel):
+    kind: Name
+
+
+class RawBreakerClosed(BaseModel):
+    closed: bool = Field(description="False if it was closed already.")
+
+
 class RawLimit(BaseModel):
     """The limits of a kind. Their value is JSON, as the store has it."""
 

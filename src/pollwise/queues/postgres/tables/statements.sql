@@ -16,7 +16,9 @@ FROM {schema}.put_flow($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $
                        $18, $19, $20)
 
 -- name: claim
-SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique", headers, token, lapse,
+       until
+FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: settle
 SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
@@ -191,7 +193,7 @@ WHERE NOT EXISTS (SELECT 1 FROM {schema}.limit_turns WHERE false)
 
 -- name: swap_schedule
 SELECT done, value, job
-FROM {schema}.swap_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+FROM {schema}.swap_schedule($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
 -- name: note_with_history
 -- The same, and rows of a worker: of its history, which replace those of the same minute, and of its

@@ -1,12 +1,12 @@
--- Replace the note of a schedule if its value is the expected one, and put one job, all or nothing.
--- ARGV: now, the name, 1 if there must be a note, its value, 1 if there will be one, its new value,
+-- Replace a note, such as that of a schedule, if its value is the expected one, and put one job, all or nothing.
+-- ARGV: now, the topic, the name, 1 if there must be a note, its value, 1 if there will be one, its new value,
 -- what follows the job's id in the value, seconds until it expires or '' for never, the stamp of this
 -- change or '', the layout's version; then, if there is a job, how it is due (see put.lua) and its
 -- tail, followed by its body if that is separate, and by its limit group if it has one.
 -- Returns 1 if it was done, else 0; 1 if there is a note now, its value, and the job's id or ''.
-local imposed, name, expects, expected, keeps, value, tail, ttl, stamp, layout, bytes, body, group =
-  unpack(ARGV, 1, 13)
-local now, key, id = clock(imposed), KEY.notes .. 'schedules', ''
+local imposed, topic, name, expects, expected, keeps, value, tail, ttl, stamp, layout, bytes, body,
+  group = unpack(ARGV, 1, 14)
+local now, key, id = clock(imposed), KEY.notes .. topic, ''
 local found = note_value(call('HGET', key, name), now)
 if (expects == '1') ~= (found ~= nil) or (found and found ~= expected) then
   return {0, found and 1 or 0, found or '', ''}

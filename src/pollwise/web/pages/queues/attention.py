@@ -90,7 +90,10 @@ def queue_concerns(
         text = f"{what}{by}, {'just now' if since < 1 else f'{age(since)} ago'}."
         why = one_line(pause.why, 90)
         yield Concern("amber", title, text, page, parts, query, why, anchor)
-    broken = sorted({kind for worker in shown.workers for kind in worker.breakers})
+    broken = sorted(
+        {kind for worker in shown.workers for kind in worker.breakers}
+        | {each.kind for each in shown.breakers}
+    )
     if broken:
         text = (
             f"Open breaker: workers do not claim {_named(broken)}, because handlers keep failing."

@@ -50,7 +50,7 @@ class QueuePage(View):
     actions: ClassVar[Mapping[str, str]] = {
         "retry": "operate", "drop": "operate", "cancel": "operate",
         "retry-all": "operate", "drop-all": "operate", "cancel-all": "operate",
-        "pause": "operate", "resume": "operate",
+        "pause": "operate", "resume": "operate", "close-breaker": "operate",
     }  # fmt: skip
 
     async def marker(self, visit: Visit) -> Hashable:
@@ -110,6 +110,8 @@ class QueuePage(View):
     async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
         source = self._source(visit)
         try:
+            if action == "close-breaker":
+                return await self._close_breaker(source, form.get("kind", ""))
             if action in ("pause", "resume"):
                 return await self._steer(visit, source, action, form)
             if action.endswith("-all"):
@@ -119,6 +121,11 @@ class QueuePage(View):
             return await change_selected(source.queue, action, ids)
         finally:
             source.forget()
+
+    async def _close_breaker(self, source: QueueSource, kind: str) -> str:
+        if not await source.queue.breakers.close(kind):
+            raise Refused(f"The breaker of kind {kind} was not open.")
+        return f"Closed the breaker of kind {kind}. If its jobs fail again, it opens again."
 
     async def _steer(
         self, visit: Visit, source: QueueSource, action: str, form: Mapping[str, str]
@@ -195,6 +202,7 @@ def kinds_shown(
     history: what was done of each in the last hour.
     """
     did = history or {}
+    broken = {each.kind: each for each in shown.breakers}
     lost = set(unhandled(shown.kinds, shown.workers))
     rows = [
         {
@@ -203,6 +211,7 @@ def kinds_shown(
             "handlers": handlers_of(kind, shown.workers),
             "lost": kind in lost,
             "pause": shown.paused.get(kind),
+            "breaker": broken.get(kind),
             "did": did.get(kind),
         }
         for kind, counts in shown.kinds.items()
@@ -214,9 +223,10 @@ def kinds_shown(
             "handlers": handlers_of(kind, shown.workers),
             "lost": False,
             "pause": shown.paused.get(kind),
+            "breaker": broken.get(kind),
             "did": did.get(kind),
         }
-        for kind in {*shown.paused, *did} - {None, "", *shown.kinds}
+        for kind in {*shown.paused, *broken, *did} - {None, "", *shown.kinds}
         if kind
     ]
 
