@@ -307,8 +307,9 @@ class QueueSource:
         """An action changed the queue: the next page reads it again."""
         self._stats.forget()
         self._dead.forget()
-        for part in self._parts[:-1]:  # history is not changed by actions
-            part.forget()
+        for part in self._parts:
+            if part is not self._lately:  # history is not changed by actions
+                part.forget()
 
     async def _read_schedules(self) -> Sequence[Schedule]:
         if not self.queue.capabilities.schedules:
