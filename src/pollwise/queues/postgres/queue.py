@@ -266,11 +266,11 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         rows.sort(key=_in_order)
         self._limits.note(asked.kinds, last[1])
         self._limited = self._limits.limited
-        worker, suspect = asked.worker, bool(last[5])
+        worker, suspect, told = asked.worker, bool(last[5]), len(last) > 12
         return [
             Claim(
-                job_from(row, self.name), row[10], worker, row[12], "", suspect, len(row[2]),
-                worker_of_lapse(row[11]) if row[11] else "",
+                job_from(row, self.name), row[10], worker, row[11], "", suspect, len(row[2]),
+                worker_of_lapse(row[12]) if told and row[12] else "",
             )
             for row in rows
         ]  # fmt: skip

@@ -227,13 +227,14 @@ class RedisStore:
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
-            blob, until, due, alone, limited, *lapsed = await self._run(
+            blob, until, due, alone, *more = await self._run(
                 "claim", time_text(now), worker, most, repr(asked.lease), MOST_BYTES, MOST_DUE,
                 self._keep, int(asked.ahead), int(bool(claims)), self.channel, message or "",
                 int(kinds is not None), *(kinds or ()), within=within,
             )  # fmt: skip
             message = None
-            lapses = lapses_in(lapsed[0]) if lapsed else NO_LAPSES
+            limited = more[0] if more else None
+            lapses = lapses_in(more[1]) if len(more) > 1 else NO_LAPSES
             found = list(
                 claims_in(
                     blob, self._queue, worker, float(until), suspect=bool(alone), lapses=lapses

@@ -17,6 +17,9 @@ from pollwise.storage.postgres.params import Param, number, text
 C = TypeVar("C")
 S = TypeVar("S")
 
+#: The place of `until` in the rows of a claim.
+_UNTIL = 11
+
 
 class PostgresWorkStore(WorkStore[C], Generic[C, S]):
     """A store in a Postgres database; C is a claim and S a settlement.
@@ -57,10 +60,10 @@ class PostgresWorkStore(WorkStore[C], Generic[C, S]):
     async def _claimed(
         self, params: Sequence[Param]
     ) -> tuple[list[tuple[Any, ...]], tuple[Any, ...]]:
-        """The rows of a claim, and its last row, which ends with the time when more falls due."""
+        """The rows of a claim, and its last row, whose `until` says when more falls due."""
         rows, last = await self._polled("claim", params)
-        if last[-1] is not None:
-            self._hints.send_at(self.clock.now() + max(last[-1], 0.0))
+        if last[_UNTIL] is not None:
+            self._hints.send_at(self.clock.now() + max(last[_UNTIL], 0.0))
         return rows, last
 
     async def _polled(

@@ -16,9 +16,8 @@ FROM {schema}.put_flow($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $
                        $18, $19, $20)
 
 -- name: claim
-SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique", headers, token, lapse,
-       until
-FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+-- Its last column, `lapse`, is missing in tables of older versions.
+SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: settle
 SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
