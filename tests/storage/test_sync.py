@@ -355,10 +355,7 @@ def test_tasks_are_put_without_an_event_loop(store: str, tmp_path: Path) -> None
         assert early.result("240s") == 6
         assert double_twice.put_sync(5).result("240s") == 20
         said = in_the_loop.put_sync(1).result("240s")
-        if store == "url":
-            assert said.isdigit()  # it blocks the worker for a moment, and works
-        else:
-            assert "await the async call instead" in said
+        assert "await the async call instead: `await double.put" in said
         with pytest.raises(JobFailed, match="cancelled"):
             cancelled.result("1s")
         info = early.info()

@@ -43,14 +43,15 @@ def test_it_runs_what_is_ready_and_what_becomes_ready_by_it(store: str, tmp_path
             await queue.put([NewJob("count", 3, key="a"), NewJob("count", 2, key="a")])
             await queue.put(NewJob("count", delay="1h"))
             await queue.put(NewJob("unknown"))
-            assert await worker.run_once(options(concurrency=2)) == RunSummary(done=7)
+            left = ("unknown",)
+            assert await worker.run_once(options(concurrency=2)) == RunSummary(7, unhandled=left)
             stats = await queue.stats()
             assert (stats.ready, stats.delayed, stats.leased) == (1, 1, 0)
             before = clock.now()
-            assert await worker.run_once() == RunSummary()
+            assert await worker.run_once() == RunSummary(unhandled=left)
             assert clock.now() == before  # an empty queue costs no time
             await clock.advance(3600)
-            assert await worker.run_once() == RunSummary(done=1)
+            assert await worker.run_once() == RunSummary(1, unhandled=left)
 
     virtually(main)
 

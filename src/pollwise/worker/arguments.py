@@ -12,7 +12,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -30,6 +30,13 @@ JOB_OPTIONS = (
     "key", "priority", "delay", "run_at", "unique", "replace", "debounce", "headers", "limit_group",
 )  # fmt: skip
 
+#: Types of binary data, which JSON has not.
+BYTES = (bytes, bytearray, memoryview)
+NOT_JSON = (
+    "binary data is not JSON. Take text, such as base64.b64encode(data).decode(), or store the "
+    "data elsewhere and take its path or key"
+)
+
 
 class Signature:
     """The arguments and the result of a task."""
@@ -43,6 +50,7 @@ class Signature:
         self.job_names: list[str] = []
         self.context_names: list[str] = []
         self.results_names: list[str] = []
+        self._untyped: list[str] = []  # arguments that may be anything
         self._fields: dict[str, str] = {}  # of the model, and the parameters that they are for
         fields: dict[str, Any] = {}
         #: The name and the type of `**rest`, if the task has it.
@@ -64,10 +72,14 @@ class Signature:
             elif parameter.default is results_before:
                 self.results_names.append(name)
             else:
+                _refuse_bytes(f"the argument {name} of the task {kind!r}", hints.get(name))
+                if hints.get(name, Any) in (Any, object):
+                    self._untyped.append(name)
                 default = ... if parameter.default is parameter.empty else None
                 own = f"argument_{len(fields)}"  # pydantic does not allow every name of a parameter
                 fields[own] = (hints.get(name, Any), Field(default, alias=name))
                 self._fields[own] = name
+        _refuse_bytes(f"the result of the task {kind!r}", hints.get("return"))
         config = ConfigDict(extra="forbid", title=f"arguments of {kind}")
         with explained(f"the arguments of the task {kind!r}"):
             self._arguments: type[BaseModel] = create_model(
@@ -86,6 +98,12 @@ class Signature:
         rest = bound.pop(self._rest[0], {}) if self._rest is not None else {}
         if told := self._advice(rest, ""):
             raise PayloadError(f"wrong arguments for the task {self.kind!r}{told}")
+        for name in self._untyped:
+            if isinstance(bound.get(name), BYTES):
+                raise PayloadError(
+                    f"the argument {name} of the task {self.kind!r} is {shown(bound[name])}: "
+                    f"{NOT_JSON}"
+                )
         try:
             checked = self._arguments.model_validate(bound)
             payload = checked.model_dump(mode="json", by_alias=True, exclude_unset=True)
@@ -217,6 +235,18 @@ class Signature:
     def _filled(self) -> set[str]:
         """The names of the parameters that the worker fills in."""
         return {*self.job_names, *self.context_names, *self.results_names}
+
+
+def _refuse_bytes(what: str, hint: Any) -> None:
+    """Raise HandlerError for an annotation with plain bytes: JSON would carry only some of them.
+
+    `Annotated[bytes, …]` is allowed: its notes may say how the bytes are written.
+    """
+    if hint in BYTES:
+        raise HandlerError(f"{what} is annotated with {hint.__name__}, and {NOT_JSON}")
+    if get_origin(hint) is not Annotated:
+        for each in get_args(hint):
+            _refuse_bytes(what, each)
 
 
 def limit_group_of(kind: str, by: str, value: Any) -> str | None:

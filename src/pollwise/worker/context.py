@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
+from pollwise.errors import HandlerError
+from pollwise.runtime.executor.handlers import Handler
 from pollwise.runtime.jobs import Job
 from pollwise.worker.flows.taking import names_of_results, results_of
 
@@ -33,6 +35,24 @@ def context_names(function: Callable[..., Any]) -> list[str]:
     return [name for name, each in parameters.items() if each.default is from_context]
 
 
+def mark_context(handler: F, names: Collection[str]) -> F:
+    """Note with a handler which of its parameters get the context."""
+    cast(Any, handler).context_names = list(names)
+    return handler
+
+
+def check_context(handlers: Mapping[str, Handler], context: object) -> None:
+    """Refuse handlers that ask for a context if there is none: they would get None."""
+    if context is not None:
+        return
+    for kind, handler in handlers.items():
+        if names := getattr(handler.function, "context_names", None):
+            raise HandlerError(
+                f"the handler of kind {kind!r} asks for {names[0]}=from_context, but the worker "
+                "has no context; write one with @worker.context"
+            )
+
+
 def filling_in(function: F, context: Callable[[], Any]) -> F:
     """The function, called with what the worker fills in: the context for each parameter whose
     default is from_context, and results for each whose default is results_before."""
@@ -48,9 +68,9 @@ def filling_in(function: F, context: Callable[[], Any]) -> F:
         async def filled(job: Any) -> Any:
             return await function(job, **filled_in(job))
 
-        return cast(F, functools.update_wrapper(filled, function))
+        return mark_context(cast(F, functools.update_wrapper(filled, function)), names)
 
     def filled_plain(job: Any) -> Any:
         return function(job, **filled_in(job))
 
-    return cast(F, functools.update_wrapper(filled_plain, function))
+    return mark_context(cast(F, functools.update_wrapper(filled_plain, function)), names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from pollwise.runtime.events import (
 )
 from pollwise.runtime.executor.executor import Executor
 from pollwise.worker.declared.limits import WorkerLimits
+from pollwise.worker.unhandled import UnhandledKinds
 
 #: How a failed poll is retried: such a run must not wait for a store forever.
 ONCE_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5)
@@ -38,6 +39,7 @@ class RunSummary:
     lost: the lease ran out.
     limited: how many jobs were ready at the end but wait for a limit, by kind; at most 1,000 of
     each kind are counted.
+    unhandled: the kinds of ready jobs for which the worker has no handler, as far as it looked.
     """
 
     done: int = 0
@@ -47,6 +49,7 @@ class RunSummary:
     cancelled: int = 0
     lost: int = 0
     limited: dict[str, int] = field(default_factory=dict)
+    unhandled: tuple[str, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -68,20 +71,26 @@ class RunSummary:
             setattr(self, name, getattr(self, name) + getattr(more, name))
         for kind, count in more.limited.items():
             self.limited[kind] = self.limited.get(kind, 0) + count
+        self.unhandled = tuple(sorted({*self.unhandled, *more.unhandled}))
 
     def __str__(self) -> str:
         ran = ", ".join(f"{getattr(self, name)} {name}" for name in COUNTED.values())
-        return f"{ran}; {_waiting_text(self.limited)}" if self.limited else ran
+        told = [ran, _waiting_text(self.limited)] if self.limited else [ran]
+        if self.unhandled:
+            told.append(f"no handler here for ready jobs of {_named(self.unhandled)}")
+        return "; ".join(told)
+
+
+def _named(kinds: Sequence[str]) -> str:
+    others = f" and {len(kinds) - KINDS_NAMED} more kinds" if len(kinds) > KINDS_NAMED else ""
+    return f"{', '.join(kinds[:KINDS_NAMED])}{others}"
 
 
 def _waiting_text(limited: Mapping[str, int]) -> str:
     more = "+" if any(count >= WAITING_MAX for count in limited.values()) else ""
-    kinds = sorted(limited)
-    named = ", ".join(kinds[:KINDS_NAMED])
-    others = f" and {len(kinds) - KINDS_NAMED} more kinds" if len(kinds) > KINDS_NAMED else ""
     total = sum(limited.values())
     verb = "waits" if total == 1 else "wait"
-    return f"{total}{more} {verb} for a limit ({named}{others})"
+    return f"{total}{more} {verb} for a limit ({_named(sorted(limited))})"
 
 
 #: The events that are counted, and as what.
@@ -107,8 +116,13 @@ class OnceOnly:
     """
 
     def __init__(
-        self, executor: Executor[Any, Any], limits: WorkerLimits, summary: RunSummary
+        self,
+        executor: Executor[Any, Any],
+        limits: WorkerLimits,
+        unhandled: UnhandledKinds,
+        summary: RunSummary,
     ) -> None:
+        self._unhandled = unhandled
         self._executor = executor
         self._limits = limits
         self._summary = summary
@@ -121,6 +135,7 @@ class OnceOnly:
             return
         if not found and self._was_idle:
             self._summary.limited = await self._limits.waiting()
+            self._summary.unhandled = await self._unhandled.ready_kinds()
             await executor.pruning.until_done(lambda: executor.stopping)
             executor.stop()
             return

@@ -161,7 +161,9 @@ class WorkerRun:
             queue, name, handlers, declared, self._executor, clock, events, hints=options.hints
         )
         self._limits = WorkerLimits(queue, name, handlers, limits or {}, events)
-        self._once = None if once is None else OnceOnly(self._executor, self._limits, once)
+        self._once = (
+            None if once is None else OnceOnly(self._executor, self._limits, self._unhandled, once)
+        )
         self._places = LimitPlaces(queue, self._executor, clock, ahead=options.prefetch is None)
         self._tally = self._presence.tally
         self._measurer = QueueMeasurer(queue.name)

@@ -27,10 +27,12 @@ from pollwise.queues.handle import JobHandle, SyncJobHandle
 from pollwise.queues.limits.record import KindLimits
 from pollwise.queues.sync import SyncQueue, sync_queue_for
 from pollwise.queues.urls import open_queue
-from pollwise.runtime.executor.handlers import is_async
+from pollwise.runtime.executor.handlers import is_async, refuse_generator
 from pollwise.runtime.jobs import Job, NewJob, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.worker.arguments import Signature, limit_group_of
+from pollwise.worker.context import mark_context
+from pollwise.worker.declared.advice import JOB_ADVICE, advice_on, advising, refuse_in_loop
 from pollwise.worker.declared.unfit import PayloadUnfit
 from pollwise.worker.flows.building import Flow, FlowPart, FlowStep, PutTarget, flow_of
 
@@ -89,7 +91,11 @@ class TaskPut(FlowPart[R], Generic[P, R]):
         return JobHandle(job_id, queue, self._signature.result_in)
 
     def put_sync(self, *args: P.args, **kwargs: P.kwargs) -> SyncJobHandle[R]:
-        """As `put`, from code without an event loop: blocks until the job is stored."""
+        """As `put`, from code without an event loop: blocks until the job is stored.
+
+        In a running event loop it raises StoreError: write `await task.put(…)` there.
+        """
+        refuse_in_loop("put_sync", f"await {self._signature.kind}.put(…)")
         queue = self._target.sync_queue
         [job_id] = queue().put(self.job(*args, **kwargs))
         return SyncJobHandle(job_id, queue, self._signature.result_in)
@@ -106,6 +112,7 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
     def __init__(
         self, kind: str, function: Callable[..., C], target: PutTarget, context: Any
     ) -> None:
+        refuse_generator(kind, function, "job")
         super().__init__(Signature(kind, function), target, {})
         self.kind = kind
         self._function = function
@@ -115,6 +122,10 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
     def __call__(self, *args: Any, **kwargs: Any) -> C:
         return self._function(*args, **kwargs)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(advice_on(self.__dict__.get("kind", "task"), name))
+
+    @advising("options()", **JOB_ADVICE)
     def options(
         self,
         *,
@@ -172,12 +183,12 @@ class Task(TaskPut[P, R], Generic[P, R, C]):
             async def run(job: Job) -> Any:
                 return result(await cast(Any, function(**arguments(job))), job)
 
-            return functools.update_wrapper(run, function)
+            return mark_context(functools.update_wrapper(run, function), signature.context_names)
 
         def run_plain(job: Job) -> Any:
             return result(function(**arguments(job)), job)
 
-        return functools.update_wrapper(run_plain, function)
+        return mark_context(functools.update_wrapper(run_plain, function), signature.context_names)
 
 
 def handler_of_task(
@@ -258,6 +269,7 @@ class TaskRef(FlowPart[Any]):
 
     def put_sync(self, *args: Any, **arguments: Any) -> SyncJobHandle[Any]:
         """As `put`, from code without an event loop: blocks until the job is stored."""
+        refuse_in_loop("put_sync", f"await {self.kind}.put(…)")
         self._refuse_unnamed(args)
         [job_id] = self.sync_queue().put(self.job(**arguments))
         return SyncJobHandle(job_id, self.sync_queue, lambda value: value)

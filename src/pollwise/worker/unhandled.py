@@ -77,6 +77,15 @@ class UnhandledKinds:
             if each.ready_for >= READY_FOR:
                 self._mention(each)
 
+    async def ready_kinds(self) -> tuple[str, ...]:
+        """The kinds of ready jobs that this worker has no handler for, as far as one page shows."""
+        if not self._can:
+            return ()
+        try:
+            return tuple(sorted({each.kind for each in await self._waiting()} - set(self._kinds)))
+        except PollwiseError:  # polls report what is wrong with the store
+            return ()
+
     async def _waiting(self) -> list[_Waiting]:
         if self._counts:
             kinds = await self._queue.stats_by_kind()

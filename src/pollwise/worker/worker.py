@@ -35,7 +35,8 @@ from pollwise.runtime.executor.starting import checked_options, own_name, refuse
 from pollwise.runtime.jobs import RESULT_TTL, Job, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
-from pollwise.worker.context import filling_in
+from pollwise.worker.context import check_context, filling_in
+from pollwise.worker.declared.advice import TASK_ADVICE, WORKER_ADVICE, advising
 from pollwise.worker.declared.decorator import Async, TaskDecorator
 from pollwise.worker.declared.limits import declared_limits
 from pollwise.worker.declared.schedules import declared_above
@@ -70,6 +71,7 @@ class Worker:
     codec: encodes payloads and results, such as `AesGcm("keys.txt")`; several in a list.
     """
 
+    @advising("Worker()", **WORKER_ADVICE)
     def __init__(
         self,
         queue: Queue | str,
@@ -110,6 +112,7 @@ class Worker:
         #: Why the last run ended by itself, to be started again in a fresh process; else "".
         self.recycled: str = ""
 
+    @advising("@worker.handle", **TASK_ADVICE)
     def handle(
         self,
         kind: str,
@@ -199,6 +202,7 @@ class Worker:
         fair_by: str | None = None,
         weights: Mapping[str, int] | None = None,
     ) -> TaskDecorator: ...
+    @advising("@worker.task", **TASK_ADVICE)
     def task(
         self,
         kind: Any = None,
@@ -462,16 +466,9 @@ class Worker:
         """The processes of the handlers that run in one."""
         if not self._in_processes:
             return None
-        from pollwise.platforms.processes import cpu_count
-        from pollwise.worker.processes.pool import ProcessPool
+        from pollwise.worker.processes.pool import pool_of
 
-        return ProcessPool(
-            options.cpu_processes or cpu_count(),
-            self._in_processes,
-            self._context_factory,
-            options.max_memory,
-            self.clock,
-        )
+        return pool_of(options, self._in_processes, self._context_factory, self.clock)
 
     def stop(self) -> None:
         """Claim no more, finish within the grace, give the rest back. A second call ends the grace.
@@ -494,3 +491,4 @@ class Worker:
             raise HandlerError(
                 "the worker has no handler; register one with @worker.handle('kind')"
             )
+        check_context(self._handlers, self._context)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -410,6 +410,10 @@ def test_an_error_that_is_gone_is_said() -> None:
 def test_put_again_and_again_with_the_same_tasks() -> None:
     async def main(clock: VirtualClock) -> None:
         tasks = Tasks(MemoryQueue(clock=clock))
+
+        @tasks.worker.context
+        async def app() -> AsyncIterator[None]:
+            yield
 
         @tasks.worker.task
         async def spread(n: int, app: Any = from_context) -> list[int]:

@@ -93,11 +93,7 @@ def check_signature(kind: str, function: object, item: str = "job") -> None:
     name = getattr(function, "__name__", repr(function))
     if not callable(function):
         raise HandlerError(f"the handler of kind {kind!r} is {name}, which is not callable")
-    if _is_generator(function) or _is_generator(getattr(function, "__call__", None)):  # noqa: B004
-        raise HandlerError(
-            f"the handler {name} of kind {kind!r} is a generator; "
-            f"write a function that returns when the {item} is done"
-        )
+    refuse_generator(kind, function, item)
     try:
         own_signature(function).bind(object())
     except TypeError as error:
@@ -107,6 +103,16 @@ def check_signature(kind: str, function: object, item: str = "job") -> None:
         ) from None
     except ValueError:  # some builtins have no signature; they will say so when called
         return
+
+
+def refuse_generator(kind: str, function: object, item: str) -> None:
+    """Raise HandlerError for a generator, whose code would not run when it is called."""
+    if _is_generator(function) or _is_generator(getattr(function, "__call__", None)):  # noqa: B004
+        name = getattr(function, "__name__", repr(function))
+        raise HandlerError(
+            f"the handler {name} of kind {kind!r} is a generator; "
+            f"write a function that returns when the {item} is done"
+        )
 
 
 def check_middleware(layer: object) -> None:

@@ -20,6 +20,7 @@ from pollwise.errors import JobError
 from pollwise.queues.flows.handle import FlowHandle, SyncFlowHandle
 from pollwise.runtime.jobs import NewJob
 from pollwise.runtime.store import MAX_BATCH
+from pollwise.worker.declared.advice import refuse_in_loop
 from pollwise.worker.flows.shape import ONE, in_shape, shape_of_group
 from pollwise.worker.flows.taking import TAKES_ERROR, TAKES_HEADER
 
@@ -176,6 +177,7 @@ class Flow(FlowPart[R_co]):
 
     def put_sync(self) -> SyncFlowHandle[R_co]:
         """As `put`, from code without an event loop: blocks until the jobs are stored."""
+        refuse_in_loop("put_sync", "await flow.put()")
         jobs, queue = self.jobs(), self._target().sync_queue
         with self._putting():
             ids = queue().put(jobs)

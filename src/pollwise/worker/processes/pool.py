@@ -31,6 +31,7 @@ from pollwise.runtime.executor.control.run_control import control_of
 from pollwise.runtime.executor.handlers import Proceed
 from pollwise.runtime.jobs import Job
 from pollwise.runtime.tracing import w3c
+from pollwise.worker.options import WorkerRunOptions
 from pollwise.worker.processes.child import CLOSE_WITHIN, HEAD, MESSAGE_MAX, framed
 from pollwise.worker.processes.failures import error_of
 from pollwise.worker.processes.places import ProcessCall, main_source, place_of
@@ -367,6 +368,17 @@ def _explained_crash(kind: str, when: str = "") -> Iterator[None]:
         yield
     except ProcessDied as died:
         raise HandlerCrashed(f"the process of the handler of kind {kind!r} {died}{when}") from None
+
+
+def pool_of(
+    options: WorkerRunOptions,
+    calls: Mapping[str, ProcessCall],
+    context: Callable[[], Any] | None,
+    clock: Clock,
+) -> ProcessPool:
+    """The processes of a run; as many as there are CPUs, unless the options say otherwise."""
+    limit = options.cpu_processes or processes.cpu_count()
+    return ProcessPool(limit, calls, context, options.max_memory, clock)
 
 
 def _load_of(call: ProcessCall, context: Callable[[], Any] | None) -> dict[str, Any]:
