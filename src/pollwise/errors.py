@@ -8,6 +8,7 @@
     │   └── Unsupported      this store cannot do what was asked
     ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
+    ├── ContextFailed        the context of a worker raised when it was entered
     ├── JobFailed            a job whose result was waited for has none
     ├── NotYet               what `until` waits for did not happen within its timeout
     ├── CodecError           an encoded payload or result cannot be decoded: it was changed
@@ -97,6 +98,10 @@ class OutboxError(PollwiseError, ValueError):
 
 class HandlerError(PollwiseError, TypeError):
     """A handler cannot be registered: its signature or its kind is wrong."""
+
+
+class ContextFailed(PollwiseError):
+    """The context of a worker raised when it was entered; the cause is what it raised."""
 
 
 class CodecError(PollwiseError, ValueError):

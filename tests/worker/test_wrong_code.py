@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pollwise import Job, NewJob, Worker, from_context, group, task_ref
-from pollwise.errors import HandlerError, PayloadError, StoreError
+from pollwise.errors import ContextFailed, HandlerError, PayloadError, StoreError
 from pollwise.queues.memory import MemoryQueue
 
 
@@ -144,3 +144,19 @@ def test_one_run_names_the_kinds_that_nobody_handles(worker: Worker) -> None:
         assert str(summary).endswith("; no handler here for ready jobs of mial")
 
     asyncio.run(main())
+
+
+def test_an_error_in_a_context_is_short_and_says_where(worker: Worker) -> None:
+    worker.handle("a")(lambda job: None)
+
+    @worker.context
+    async def app() -> AsyncIterator[None]:
+        raise OSError("no database at db")
+        yield
+
+    with pytest.raises(ContextFailed) as raised:
+        asyncio.run(worker.run_once())
+    first, *more = str(raised.value).splitlines()
+    assert first == "the worker's context raised OSError: no database at db"
+    assert len(more) == 2  # of this file
+    assert isinstance(raised.value.__cause__, OSError)

@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from pollwise.errors import PollwiseError
+from pollwise.errors import ContextFailed, PollwiseError
 
 _URL = re.compile(r"(?:--[\w-]+=)?[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 OURS = str(Path(__file__).parent.parent)
@@ -44,7 +44,7 @@ def _run() -> None:
     except PollwiseError as error:
         # An error may quote any argument, so also a URL in the wrong place.
         fail(without_secrets_of(filter(_URL.match, sys.argv[1:]), str(error)))
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, ContextFailed) else 2)
     except Unread:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard the rest
         sys.exit(0)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar, cast
 
-from pollwise.errors import HandlerError
-from pollwise.runtime.executor.handlers import Handler
+from pollwise.errors import ContextFailed, HandlerError
+from pollwise.runtime.executor.handlers import Handler, text_and_traceback
 from pollwise.runtime.jobs import Job
 from pollwise.worker.flows.taking import names_of_results, results_of
 
@@ -51,6 +52,17 @@ def check_context(handlers: Mapping[str, Handler], context: object) -> None:
                 f"the handler of kind {kind!r} asks for {names[0]}=from_context, but the worker "
                 "has no context; write one with @worker.context"
             )
+
+
+async def enter_context(
+    entered: AsyncExitStack, context: Callable[[], AbstractAsyncContextManager[Any]]
+) -> Any:
+    """Enter the context of a worker; what it yields. Raises ContextFailed if it raises."""
+    try:
+        return await entered.enter_async_context(context())
+    except Exception as error:
+        text, where = text_and_traceback(error)
+        raise ContextFailed(f"the worker's context raised {text}\n{where}") from error
 
 
 def filling_in(function: F, context: Callable[[], Any]) -> F:

@@ -35,7 +35,7 @@ from pollwise.runtime.executor.starting import checked_options, own_name, refuse
 from pollwise.runtime.jobs import RESULT_TTL, Job, checked_name
 from pollwise.runtime.payloads.envelope import CodecChain, Codecs, chain_of
 from pollwise.runtime.signals import stopping_on_signals
-from pollwise.worker.context import check_context, filling_in
+from pollwise.worker.context import check_context, enter_context, filling_in
 from pollwise.worker.declared.advice import TASK_ADVICE, WORKER_ADVICE, advising
 from pollwise.worker.declared.decorator import Async, TaskDecorator
 from pollwise.worker.declared.limits import declared_limits
@@ -430,7 +430,7 @@ class Worker:
                 limit = min(chosen.concurrency, processes.limit)
                 chosen = replace(chosen, concurrency=limit)
             if self._context is not None:
-                self._in_context = await entered.enter_async_context(self._context())
+                self._in_context = await enter_context(entered, self._context)
             self._run = WorkerRun(
                 queue,
                 self.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
@@ -29,7 +30,7 @@ FRAMES_SHOWN = 8
 ERRORS_SHOWN = 10
 #: How many members of a group are named in its text.
 MEMBERS_SHOWN = 3
-_OUR_FILES = (str(Path(__file__).parents[2]), asyncio.__path__[0])
+_OUR_FILES = (str(Path(__file__).parents[2]), asyncio.__path__[0], contextlib.__file__)
 
 Proceed = Callable[[Any], Awaitable[Any]]
 Middleware = Callable[[Any, Proceed], Awaitable[Any]]
@@ -291,7 +292,7 @@ def text_and_traceback(error: BaseException, *, secret: bool = False) -> tuple[s
 
 
 def is_ours(frame: traceback.FrameSummary) -> bool:
-    """True for a frame of Pollwise or asyncio."""
+    """True for a frame of Pollwise, asyncio or contextlib."""
     return frame.filename.startswith(_OUR_FILES)
 
 
