@@ -287,7 +287,7 @@ def test_a_handler_that_goes_on_under_a_lost_lease_is_not_listened_to(raises: bo
             assert it.worker.state()["running"] == 0
         assert len(it.seen.of(JobLost)) == 1
         assert [type(e).__name__ for e in it.seen if hasattr(e, "job")] == [
-            "JobStarted", "JobLost", "JobStarted", "JobDone",
+            "JobStarted", "JobTakenOver", "JobLost", "JobStarted", "JobDone",
         ]  # fmt: skip
 
     virtually(main)
