@@ -19,7 +19,7 @@ import pytest
 from pydantic import BaseModel
 
 from pollwise import Job, NewJob, Retry, Task, Worker, from_context, task_ref
-from pollwise.errors import HandlerError, JobError, JobFailed, PayloadError
+from pollwise.errors import ContextFailed, HandlerError, JobError, JobFailed, PayloadError
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.worker.arguments import JOB_OPTIONS
@@ -294,7 +294,7 @@ def test_a_context_that_fails_ends_the_run() -> None:
             raise OSError("no database")
             yield
 
-        with pytest.raises(OSError, match="no database"):
+        with pytest.raises(ContextFailed, match="OSError: no database"):
             await worker.run(options())
 
     virtually(main)
