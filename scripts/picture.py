@@ -240,7 +240,7 @@ def draw_until() -> str:
         for _ in range(150)
     ]
     facts = compare({"builds": took}, [], 3.0, 1.0).facts()
-    return runs_picture(facts, "svg").decode()
+    return runs_picture(facts).decode()
 
 
 PICTURES: dict[str, Callable[[], str]] = {

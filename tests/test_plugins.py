@@ -297,17 +297,22 @@ type = "disk"
 path = "/"
 low = "1kb"
 interval = "10ms"
-alerts = ["free_mb < 1"]
+alerts = [{ when = "free_mb < 1", to = ["ops"] }]
+
+[channel.ops]
+type = "apprise"
+url = "json://127.0.0.1"
 """
 
 
 def test_a_fleet_with_the_probe(example: Path) -> None:
-    (target,) = read_text(FLEET).targets
+    file = read_text(FLEET)
+    (target,) = file.targets
     seen, done = Seen(), asyncio.Event()
     assert "free_mb" in (facts_of("disk") or {})
 
     async def main() -> None:
-        fleet = Fleet(FleetRunOptions(signals=False), events=seen.events)
+        fleet = Fleet(FleetRunOptions(signals=False), events=seen.events, alerts=file.alerts)
         fleet.add(target)
         seen.events.subscribe(lambda _: done.set(), TargetPolled)
         running = asyncio.ensure_future(fleet.run())

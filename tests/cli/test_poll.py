@@ -75,7 +75,7 @@ def test_it_runs_until_it_is_stopped(inbox: Path) -> None:
         put(inbox, "b")
         running.out.until(r"b\.txt")
         running.send(signal.SIGINT)
-        assert running.stopped() == 0
+        assert running.end() == 0
         assert "Traceback" not in "\n".join(running.err.join())
     assert names(pollwise("poll", INBOX, *CURSOR, "--once")) == []
 

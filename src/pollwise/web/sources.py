@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pollwise.errors import PollwiseError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.breakers import OpenBreaker
+from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.notes import PauseInfo
 from pollwise.queues.presence import PRESENCE_KEPT, WorkerInfo
@@ -187,7 +188,8 @@ class QueueSource:
         self.title: str = self.name
         #: The URL, without secrets.
         self.place: str = queue.url if name is None else url_of_queue(queue.url, name)
-        self.can = can = queue.capabilities
+        self.can: Capabilities = queue.capabilities
+        can = self.can
         self._use = use or (lambda: queue)
         self._clock = clock
         times = BILLED_TIMES if queue.gather else 1.0  # only stores that bill each call gather
