@@ -110,12 +110,13 @@ def test_everybody_sees_the_chosen_groups_and_nothing_else(visit: Callable[..., 
     visit(main)
 
 
-def test_what_is_down_during_maintenance_is_no_incident_before_its_next_poll(
+def test_an_outage_within_maintenance_is_no_incident_before_its_next_poll(
     visit: Callable[..., None],
 ) -> None:
     async def main(client: httpx.AsyncClient, store: SqliteFleetStore, clock: VirtualClock) -> None:
         now = clock.epoch()
-        window = MaintenanceWindow("w1", groups=("public",), starts_at=now - 1, ends_at=now + HOUR)
+        begins = now - HOUR  # before the shop went down
+        window = MaintenanceWindow("w1", groups=("public",), starts_at=begins, ends_at=now + HOUR)
         await store.keep_maintenance(window)
         try:
             text = text_of((await client.get("/status")).text)
@@ -125,6 +126,63 @@ def test_what_is_down_during_maintenance_is_no_incident_before_its_next_poll(
             await store.remove_maintenance(window.id)
 
     visit(main)
+
+
+def test_an_outage_that_is_open_when_a_maintenance_begins_stays_an_incident(
+    tmp_path: Path,
+) -> None:
+    """Before the next poll, after it, and after the window; one item in the feed."""
+    clock = VirtualClock()
+
+    async def main() -> None:
+        store = SqliteFleetStore(tmp_path / "fleet.db", "site", clock=clock)
+        fleet, broken = fleet_for(clock, store=store, name="site"), False
+
+        async def shop(*_: object) -> str:
+            if broken:
+                raise ConnectionError(SECRET)
+            return "ok"
+
+        fleet.add(Target("shop", shop, "1m", group="public"))
+        options = StatusOptions(["public"])
+        web = app(fleets=[store], authorise=lambda _: None, status=options, clock=clock)
+        transport = httpx.ASGITransport(web)
+
+        async with web, httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+
+            async def see() -> tuple[str, list[str]]:
+                await clock.sleep(2 * KEPT_FOR)
+                text = (await client.get("/status")).text
+                feed = ET.fromstring((await client.get("/status/feed.xml")).text)
+                return text_of(text), [each.text or "" for each in feed.iter("title")][1:]
+
+            async with running(fleet):
+                await clock.sleep(HOUR)
+                broken = True
+                await clock.sleep(HOUR)
+                now = clock.epoch()
+                window = MaintenanceWindow("w1", ("shop",), starts_at=now, ends_at=now + 2 * HOUR)
+                await store.keep_maintenance(window)
+                for _ in range(2):
+                    text, titles = await see()
+                    assert "shop has been down for" in text
+                    assert "is under maintenance now" in text
+                    assert "No incident in the last 90 days" in text
+                    assert titles == ["shop is down"]
+                    await clock.sleep(HOUR)
+                await clock.sleep(HOUR)
+                text, titles = await see()
+                assert "shop has been down for" in text
+                assert "under maintenance" not in text
+                assert titles == ["shop is down"]
+                broken = False
+                await clock.sleep(HOUR)
+                text, _ = await see()
+                assert "has been down for" not in text
+                assert "was down for" in text
+        await store.close()
+
+    clock.run(main())
 
 
 def test_reasons_are_shown_only_if_asked_for(visit: Callable[..., None]) -> None:

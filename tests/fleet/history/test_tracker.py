@@ -82,6 +82,12 @@ class Followed:
         assert again.kept() == self.tracker.kept()
         self.tracker = again
 
+    def outage(self) -> tuple[str, float | None]:
+        """The state, and when the open outage began, after the start."""
+        assert self.tracker is not None
+        opened = self.tracker.open()
+        return opened.state, None if opened.outage is None else opened.outage - START
+
     def finish(self) -> list[Row]:
         """All rows; the open ones are as long as they were counted."""
         self.save()
@@ -260,6 +266,30 @@ def test_weeks_without_polls_make_no_rows() -> None:
     assert [each.at - START for each in rollups_of(rows, "day")] == [0.0]
 
 
+def test_an_outage_goes_on_in_a_maintenance_window_that_begins_later() -> None:
+    world = Followed(START)
+    for each in (Poll(0, True), *(Poll(5, False, wait=900) for _ in range(3))):
+        world.poll(each)
+    assert world.outage() == ("down", 5)
+    world.poll(Poll(60, False, wait=900, covered=START + 200))
+    world.restart()
+    assert world.outage() == ("maintenance", 5)
+    world.poll(Poll(300, False, wait=900))
+    assert world.outage() == ("down", 5)
+    world.poll(Poll(60, True))
+    assert world.outage() == ("up", None)
+
+
+def test_an_outage_that_begins_in_a_maintenance_window_is_one_after_its_end() -> None:
+    world = Followed(START)
+    fails = [Poll(5, False, wait=900, covered=START + 200) for _ in range(3)]
+    for each in (Poll(0, True), *fails):
+        world.poll(each)
+    assert world.outage() == ("maintenance", None)
+    world.poll(Poll(300, False))
+    assert world.outage() == ("down", 200)
+
+
 def test_down_in_a_maintenance_window_is_maintenance_until_the_window_ends() -> None:
     until = START + 600
     fails = [Poll(5, False, wait=900, covered=until) for _ in range(3)]
@@ -390,7 +420,7 @@ def test_a_saved_history_with_a_wrong_value_is_left(place: int, values: tuple[An
 
 
 def test_a_broken_day_is_no_day() -> None:
-    tracker = TargetTracker.restored("a", [*well_kept()[:-1], [1, 2, 3, "%%%"]])
+    tracker = TargetTracker.restored("a", [*well_kept()[:DAY_SO_FAR], [1, 2, 3, "%%%"], 0])
     assert tracker is not None
     assert tracker.open().day.figures == NO_POLLS
 

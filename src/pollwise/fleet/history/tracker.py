@@ -64,6 +64,8 @@ class OpenHistory:
     """The part of a target's history that is not finished yet, as views see it.
 
     state: its state now, since `started_at`.
+    outage: when the target went down, outside of a maintenance window, if it was not up since then;
+        None if it is up, or went down in a window that is not over.
     seen_at: up to when its time is counted. planned_at: when the next poll is due; the state holds
         until then, and also until `lapses_at` if that has not passed.
     hour, day: the roll-ups of the hour and the day that are not over; the day has only whole hours.
@@ -71,6 +73,7 @@ class OpenHistory:
 
     state: PeriodState
     started_at: float
+    outage: float | None
     reason: str
     seen_at: float
     planned_at: float
@@ -84,7 +87,7 @@ class TargetTracker:
 
     __slots__ = (
         "changed", "covered", "day", "day_times", "failed", "high", "hour", "lapses", "latencies",
-        "low", "planned", "polls", "reason", "seen", "since", "state", "target", "times", "took",
+        "low", "outage", "planned", "polls", "reason", "seen", "since", "state", "target", "times", "took",
         "total", "values", "waiting",
     )  # fmt: skip
 
@@ -99,6 +102,8 @@ class TargetTracker:
         self.lapses: int = at
         #: When the maintenance window ends that covers an outage.
         self.covered: int = 0
+        #: When the outage began; 0 without one, or if it began in a window that is not over.
+        self.outage: int = 0
         self.reason: str = ""
         #: The open hour, counted from 1970, and the time in each state in it.
         self.hour: int = at // _HOUR
@@ -213,6 +218,10 @@ class TargetTracker:
             return
         self._end_period(at)
         self.state, self.since, self.reason = state, at, reason
+        if state == DOWN:
+            self.outage = self.outage or at
+        elif state != MAINTENANCE:
+            self.outage = 0
 
     def _end_period(self, at: int) -> None:
         if at > self.since:
@@ -325,6 +334,7 @@ class TargetTracker:
             self.state, self.since, seen - self.since, planned - seen, self.lapses - planned,
             self.covered, self.reason, times[UP], times[DOWN], times[MAINTENANCE],
             self.polls, self.failed, self.changed, self.took, latencies, numbers, day,
+            self.outage,
         ]  # fmt: skip
 
     @classmethod
@@ -342,15 +352,19 @@ class TargetTracker:
         (
             state, since, counted, wait, slack, covered, reason, up, down, maintenance,
             polls, failed, changed, took, latencies, numbers, day,
+            outage,
         ) = kept  # fmt: skip
         _check_whole(state, most=UNKNOWN)
-        _check_whole(since, counted, slack, covered, polls, failed, changed, took, *latencies)
+        _check_whole(
+            since, counted, slack, covered, outage, polls, failed, changed, took, *latencies
+        )
         _check_whole(up, down, maintenance, most=_HOUR)
         _check_whole(abs(wait), most=TRUSTED_MAX + BACK)
         if not isinstance(reason, str):
             raise TypeError(reason)
         self = cls(target, since + counted)
         self.state, self.since, self.covered = state, since, covered
+        self.outage = outage
         self.planned = self.seen + wait
         self.lapses = self.planned + slack
         self.reason = reason[:REASON_MAX]
@@ -380,6 +394,7 @@ class TargetTracker:
         return OpenHistory(
             STATES[self.state],
             self.since / _MS,
+            self.outage / _MS if self.outage else None,
             self.reason,
             self.seen / _MS,
             self.planned / _MS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,13 +48,17 @@ class PublicTarget:
 
 @dataclass(frozen=True, slots=True)
 class PublicIncident:
-    """A time in which a target was down. reason: empty unless everybody may know it."""
+    """A time in which a target was down. reason: empty unless everybody may know it.
+
+    maintenance: True if it went down before a maintenance window that covers it now.
+    """
 
     target: str
     started_at: float
     ended_at: float | None
     reason: str = ""
     note: str = ""
+    maintenance: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +193,7 @@ class StatusContents:
         strip = await strips(store, names, now, cells=DAYS)
         notes = await self._notes(source)
         targets, incidents = [], []
+        since: dict[str, float] = {}
         for each in saved:
             known = seen[each.name]
             state = "paused" if each.paused else known.state or "unknown"
@@ -197,15 +203,23 @@ class StatusContents:
             shares = {window: times.uptime for window, times in known.windows.items()}
             cells = [cell_of(cell) for cell in strip[each.name]]
             targets.append(PublicTarget(each.name, each.group, state, shares, cells))
-            if state == "down" and known.since is not None:
-                opened = open_history(each)
-                reason = "" if opened is None else self._reason(opened.reason)
-                note = notes.get(each.name, "")
-                incidents.append(PublicIncident(each.name, known.since, None, reason, note))
+            opened = open_history(each)
+            began = None if opened is None else opened.outage
+            if opened is None or began is None or state not in ("down", "maintenance"):
+                continue
+            # An outage that was open when the window began is still one.
+            if state != known.state and maintenance.covers(each.name, each.group, began):
+                continue
+            since[each.name] = began
+            reason, note = self._reason(opened.reason), notes.get(each.name, "")
+            incidents.append(
+                PublicIncident(each.name, began, None, reason, note, state == "maintenance")
+            )
         ended = await store.periods(names, now - DAYS * DAY, state="down", limit=PAST_MAX)
         incidents += [
             PublicIncident(each.target, each.started_at, each.ended_at, self._reason(each.reason))
             for each in ended
+            if each.started_at < since.get(each.target, math.inf)  # else part of the open one
         ]
         return targets, incidents
 
