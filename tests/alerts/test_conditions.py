@@ -23,6 +23,8 @@ def reading(value: str | bytes | None = None, latency: float = 0.1, **facts: obj
         ("down", WELL, False),
         ("down", FAILED, False),
         ("down", DOWN, True),
+        ("breaker open", DOWN, False),
+        ("breaker  open", DOWN._replace(broken=True), True),
         ("changed", WELL, False),
         ("changed", WELL._replace(changed=True), True),
         ("stale 10m", WELL, False),

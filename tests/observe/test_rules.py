@@ -38,6 +38,7 @@ class Case(NamedTuple):
 
 READY = 'pollwise_queue_depth{queue="q",kind="k",state="ready"}'
 Q, QK = '{queue="q"}', '{queue="q",kind="k"}'
+OPEN_BREAKERS = 'pollwise_fleet_breakers{type="http",group="g",state="open"}'
 OL = '{outbox="o",lane=""}'
 T = '{type="http",group="g"}'
 KIND, QUEUE = {"queue": "q", "kind": "k"}, {"queue": "q"}
@@ -176,6 +177,10 @@ CASES = {
         GROUP, "Targets of type http in group g that are down: 2.",
         {f"pollwise_fleet_down_targets{T}": "2+0x60"},
         {f"pollwise_fleet_down_targets{T}": "0+0x60"},
+    ),
+    "PollwiseTargetBreakerOpen": Case(
+        GROUP, "Targets of type http in group g whose breaker is open: 2.",
+        {OPEN_BREAKERS: "2+0x60"}, {OPEN_BREAKERS: "0+0x60"},
     ),
     "PollwiseTargetStale": Case(
         GROUP, "Targets of type http in group g that are older than they should be: 2.",

@@ -1,6 +1,7 @@
 """Conditions: what a rule's `when` says, and whether it holds after a poll.
 
 down                 the target failed and the failure is confirmed
+breaker open         it failed several times in a row and is polled less often, or is dead
 changed              the reading changed
 stale 10m            no poll succeeded for ten minutes
 latency > 2s         the poll took longer
@@ -26,7 +27,7 @@ from pollwise.errors import ConfigError, did_you_mean
 #: Maximum length of a condition.
 WHEN_MAX = 500
 
-ConditionKind = Literal["down", "changed", "stale", "field"]
+ConditionKind = Literal["down", "breaker", "changed", "stale", "field"]
 
 #: The fields that every reading has.
 FIELDS = ("latency", "value")
@@ -43,7 +44,7 @@ _FIELD = re.compile(
     r"([A-Za-z_][\w.-]*?)(?:\s*(>=|<=|==|!=|>|<|=)\s*|\s+(matches)(?:\s+|$))(.*)", re.DOTALL
 )
 _FORMS = (
-    "write 'down', 'changed', 'stale 10m', or a comparison such as 'latency > 2s', "
+    "write 'down', 'breaker open', 'changed', 'stale 10m', or a comparison such as 'latency > 2s', "
     "'days_left < 14', 'value == ok' or 'value matches ^ok'"
 )
 
@@ -51,7 +52,7 @@ _FORMS = (
 class Sighting(NamedTuple):
     """What a poll saw, as conditions see it.
 
-    ok: the poll succeeded. down: its target counts as down.
+    ok: the poll succeeded. down: its target counts as down. broken: its breaker is open.
     latency: seconds that the poll took. value, facts: of its reading; empty after a failure.
     """
 
@@ -61,6 +62,7 @@ class Sighting(NamedTuple):
     latency: float = 0.0
     value: str | bytes | None = None
     facts: Mapping[str, Plain] = {}
+    broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class Condition:
         words = when.split()
         if words[0] in ("down", "changed") and len(words) == 1:
             return cls(words[0])  # type: ignore[arg-type]
+        if words == ["breaker", "open"]:
+            return cls("breaker")
         if words[0] == "stale" and not _FIELD.fullmatch(when.strip()):
             return cls("stale", _stale_after(when, words))
         return _comparison(when)
@@ -117,6 +121,8 @@ class Condition:
         """
         if self.kind == "down":
             return seen.down
+        if self.kind == "breaker":
+            return seen.broken
         if self.kind == "changed":
             return seen.ok and seen.changed
         if self.kind == "stale":
@@ -148,7 +154,7 @@ class Condition:
             looks_so = looks_so and _number_or_duration(self.text) is not None
             text = f"'{self.text}'" if looks_so else self.text
             return f"{self.field} {self.op} {text}"
-        return self.kind
+        return "breaker open" if self.kind == "breaker" else self.kind
 
 
 def seconds_in(fact: str, text: str) -> float:
@@ -176,7 +182,7 @@ def _stale_after(when: str, words: list[str]) -> float:
 def _comparison(when: str) -> Condition:
     found = _FIELD.fullmatch(when.strip())
     if found is None:
-        what = did_you_mean(when.split()[0], ("down", "changed", "stale"), otherwise=_FORMS)
+        what = did_you_mean(when.split()[0], ("down", "breaker open", "changed", "stale"), otherwise=_FORMS)
         raise ConfigError(f"when = {shown(when)} is not a condition; {what}")
     field, op, text = found[1], found[2] or found[3], found[4].strip()
     if op == "=":

@@ -28,7 +28,8 @@ class AlertRule:
 
         AlertRule("down", lasting="5m", repeat="1h", to=["ops"])
 
-    when: the condition: "down", "changed", "stale 10m", or a comparison such as "latency > 2s".
+    when: the condition: "down", "breaker open", "changed", "stale 10m", or a comparison such as
+        "latency > 2s".
     lasting: how long the condition must hold. In files the key is `for`.
     confirmations: number of polls in a row after which it must hold.
     repeat: send again every so often while the alert is open and not acknowledged; None: never.

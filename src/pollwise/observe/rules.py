@@ -372,6 +372,23 @@ RULES: tuple[AlertRule, ...] = (
         ),
     ),
     AlertRule(
+        "PollwiseTargetBreakerOpen",
+        'sum by (type, group) (pollwise_fleet_breakers{state="open"}) > 0',
+        "1m",
+        "warning",
+        _TARGETS + " whose breaker is open: {{ $value }}.",
+        "These targets failed several times in a row. They are polled less often, so their "
+        "recovery is noticed later.",
+        (
+            "`pollwise fleet status`: which targets, since when, and the errors.",
+            "The log of the fleet: `target_breaker_opened` has the target and its error.",
+        ),
+        (
+            "Fix the target. Its breaker closes after a success.",
+            "To poll it at once and often again: `pollwise fleet close-breaker NAME`.",
+        ),
+    ),
+    AlertRule(
         "PollwiseTargetStale",
         "sum by (type, group) (pollwise_fleet_stale_targets) > 0",
         "10m",

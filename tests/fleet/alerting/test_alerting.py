@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from itertools import count, pairwise
 from pathlib import Path
@@ -13,11 +14,20 @@ from pollwise.alerts.rules import AlertRule
 from pollwise.alerts.settings import Alerts
 from pollwise.alerts.values import AlertFilter, Notice
 from pollwise.alerts.windows import MaintenanceWindow
+from pollwise.core.breaker import Breaker
+from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ChannelError, ConfigError, StoreUnavailable
 from pollwise.fleet import Fleet, Reading, Target
+from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VIRTUAL_EPOCH, VirtualClock
-from pollwise.runtime.events import AlertClosed, AlertOpened, NoticeFailed, NoticeSent
+from pollwise.runtime.events import (
+    AlertClosed,
+    AlertOpened,
+    NoticeFailed,
+    NoticeSent,
+    TargetBreakerOpened,
+)
 from tests.fleet.alerting.kit import Noted, Switches, fleet_with, until
 from tests.fleet.world import SetClock, now, running
 from tests.support.kit import Seen
@@ -66,6 +76,34 @@ def test_an_outage_is_told_once_and_so_is_its_end(clock: VirtualClock) -> None:
         assert closed.payload["after"]["value"] == "fine"
         assert len(seen.of(AlertOpened)) == len(seen.of(AlertClosed)) == 1
         assert len(seen.of(NoticeSent)) == 2
+
+    clock.run(main())
+
+
+def test_a_breaker_that_opens_is_told_once_and_so_is_its_end(clock: VirtualClock) -> None:
+    """It is logged once, too, however often its breaker lets a poll through in vain."""
+
+    async def main() -> None:
+        seen, channel, probe = Seen(), Noted(), Switches()
+        rules = FailureRules(breaker=Breaker(5, "30s", "5m"), dead_after=12)
+        fleet = fleet_with(clock, channel, seen=seen, rules=rules)
+        fleet.add(target("api", probe, "down", "breaker open", interval=Freshness()))
+        async with running(fleet):
+            await until(lambda: probe.polls)
+            probe.fail("api")
+            await until(lambda: channel.sent)
+            assert [each.payload["when"] for each in channel.of("opened")] == ["down"]
+            assert not seen.of(TargetBreakerOpened)
+            await until(lambda: fleet.target("api").state == "dead", 7200.0)
+            [_, opened] = channel.of("opened")
+            assert opened.payload["when"] == "breaker open"
+            assert "api: alert: breaker open" in opened.payload["text"]
+            assert opened.payload["summary"] == "ConnectionError: no answer"
+            [told] = seen.of(TargetBreakerOpened)
+            assert (told.failures, told.error) == (5, "ConnectionError: no answer")
+            assert told.level == logging.WARNING
+            probe.restore("api")
+            await until(lambda: len(channel.of("closed")) == 2, 7200.0)
 
     clock.run(main())
 

@@ -43,6 +43,9 @@ LATE = 1.0
 #: come early, for its target's parents, or for an acknowledgement.
 AGAIN = 5.0
 
+#: The states of a target whose breaker is open after its poll.
+BROKEN = ("open", "dead")
+
 #: Keeps an alert and its notices; they are saved with the target.
 Keep = Callable[[RunningTarget, Alert | None, Sequence[Notice]], None]
 
@@ -151,6 +154,7 @@ class Alerting:
             seen.took,
             None if reading is None else reading.value,
             {} if reading is None else reading.facts,
+            self._scheduler.rules.state(entry.failures, dead=entry.dead, asked=False) in BROKEN,
         )
         now = self._loop.time()
         for rule in rules:
@@ -438,6 +442,8 @@ def _reason(entry: RunningTarget, rule: AlertRule, sighting: Sighting | None, no
     condition = rule.condition
     if condition.kind == "down":
         return entry.error or "the target is down"
+    if condition.kind == "breaker":
+        return entry.error or "the breaker of the target is open"
     if condition.kind == "stale":
         success = entry.succeeded_at
         if success is None:

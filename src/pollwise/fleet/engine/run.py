@@ -446,8 +446,12 @@ class FleetRun:
             self._observed(entry, Observation(at, at - started, before=entry.reading, error=text))
             self.saving.touch(entry)
             self._emit(events.TargetFailed, entry, text, entry.failures, decision.delay)
-            if self.scheduler.state(entry) != was[0]:
+            state = self.scheduler.state(entry)
+            if state != was[0]:
                 self._report_state(entry, was[0])
+                if state == "open" and was[0] != "half-open":
+                    facts = text, entry.failures, decision.delay
+                    self._emit(events.TargetBreakerOpened, entry, *facts)
             if decision.dead and not was[1]:
                 self._emit(events.TargetDead, entry, text, entry.permanent, decision.delay)
         self._note_end(entry, "failed", started, at)

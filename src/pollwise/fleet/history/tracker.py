@@ -87,8 +87,8 @@ class TargetTracker:
 
     __slots__ = (
         "changed", "covered", "day", "day_times", "failed", "high", "hour", "lapses", "latencies",
-        "low", "outage", "planned", "polls", "reason", "seen", "since", "state", "target", "times", "took",
-        "total", "values", "waiting",
+        "low", "outage", "planned", "polls", "reason", "seen", "since", "state", "target", "times",
+        "took", "total", "values", "waiting",
     )  # fmt: skip
 
     def __init__(self, target: str, at: int) -> None:

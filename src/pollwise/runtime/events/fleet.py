@@ -230,6 +230,21 @@ class TargetStateChanged(TargetEvent):
 
 
 @event
+class TargetBreakerOpened(TargetEvent):
+    """The breaker of a target opened: it is polled less often.
+
+    error: of the last of `failures` in a row. delay: seconds until its next poll. A target that
+    becomes dead without that is reported by `TargetDead` alone.
+    """
+
+    level: ClassVar[int] = logging.WARNING
+
+    error: str
+    failures: int
+    delay: float
+
+
+@event
 class TargetDead(TargetEvent):
     """A target is dead; it is polled again after `delay`."""
 
