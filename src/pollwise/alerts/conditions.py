@@ -182,7 +182,9 @@ def _stale_after(when: str, words: list[str]) -> float:
 def _comparison(when: str) -> Condition:
     found = _FIELD.fullmatch(when.strip())
     if found is None:
-        what = did_you_mean(when.split()[0], ("down", "breaker open", "changed", "stale"), otherwise=_FORMS)
+        what = did_you_mean(
+            when.split()[0], ("down", "breaker open", "changed", "stale"), otherwise=_FORMS
+        )
         raise ConfigError(f"when = {shown(when)} is not a condition; {what}")
     field, op, text = found[1], found[2] or found[3], found[4].strip()
     if op == "=":

@@ -277,6 +277,11 @@ class Fleet(FleetWithViews):
         """Call `work` every `every` seconds while the fleet runs, on the fleet's own timer."""
         self._chores.append((name, every, work))
 
+    @property
+    def paces(self) -> Mapping[str | None, GroupPace]:
+        """The paces in use: None for all targets, and by group where it differs."""
+        return dict(self._paces)
+
     def pace(self, paces: Mapping[str | None, GroupPace]) -> None:
         """Use these paces from now on: None for all targets, and by group where it differs.
 

@@ -53,6 +53,11 @@ class FleetWithViews(FleetWithAlerts):
         """True while it polls."""
         return self._run is not None and self._run.loaded
 
+    @property
+    def in_flight(self) -> int:
+        """Number of polls in progress in this process."""
+        return self._scheduler.flying
+
     def not_ready(self) -> list[str]:
         """Why it cannot do its work now, for people; empty if it can."""
         return ["not running"] if self._run is None else self._run.not_ready()

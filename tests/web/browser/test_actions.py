@@ -169,3 +169,14 @@ def test_a_token_from_its_making_to_its_end(script: bool, site: Site, new_tab: N
     admin.goto(f"{site.url}/audit")
     for action in ("token.create", "login", "logout", "token.revoke"):
         expect(admin.get_by_role("link", name=action, exact=True).first).to_be_visible()
+
+
+@with_and_without_script
+def test_adaptive_polling_of_a_group(script: bool, site: Site, new_tab: NewTab) -> None:
+    page = opened(site, new_tab, "/fleets/pages", script=script)
+    row = page.locator("tr[id^=adaptive-]").nth(1)  # after that of all targets
+    for choice in ("off", "default"):
+        row.locator("select").select_option(choice)
+        row.get_by_role("button", name="Set").click()
+        says(page, "Adaptive polling of group")
+        expect(row.locator("select")).to_have_value(choice)

@@ -22,6 +22,8 @@ BULK_MAX = 10_000
 BULK_AT_ONCE = 500
 #: The most groups that the page lists.
 GROUPS_MAX = 100
+#: What can be chosen for adaptive polling; None removes an earlier choice.
+SWITCHES: Mapping[str, bool | None] = {"on": True, "off": False, "default": None}
 SORTS: Mapping[TargetSort, str] = {
     "name": "name", "stale": "oldest success first", "next": "next poll first",
 }  # fmt: skip
@@ -65,7 +67,7 @@ class FleetPage(View):
     name = "fleet"
     path = "/fleets/{slug}"
     template = "fleet/page.html"
-    actions: ClassVar[Mapping[str, str]] = dict.fromkeys(ORDER_WORDS, "operate")
+    actions: ClassVar[Mapping[str, str]] = dict.fromkeys((*ORDER_WORDS, "adaptive"), "operate")
 
     async def marker(self, visit: Visit) -> Hashable:
         return (await source_of(visit).snapshot()).marker
@@ -77,6 +79,7 @@ class FleetPage(View):
         values: dict[str, Any] = {
             "source": source, "shown": shown, "search": search, "rows": [], "next": None,
             "wrong": None, "sorts": SORTS, "bulk_max": BULK_MAX, "with_uptimes": False,
+            "paces": [], "oldest": None,
         }  # fmt: skip
         if shown.counts is None:
             return values
@@ -99,11 +102,19 @@ class FleetPage(View):
         states = shown.counts.states
         values["states"] = [(WORDS.get(each, each), states[each]) for each in VIEWED_STATES]
         values["groups"] = groups_of(shown)
+        try:
+            oldest = await source.oldest()
+            values["oldest"] = None if oldest is None else TargetRow(oldest, now)
+            values["paces"] = await paces_of(source)
+        except (PollwiseError, OSError) as error:
+            values["wrong"] = str(error)
         return values
 
     async def act(self, visit: Visit, action: str, form: Mapping[str, str]) -> str:
         """Give an order to one target, or to all of a filter."""
         source = source_of(visit)
+        if action == "adaptive":
+            return await self._switch(source, visit, form)
         if name := form.get("name", ""):
             names = [name] if await source.target(name) is not None else []
         elif form.get("all") == "yes":
@@ -119,6 +130,21 @@ class FleetPage(View):
             f"Done: {what}." if done else f"Ordered: {what}. The polling node does it in seconds."
         )
 
+    async def _switch(self, source: FleetSource, visit: Visit, form: Mapping[str, str]) -> str:
+        """Turn adaptive polling on or off, for a group or for all targets."""
+        if form.get("adaptive") not in SWITCHES:
+            raise Refused("Choose whether adaptive polling is on or off.")
+        enabled, group = SWITCHES[form["adaptive"]], form.get("group") or None
+        await source.switch_adaptive(group, enabled, who_of(visit), address_of(visit))
+        whose = "all targets" if group is None else f"group {group}"
+        said = {True: "on", False: "off", None: "as before"}[enabled]
+        lasts = (
+            "The polling nodes apply it in seconds, and it survives restarts."
+            if source.keeps_settings
+            else "It lasts until this process ends: the fleet is paced by its code."
+        )
+        return f"Adaptive polling of {whose}: {said}. {lasts}"
+
     async def _all_of(self, source: FleetSource, search: TargetSearch) -> list[str]:
         names: list[str] = []
         after: str | None = None
@@ -129,6 +155,14 @@ class FleetPage(View):
             if after is None:
                 break
         return names[:BULK_MAX]
+
+
+async def paces_of(source: FleetSource) -> list[tuple[str | None, str]]:
+    """Whether adaptive polling is on, as a key of SWITCHES, for all targets (None) and by group."""
+    found = await source.adaptive()
+    words = {value: word for word, value in SWITCHES.items()}
+    groups = (await source.groups())[:GROUPS_MAX]
+    return [(group, words[found.get(group)]) for group in (None, *groups)]
 
 
 def source_of(visit: Visit) -> FleetSource:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pollwise.alerts.values import Alert, AlertFilter, AlertPage
 from pollwise.alerts.windows import MaintenanceWindows
 from pollwise.errors import ConfigError, PollwiseError, Unsupported
 from pollwise.fleet import Fleet
-from pollwise.fleet.control import note, note_order
+from pollwise.fleet.control import key_of, note, note_order
 from pollwise.fleet.history.views import uptimes
 from pollwise.fleet.stores.base import (
     ORDERS,
@@ -22,7 +22,9 @@ from pollwise.fleet.stores.base import (
 )
 from pollwise.fleet.stores.paging import TargetCounts, TargetFilter
 from pollwise.runtime.clock import Clock
-from pollwise.web.sources import REST_REMEMBERED, Remembered
+from pollwise.settings.groups import no_group
+from pollwise.settings.values import shown
+from pollwise.web.sources import IDLE_REMEMBERED, REST_REMEMBERED, Remembered
 
 #: Counting walks over all targets of the fleet, so counts are reused for this many seconds, and
 #: for this many times as long as they took.
@@ -38,16 +40,23 @@ ALERTS_OF_ONE = 10
 class ShownFleet:
     """What a page shows of a fleet.
 
+    running: number of polls in progress; None if another process polls.
     nodes: who polls it; None if that is not known. budget: polls a second; None if there is none or
         it is not known. alerts: the newest open ones, at most OPEN_ALERTS.
     error: why the store did not answer.
     """
 
     counts: TargetCounts | None = None
+    running: int | None = None
     nodes: tuple[FleetNode, ...] | None = None
     budget: float | None = None
     alerts: tuple[Alert, ...] = ()
     error: str | None = None
+
+    @property
+    def depth(self) -> int:
+        """Number of targets whose next poll is planned, due or running."""
+        return 0 if self.counts is None else self.counts.total - self.counts.states["paused"]
 
     @property
     def more_alerts(self) -> bool:
@@ -86,8 +95,11 @@ class FleetSource:
         self.place: str = (
             "this process" if self.store is None else self.store.url
         )  # without secrets
-        self._took = 0.0
+        self._took = self._oldest_took = 0.0
+        #: True if the counts were the same when they were read last.
+        self._idle = False
         self._counts = Remembered(self._read_counts, clock, COUNTS_REMEMBERED)
+        self._oldest = Remembered(self._read_oldest, clock, COUNTS_REMEMBERED)
         self._open = Remembered(self._read_open, clock, COUNTS_REMEMBERED)
         self._nodes = Remembered(self._read_nodes, clock, REST_REMEMBERED)
         self._counts_before: TargetCounts | None = None
@@ -99,12 +111,15 @@ class FleetSource:
             ttl = max(COUNTS_REMEMBERED, self._took * COUNTING_SHARE)
             counts, nodes = await asyncio.gather(self._counts.get(ttl), self._nodes.get())
             same, self._counts_before = counts == self._counts_before, counts
+            self._idle = same
             alerts = await self.open_alerts(REST_REMEMBERED if same else COUNTS_REMEMBERED)
         except (PollwiseError, OSError) as error:
             return ShownFleet(error=str(error) or type(error).__name__)
         budget = None if self._fleet is None else self._fleet.options.budget
         given = None if budget is None else float(budget)
-        return ShownFleet(counts, nodes[0], given, tuple(alerts))
+        here = self._fleet is not None and self._fleet.running
+        running = self._here().in_flight if here else None
+        return ShownFleet(counts, running, nodes[0], given, tuple(alerts))
 
     async def page(self, chosen: TargetFilter) -> TargetPage:
         """A page of targets."""
@@ -141,6 +156,51 @@ class FleetSource:
         await note_order(store, who, what, names, address)
         self.forget()
         return not others
+
+    async def adaptive(self) -> dict[str | None, bool]:
+        """Whether adaptive polling is on: None for all targets, and by group. Those that are
+        missing follow all targets, and these the settings of the polling nodes."""
+        if self._fleet is not None:
+            return {group: pace.enabled for group, pace in self._fleet.paces.items()}
+        assert self.store is not None  # noqa: S101 - without a fleet there is a store
+        kept = await self.store.settings()
+        groups = [None, *(await self.groups())]
+        found = {group: kept.get(key_of(group, "enabled")) for group in groups}
+        return {group: value for group, value in found.items() if isinstance(value, bool)}
+
+    async def groups(self) -> list[str]:
+        """The names of the groups, sorted."""
+        shown = await self.snapshot()
+        return [] if shown.counts is None else sorted(each for each in shown.counts.groups if each)
+
+    @property
+    def keeps_settings(self) -> bool:
+        """True if a change of settings survives restarts: the polling nodes read it from the
+        store. A fleet of this process is paced by its code."""
+        return self._fleet is None
+
+    async def switch_adaptive(
+        self, group: str | None, enabled: bool | None, who: str, address: str = ""
+    ) -> None:
+        """Turn adaptive polling of a group on or off; None for `group`: of all targets; None for
+        `enabled`: as for all targets, or as in the settings of the nodes."""
+        if group is not None and group not in (known := await self.groups()):
+            raise ConfigError(f"group = {shown(group)}: {no_group(group, known)}")
+        if self._fleet is None:
+            assert self.store is not None  # noqa: S101 - as above
+            await self.store.keep_settings({key_of(group, "enabled"): enabled})
+        else:
+            paces = dict(self._fleet.paces)
+            usual = paces[None].enabled if group is not None else True
+            pace = paces.get(group, paces[None])
+            paces[group] = replace(pace, enabled=usual if enabled is None else enabled)
+            if enabled is None and group is not None and paces[group] == paces[None]:
+                del paces[group]
+            self._fleet.pace(paces)
+        whose = "all targets" if group is None else f"group {group!r}"
+        text = "null" if enabled is None else str(enabled).lower()
+        await note(self.store, who, "polling.change", whose, f"enabled = {text}", address)
+        self.forget()
 
     async def uptimes(self, names: Sequence[str], now: float) -> dict[str, float | None]:
         """The uptime of each target in the last 7 days; empty if the store keeps no history."""
@@ -193,6 +253,7 @@ class FleetSource:
     def forget(self) -> None:
         """Something was changed: the next page reads the fleet again."""
         self._counts.forget()
+        self._oldest.forget()
         self._open.forget()
 
     async def _read_open(self) -> list[Alert]:
@@ -201,6 +262,18 @@ class FleetSource:
             return (await self.store.alerts(AlertFilter("open", limit=OPEN_ALERTS))).alerts
         except Unsupported:
             return []
+
+    async def oldest(self) -> SavedTarget | None:
+        """The polled target whose last success is the oldest, or that never succeeded."""
+        often = max(COUNTS_REMEMBERED, self._oldest_took * COUNTING_SHARE)
+        return (await self._oldest.get(IDLE_REMEMBERED if self._idle else often))[0]
+
+    async def _read_oldest(self) -> tuple[SavedTarget | None]:
+        """In a tuple, because None is an answer too."""
+        began = self._clock.now()
+        page = await self.page(TargetFilter(sort="stale", limit=1))  # paused ones come last
+        self._oldest_took = self._clock.now() - began
+        return (next((each for each in page.targets if not each.paused), None),)
 
     async def _read_counts(self) -> TargetCounts:
         began = self._clock.now()
