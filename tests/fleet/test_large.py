@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.fleet import Target, viewing, views
+from pollwise.fleet.api.state import STATES_AT_ONCE
 from pollwise.fleet.control import Control
 from pollwise.fleet.engine.failures import FailureRules
+from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.views import Census, is_stale_here, plan_here
+from pollwise.fleet.views import Census, is_stale_here, plan_here, saved_state
 from pollwise.runtime.clock import VirtualClock
 from tests.fleet.test_api import desk
 from tests.fleet.world import SAME, Watch, fleet_for, running
@@ -69,6 +71,83 @@ def test_a_state_that_no_target_has_is_answered_without_making_any(
                 after = page["next"]
             assert found == [f"t{n:05}" for n in range(10_000) if n % 3 == 1 and n != 7777]
             assert set(made.values()) <= {1, 2}
+
+    clock, watch = VirtualClock(), Watch()
+    clock.run(main(clock, watch))
+
+
+def test_an_answer_examines_and_makes_only_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count is used again for a while, a group has an index, and a page makes only its rows."""
+    made: list[str] = []
+    counted: list[int] = []
+    examined: list[int] = []
+    state_of, count, matching = views.target_state, Census.count, viewing.FleetWithViews.matching
+
+    def noted(entry: RunningTarget, *rest: Any) -> Any:
+        made.append(entry.target.name)
+        return state_of(entry, *rest)
+
+    def noted_count(self: Census, entries: Any) -> None:
+        counted.append(len(entries))
+        count(self, entries)
+
+    def noted_match(self: Any, names: Any, *rest: Any) -> Any:
+        examined.append(len(names))
+        return matching(self, names, *rest)
+
+    monkeypatch.setattr(viewing, "target_state", noted)
+    monkeypatch.setattr(viewing, "COUNTING_SHARE", math.inf)  # until something is changed
+    monkeypatch.setattr(Census, "count", noted_count)
+    monkeypatch.setattr(viewing.FleetWithViews, "matching", noted_match)
+
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        large = fleet_for(clock)
+        large.add(
+            *(Target(f"t{n:05}", watch.probe(), "5m", group=f"g{n % 10}") for n in range(10_000))
+        )
+        async with running(large), desk(Control(large), tmp_path) as client:
+
+            async def ask(query: str) -> tuple[dict[str, Any], int, int, int]:
+                for each in (made, counted, examined):
+                    each.clear()
+                answer = await client.good("GET", f"/api/fleet/state?{query}")
+                return answer, sum(counted), sum(examined), len(made)
+
+            await asyncio.sleep(400)
+            assert (await ask("limit=0"))[1:] == (10_000, 0, 0)
+            assert (await ask("limit=0"))[1:] == (0, 0, 0)
+            assert (await ask("group=nobody"))[1:] == (0, 0, 0)
+            assert (await ask("state=dead"))[1:] == (0, 10_000, 0)
+            answer, *costs = await ask("group=g3&limit=100&after=t05000")
+            assert [each["name"] for each in answer["target_list"]][:2] == ["t05003", "t05013"]
+            assert costs[0] == 0
+            assert costs[1] == 500
+            assert costs[2] <= 100 + STATES_AT_ONCE
+            # What was ordered or changed is counted at once.
+            large.pause("t00003")
+            answer, *costs = await ask("limit=0")
+            assert (answer["paused"], costs[0]) == (1, 10_000)
+            large.remove("t00013")
+            answer, *costs = await ask("group=g3&limit=2")
+            assert [each["name"] for each in answer["target_list"]] == ["t00003", "t00023"]
+            assert answer["targets"] == 9_999
+
+    clock, watch = VirtualClock(), Watch()
+    clock.run(main(clock, watch))
+
+
+def test_a_state_for_views_leaves_out_what_only_a_restart_needs() -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        async with running(fleet):
+            await asyncio.sleep(60)
+            entry, scheduler = fleet._known("a"), fleet._scheduler
+            whole, part = saved(entry, scheduler), saved(entry, scheduler, whole=False)
+            assert {"recent"} <= whole.more.keys() - part.more.keys()
+            assert saved_state(entry.target, part, NOW) == saved_state(entry.target, whole, NOW)
 
     clock, watch = VirtualClock(), Watch()
     clock.run(main(clock, watch))

@@ -95,8 +95,7 @@ class Fleet(FleetWithViews):
         self._chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = []
         #: Targets that no run has taken yet.
         self._planned: dict[str, RunningTarget] = {}
-        #: All names, sorted; None after a change.
-        self._names: list[str] | None = None
+        self._forget_views()
         self._scheduler = self._new_scheduler()
         #: Without a store: what the previous run knew.
         self._before: dict[str, SavedTarget] = {}
@@ -164,7 +163,7 @@ class Fleet(FleetWithViews):
         )
 
     def _take(self, fresh: dict[str, RunningTarget]) -> None:
-        self._names = None
+        self._forget_views()
         if self._run is None or not self.running:
             self._planned |= fresh
         else:
@@ -230,6 +229,7 @@ class Fleet(FleetWithViews):
 
     def _change(self, name: str, entry: RunningTarget) -> None:
         """Poll a target by the definition of this entry."""
+        self._forget_views()
         old = self._known(name)
         before, after = old.target, entry.target
         if (before.type, before.group) != (after.type, after.group):  # for metrics
@@ -249,7 +249,7 @@ class Fleet(FleetWithViews):
         """Stop polling a target and delete its state; the result of a poll in progress is
         dropped."""
         entry = self._planned.pop(name, None)
-        self._names = None
+        self._forget_views()
         if entry is None:
             entry = self._known(name)
             self._before.pop(name, None)
@@ -346,6 +346,7 @@ class Fleet(FleetWithViews):
         if self.running:
             return False
         entry.paused = self._paused[name] = paused
+        self._counted = None
         return True
 
     def _order(self, name: str, order: Callable[[RunningTarget, float], None]) -> None:
@@ -353,6 +354,7 @@ class Fleet(FleetWithViews):
         if self._run is None or not self.running:
             raise ConfigError(f"fleet {self.name} is not running, so it cannot poll {name!r} now")
         order(entry, self._time())
+        self._counted = None
         self._run.saving.touch_now(entry)
         self._run.pump()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator, Sequence
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
@@ -26,6 +27,9 @@ from pollwise.fleet.views import Census, FleetState, TargetState, target_state
 
 #: Number of targets that are counted before other tasks get a turn.
 PORTION = 2000
+#: Counting walks over all targets, so a count is used again for this many times as long as it took;
+#: orders and changes of targets end that.
+COUNTING_SHARE = 20.0
 
 
 class FleetWithViews(FleetWithAlerts):
@@ -39,8 +43,11 @@ class FleetWithViews(FleetWithAlerts):
     _scheduler: Scheduler
     _run: FleetRun | None
     _now: float
-    #: All names, sorted; None after a change.
+    #: All names, sorted, and those of each group; None after a change.
     _names: list[str] | None
+    _by_group: dict[str | None, list[str]] | None
+    #: The last count, and until when it is used again; None after a change.
+    _counted: tuple[Census, float] | None
 
     def __contains__(self, name: object) -> bool:
         return name in self._planned or name in self._scheduler.entries
@@ -76,13 +83,27 @@ class FleetWithViews(FleetWithAlerts):
 
     async def figures(self) -> tuple[FleetState, int]:
         """The state without its targets, and how many targets this node holds; counted in portions,
-        between which polls go on."""
-        census = Census(self._scheduler, self._time())
+        between which polls go on. Of a large fleet, the count may be some seconds old."""
+        counted, scheduler = self._counted, self._scheduler
+        if counted is None or counted[0].scheduler is not scheduler or counted[1] <= self._time():
+            self._counted = counted = await self._count()
+        return self._whole_state(counted[0]), counted[0].held
+
+    async def _count(self) -> tuple[Census, float]:
+        """A new count, and until when it is used again."""
+        took, census = 0.0, Census(self._scheduler, self._time())
         entries = list(self._scheduler.entries.values())
         for place in range(0, len(entries), PORTION):
+            began = time.process_time()
             census.count(entries[place : place + PORTION])
+            took += time.process_time() - began
             await asyncio.sleep(0)
-        return self._whole_state(census), census.held
+        reused = COUNTING_SHARE * took if len(entries) > PORTION else 0.0
+        return census, self._time() + reused
+
+    def _forget_views(self) -> None:
+        """Targets were added, changed or removed, or an order was carried out."""
+        self._names = self._by_group = self._counted = None
 
     def _whole_state(self, census: Census) -> FleetState:
         state = census.state(self.name, self._run)
@@ -139,30 +160,37 @@ class FleetWithViews(FleetWithAlerts):
             self._names = sorted((*self._scheduler.entries, *self._planned))
         return list(self._names)
 
+    def names_of_group(self, group: str) -> list[str]:
+        """The names of the targets in a group, sorted."""
+        if self._by_group is None:
+            self._by_group = {}
+            for name in self.names():
+                self._by_group.setdefault(self._known(name).target.group, []).append(name)
+        return list(self._by_group.get(group, ()))
+
     def matching(
-        self, names: Iterable[str], state: str | None = None, group: str | None = None
+        self, names: Sequence[str], state: str | None = None, group: str | None = None
     ) -> list[str]:
         """Those of these targets that have this state and group; None for any. Those that other
         nodes poll have any state."""
-        now, scheduler = self._time(), self._scheduler
-        found = []
-        for name in names:
-            entry = self._find(name)
-            if entry is None or (group is not None and entry.target.group != group):
-                continue
-            if state is not None and entry.until > now:
-                failing = entry.failures or entry.dead
-                if not failing if state != "closed" else failing:
-                    continue  # nearly all, so they must cost little
-                if failing and scheduler.state(entry) != state:
-                    continue
-            found.append(name)
-        return found
+        now, scheduler, planned = self._time(), self._scheduler, self._planned
+        find = scheduler.entries.get
+        found = [(name, entry) for name in names if (entry := find(name) or planned.get(name))]
+        if state is not None and state != "closed":  # nearly all are closed
+            found = [
+                each for each in found if each[1].failures or each[1].dead or each[1].until <= now
+            ]
+        return [
+            name
+            for name, entry in found
+            if group in (None, entry.target.group)
+            and (state is None or entry.until <= now or scheduler.state(entry) == state)
+        ]
 
     def groups(self) -> set[str]:
         """The groups of the targets."""
-        every = (self._known(name).target.group for name in self.names())
-        return {group for group in every if group is not None}
+        self.names_of_group("")
+        return {group for group in self._by_group or () if group is not None}
 
     def is_held(self, name: str) -> bool:
         """True if this node polls it; without other nodes it polls all targets."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from pollwise.core.strategies.freshness import staleness_score
 from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.run import FleetRun
-from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, WAITING, RunningTarget
+from pollwise.fleet.engine.running_target import FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget, TargetOrder
 from pollwise.fleet.stores.paging import plan_of, polled_every
@@ -94,7 +95,11 @@ class TargetState:
     behind: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        # Not `asdict`, which copies all values: a page of the API has many targets.
+        return {name: getattr(self, name) for name in _STATE_FIELDS}
+
+
+_STATE_FIELDS = tuple(each.name for each in fields(TargetState))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +161,17 @@ class Definition(Protocol):
 
 
 def saved_state(
-    target: Definition | None, kept: SavedTarget, now: float, *, held: bool = True
+    target: Definition | None,
+    kept: SavedTarget,
+    now: float,
+    *,
+    held: bool = True,
+    here: Mapping[str, Any] = MappingProxyType({}),
 ) -> TargetState:
-    """The state of one target; all times are in seconds since 1970."""
+    """The state of one target; all times are in seconds since 1970.
+
+    here: values that are known better in this process than from what is kept.
+    """
     reading = kept.more.get("reading") or {}
     changes, seen_from = kept.more.get("changes"), kept.more.get("locations") or {}
     age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
@@ -169,38 +182,39 @@ def saved_state(
     due = kept.due if kept.due is not None and math.isfinite(kept.due) else None
     if state == "open" and due is not None and due <= now:
         state = "half-open"
-    return TargetState(
-        **{name: getattr(kept, name) for name in _AS_SAVED},
-        type=(kept.type or UNKNOWN) if target is None else target.type,
-        group=kept.group if target is None else target.group,
-        state=state,
-        polling=False,
-        waiting=False,
-        held=held,
-        plan=plan_of(
+    known = {
+        "type": (kept.type or UNKNOWN) if target is None else target.type,
+        "group": kept.group if target is None else target.group,
+        "state": state,
+        "polling": False,
+        "waiting": False,
+        "held": held,
+        "plan": plan_of(
             due,
             now,
             succeeded_at=kept.succeeded_at,
             paused=kept.paused,
             deferred=deferred is not None,
         ),
-        next_at=None if kept.paused else due,
-        deferred_since=deferred,
-        interval=_shown_interval(kept, due),
-        permanent=bool(kept.more.get("permanent")),
-        down_since=kept.more.get("failing_since") if kept.more.get("down") else None,
-        staleness=age,
-        score=1.0 if age is None else None if longest is None else staleness_score(age, longest),
-        stale=_is_stale(kept, age_without_quiet(age, deferred, now), interval, _timeout(target)),
-        changes_per_second=changes[0] if changes else None,
-        summary=reading.get("summary"),
-        facts=reading.get("facts") or {},
-        diff=reading.get("diff"),
-        origin=None if target is None else target.origin,
-        locations=tuple(seen_from.get("results", ())),
-        living_locations=seen_from.get("living"),
-        behind=tuple(kept.more.get("behind", ()) if target is None else target.behind),
-    )
+        "next_at": None if kept.paused else due,
+        "deferred_since": deferred,
+        "interval": _shown_interval(kept, due),
+        "permanent": bool(kept.more.get("permanent")),
+        "down_since": kept.more.get("failing_since") if kept.more.get("down") else None,
+        "staleness": age,
+        "score": 1.0 if age is None else None if longest is None else staleness_score(age, longest),
+        "stale": _is_stale(kept, age_without_quiet(age, deferred, now), interval, _timeout(target)),
+        "changes_per_second": changes[0] if changes else None,
+        "summary": reading.get("summary"),
+        "facts": reading.get("facts") or {},
+        "diff": reading.get("diff"),
+        "origin": None if target is None else target.origin,
+        "locations": tuple(seen_from.get("results", ())),
+        "living_locations": seen_from.get("living"),
+        "behind": tuple(kept.more.get("behind", ()) if target is None else target.behind),
+    }
+    as_saved = {name: getattr(kept, name) for name in _AS_SAVED}
+    return TargetState(**as_saved, **(known | here))
 
 
 def _shown_interval(kept: SavedTarget, due: float | None) -> float:
@@ -239,15 +253,15 @@ def _is_stale(
 def target_state(entry: RunningTarget, scheduler: Scheduler, now: float) -> TargetState:
     """The state of one target now."""
     held, offset = entry.until > now, scheduler.offset
-    kept = saved_state(entry.target, saved(entry, scheduler), now + offset, held=held)
-    return replace(
-        kept,
-        state=scheduler.state(entry),
-        plan=plan_here(entry, scheduler, now),
-        polling=entry.place == FLIGHT,
-        waiting=entry.place == WAITING,
-        next_at=entry.due + offset if held and not entry.paused else None,
-    )
+    here = {
+        "state": scheduler.state(entry),
+        "plan": plan_here(entry, scheduler, now),
+        "polling": entry.place == FLIGHT,
+        "waiting": entry.place == WAITING,
+        "next_at": entry.due + offset if held and not entry.paused else None,
+    }
+    kept = saved(entry, scheduler, whole=False)
+    return saved_state(entry.target, kept, now + offset, held=held, here=here)
 
 
 def plan_here(entry: RunningTarget, scheduler: Scheduler, now: float) -> str:
@@ -284,7 +298,7 @@ class Census:
     """Counts the targets of a fleet; a million of them are counted in portions."""
 
     def __init__(self, scheduler: Scheduler, now: float) -> None:
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._now = now
         self.states: Counter[str] = Counter()
         self.plans: Counter[str] = Counter()
@@ -294,24 +308,29 @@ class Census:
         self.oldest: RunningTarget | None = None
 
     def count(self, entries: Iterable[RunningTarget]) -> None:
-        scheduler, now, oldest = self._scheduler, self._now, self.oldest
+        scheduler, now, oldest = self.scheduler, self._now, self.oldest
+        first = math.inf if oldest is None else oldest.succeeded_at or 0.0
+        inf, deferred = math.inf, bool(scheduler.deferred)
         usual = 0
         for entry in entries:
             at = entry.succeeded_at
-            self.held += entry.until > now
             if (
                 at is not None
-                and at <= now < entry.due < math.inf
-                and entry.place == AGENDA
-                and entry.until > now
-                and not (entry.failures or entry.dead or entry.paused or scheduler.deferred)
+                and not (entry.failures or entry.dead or entry.paused or deferred)
+                and at <= now < entry.due < inf
+                and now < entry.until
+                and not entry.place  # AGENDA
                 and entry.seen_from is None
-                and now - at <= STALE_INTERVALS * entry.interval + entry.target.timeout
+                and (
+                    now - at <= entry.interval
+                    or now - at <= STALE_INTERVALS * entry.interval + entry.target.timeout
+                )
             ):  # as nearly all are: the same as below, in a tenth of the time
                 usual += 1
-                if oldest is None or at < (oldest.succeeded_at or 0.0):
-                    oldest = entry
+                if at < first:
+                    oldest, first = entry, at
                 continue
+            self.held += entry.until > now
             self.states[scheduler.state(entry)] += 1
             plan = plan_here(entry, scheduler, now)
             self.plans[plan] += 1
@@ -321,16 +340,16 @@ class Census:
                 self.living.append(entry.seen_from.living)
             if entry.dead and len(self.dead) < NAMES_MAX:
                 self.dead.append(entry.target.name)
-            if at is not None and plan not in RESTING:
-                if oldest is None or at < (oldest.succeeded_at or 0.0):
-                    oldest = entry
+            if at is not None and plan not in RESTING and at < first:
+                oldest, first = entry, at
+        self.held += usual
         self.states["closed"] += usual
         self.plans["planned"] += usual
         self.oldest = oldest
 
     def state(self, name: str, run: FleetRun | None) -> FleetState:
         """The state of the fleet, without `target_list`."""
-        scheduler, states, plans, oldest = self._scheduler, self.states, self.plans, self.oldest
+        scheduler, states, plans, oldest = self.scheduler, self.states, self.plans, self.oldest
         now, budget = self._now, scheduler.budget
         problems = []
         if run is not None and run.saving.error is not None:

@@ -55,7 +55,7 @@ class StateRoutes(Routes):
                 400, "there is no such state", f"Choose one of {', '.join(TARGET_STATES)}."
             )
         fleet = self._control.fleet
-        names = fleet.names()
+        names = fleet.names() if group is None else fleet.names_of_group(group)
         listed: list[Mapping[str, Any]] = []
         place, built, following = bisect_right(names, after) if limit else len(names), 0, None
         pending = [] if fleet.store is None else await fleet.store.pending()

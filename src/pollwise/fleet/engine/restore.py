@@ -30,8 +30,11 @@ CATCH_UP_STEP = 0.02
 CATCH_UP_APART = 5.0
 
 
-def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
-    """The state to save, with times in seconds since 1970 by the current wall clock."""
+def saved(entry: RunningTarget, scheduler: Scheduler, *, whole: bool = True) -> SavedTarget:
+    """The state to save, with times in seconds since 1970 by the current wall clock.
+
+    whole: off leaves out what only a restart needs, and the last readings.
+    """
     offset = scheduler.offset
 
     def epoch(at: float | None) -> float | None:
@@ -43,7 +46,7 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
     learner = entry.learner
     if learner is not None and entry.succeeded_at is not None:
         more["changes"] = [learner.changes.rate, learner.changes.weight]
-    elif learner is None and entry.pacer is not None and entry.polled_at is not None:
+    elif whole and learner is None and entry.pacer is not None and entry.polled_at is not None:
         more["pace"] = pace_saved(entry.pacer, entry.polled_at, entry.polled_at + offset)
     if entry.permanent:
         more["permanent"] = True
@@ -53,15 +56,15 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
             more["down"] = True
     if entry.seen_from is not None:
         more["locations"] = entry.seen_from.kept()
-    if entry.target.written:
+    if whole and entry.target.written:
         more["written"] = entry.target.written
     if entry.target.behind:
         more["behind"] = list(entry.target.behind)
-    if entry.alerts:
+    if whole and entry.alerts:
         more["alerts"] = {key: state.kept(offset) for key, state in entry.alerts.items()}
-    if entry.recent:
+    if whole and entry.recent:
         more["recent"] = as_text(entry.recent)
-    if entry.history is not None:
+    if whole and entry.history is not None:
         more["history"] = entry.history.kept()
     more["max_interval"] = entry.strategy.max_interval
     if scheduler.deferred and entry in scheduler.deferred:
