@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.fleet import Target, viewing, views
-from pollwise.fleet.api.state import STATES_AT_ONCE
+from pollwise.fleet.api.requests import Operator
+from pollwise.fleet.api.state import STATES_AT_ONCE, StateRoutes
 from pollwise.fleet.control import Control
 from pollwise.fleet.engine.failures import FailureRules
 from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.fleet.views import Census, is_stale_here, plan_here, saved_state
 from pollwise.runtime.clock import VirtualClock
 from tests.fleet.test_api import desk
@@ -133,6 +135,36 @@ def test_an_answer_examines_and_makes_only_what_it_needs(
             answer, *costs = await ask("group=g3&limit=2")
             assert [each["name"] for each in answer["target_list"]] == ["t00003", "t00023"]
             assert answer["targets"] == 9_999
+
+    clock, watch = VirtualClock(), Watch()
+    clock.run(main(clock, watch))
+
+
+def test_the_figures_of_a_store_are_used_again_for_a_while() -> None:
+    asked: list[float] = []
+
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        control = Control(fleet)
+
+        class Slow(SqliteFleetStore):
+            async def figures(self) -> dict[str, Any]:
+                asked.append(clock.now())
+                await clock.sleep(0.1)
+                return {"targets": len(asked)}
+
+        async def anybody(*_: object) -> str:
+            return "somebody"
+
+        routes, store = StateRoutes(control, anybody), Slow("unused.db")
+        async with running(fleet):
+            for _ in range(10):
+                assert (await routes._store_figures(store))["targets"] == 1
+            await clock.sleep(viewing.COUNTING_SHARE * 0.1)
+            assert (await routes._store_figures(store))["targets"] == 2
+            await routes._ordered(Operator("somebody", ""), "pause", ["a"])
+            assert (await routes._store_figures(store))["targets"] == 3
 
     clock, watch = VirtualClock(), Watch()
     clock.run(main(clock, watch))

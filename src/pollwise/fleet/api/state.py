@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,12 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pollwise.fleet.api.access import Refusal
+from pollwise.fleet.api.access import Authorise, Refusal
 from pollwise.fleet.api.requests import Operator, Routes, answer, body_of, limit_of, number_of
 from pollwise.fleet.api.targets import definition_json, tagged
-from pollwise.fleet.control import CHANGEABLE, NoSuchTarget, note, note_order
+from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget, note, note_order
 from pollwise.fleet.counting import breakers_of
-from pollwise.fleet.stores.base import ORDERS, TARGET_STATES, TargetOrder
+from pollwise.fleet.stores.base import ORDERS, TARGET_STATES, FleetStore, TargetOrder
+from pollwise.fleet.viewing import COUNTING_SHARE
 from pollwise.fleet.views import TargetState, saved_state, target_json, with_pending
 from pollwise.settings.values import shown
 
@@ -33,6 +35,11 @@ READ_MAX = 1000
 
 class StateRoutes(Routes):
     """The state of targets, orders for them, the polling settings, and the audit log."""
+
+    def __init__(self, control: Control, authorise: Authorise) -> None:
+        super().__init__(control, authorise)
+        #: The figures that the store gave last, and until when they are used again.
+        self._stored: tuple[Mapping[str, Any], float] = ({}, -math.inf)
 
     def routes(self) -> list[Route]:
         # The orders come last: their address fits all others.
@@ -92,8 +99,18 @@ class StateRoutes(Routes):
         state, held = await fleet.figures()
         figures = state.as_dict()
         if fleet.store is not None and fleet.store.shared:
-            figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
+            figures |= {**await self._store_figures(fleet.store), "node": fleet.node, "held": held}
         return {**figures, "breakers": breakers_of(figures["states"])}
+
+    async def _store_figures(self, store: FleetStore) -> Mapping[str, Any]:
+        """The figures of all nodes. The store looks at each target for them, so they are used again
+        for a while."""
+        now = self._control.fleet.clock.now
+        if self._stored[1] <= now():
+            began = now()
+            found = await store.figures()
+            self._stored = found, now() + COUNTING_SHARE * (now() - began)
+        return self._stored[0]
 
     async def _states(
         self, names: list[str], pending: Sequence[TargetOrder] | None = None
@@ -146,6 +163,7 @@ class StateRoutes(Routes):
                 404, f"{shown(what)} is not an order", f"Choose one of {', '.join(ORDERS)}."
             )
         pending = await self._control.order(what, names, who.by)
+        self._stored = {}, -math.inf
         await note_order(self._control.fleet.store, who.who, what, names, who.address)
         return answer({"order": what, "targets": names, "pending": pending}, 202)
 

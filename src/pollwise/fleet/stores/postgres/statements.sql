@@ -51,16 +51,15 @@ SELECT name, what, asked_by FROM {schema}.fleet_orders
 WHERE fleet = $1 AND ($2::text[] IS NULL OR name = ANY ($2::text[])) ORDER BY seq LIMIT 1000
 
 -- name: figures
+-- By state, in one pass over the targets: how many there are, are paused, never succeeded, and are overdue.
 WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($3::double precision) AS now)
-SELECT count(*), count(*) FILTER (WHERE paused), count(*) FILTER (WHERE succeeded_at IS NULL),
+SELECT state, count(*), count(*) FILTER (WHERE paused),
+       count(*) FILTER (WHERE succeeded_at IS NULL),
        count(*) FILTER (
            WHERE NOT paused AND (due < (SELECT now FROM clock) - $2::double precision
                                  OR succeeded_at > (SELECT now FROM clock) + $2::double precision)
        )
-FROM {schema}.fleet_targets WHERE fleet = $1
-
--- name: states
-SELECT state, count(*) FROM {schema}.fleet_targets WHERE fleet = $1 GROUP BY state
+FROM {schema}.fleet_targets WHERE fleet = $1 GROUP BY state
 
 -- name: dead
 SELECT name FROM {schema}.fleet_targets

@@ -163,8 +163,9 @@ class PostgresFleetStore(PostgresLocations, PostgresDefinitions, PostgresTargetH
     async def figures(self) -> dict[str, Any]:
         fleet = self._fleet
         params = [fleet, number(OVERDUE), self.database.now()]
-        [(targets, paused, never, overdue)] = await self.database.rows("figures", params, safe=True)
-        counted = dict(await self.database.rows("states", [fleet], safe=True))
+        rows = await self.database.rows("figures", params, safe=True)
+        targets, paused, never, overdue = (sum(row[n] for row in rows) for n in range(1, 5))
+        counted = {row[0]: row[1] for row in rows}
         dead = await self.database.rows("dead", [fleet, number(NAMES_MAX)], safe=True)
         oldest = await self.database.rows("stalest", [fleet, self.database.now()], safe=True)
         return {
