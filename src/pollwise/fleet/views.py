@@ -214,7 +214,7 @@ def saved_state(
         "behind": tuple(kept.more.get("behind", ()) if target is None else target.behind),
     }
     as_saved = {name: getattr(kept, name) for name in _AS_SAVED}
-    return TargetState(**as_saved, **(known | here))
+    return TargetState(**as_saved, **{**known, **here})
 
 
 def _shown_interval(kept: SavedTarget, due: float | None) -> float:
