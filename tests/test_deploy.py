@@ -308,11 +308,12 @@ def test_keda_scales_the_workers_by_a_metric_that_the_exporter_has() -> None:
     [scaled] = [each for each in MANIFESTS if each["kind"] == "ScaledObject"]
     assert scaled["spec"]["scaleTargetRef"]["name"] in PODS
     [trigger] = scaled["spec"]["triggers"]
-    [selector] = selectors(promql_parser.parse(trigger["metadata"]["query"]))
-    metric = metric_of(selector.name or "")
-    assert metric is not None
-    assert metric.name == "pollwise_queue_depth"
-    assert {each.name for each in selector.matchers.matchers} <= set(metric.labels)
+    asked = selectors(promql_parser.parse(trigger["metadata"]["query"]))
+    assert {each.name for each in asked} == {"pollwise_queue_startable", "pollwise_queue_depth"}
+    for selector in asked:
+        metric = metric_of(selector.name or "")
+        assert metric is not None
+        assert {each.name for each in selector.matchers.matchers} <= set(metric.labels)
 
 
 def test_keda_takes_an_exporter_that_is_gone_for_an_error_and_waits_before_it_removes_workers() -> (
@@ -399,8 +400,10 @@ def test_the_exporter_of_compose_shows_what_keda_asks_for(database: dict[str, st
     subprocess.run([sys.executable, "-c", put], env=database, check=True)
     [scaled] = [each for each in MANIFESTS if each["kind"] == "ScaledObject"]
     query = scaled["spec"]["triggers"][0]["metadata"]["query"]
-    [selector] = selectors(promql_parser.parse(query))
-    asked = {each.name: each.value for each in selector.matchers.matchers}
+    wanted = [
+        (selector.name, {each.name: each.value for each in selector.matchers.matchers})
+        for selector in selectors(promql_parser.parse(query))
+    ]
     with running(service["command"], check, 9093, database) as port:
 
         def depth() -> float:
@@ -410,7 +413,8 @@ def test_the_exporter_of_compose_shows_what_keda_asks_for(database: dict[str, st
                 sample.value
                 for family in families
                 for sample in family.samples
-                if sample.name == selector.name
+                for name, asked in wanted
+                if sample.name == name
                 and all(re.fullmatch(asked[key], sample.labels[key]) for key in asked)
             )
 

@@ -36,6 +36,8 @@ class Case(NamedTuple):
     calm: dict[str, str]
 
 
+STARTABLE = 'pollwise_queue_startable{queue="q",kind="k"}'
+STARTABLE_AGE = 'pollwise_queue_startable_age_seconds{queue="q",kind="k"}'
 READY = 'pollwise_queue_depth{queue="q",kind="k",state="ready"}'
 Q, QK = '{queue="q"}', '{queue="q",kind="k"}'
 OPEN_BREAKERS = 'pollwise_fleet_breakers{type="http",group="g",state="open"}'
@@ -57,7 +59,7 @@ def _pace(found: str, interval: str, ready: str) -> dict[str, str]:
     return {
         f"pollwise_worker_found_total{Q}": found,
         f"pollwise_worker_poll_interval_seconds{Q}": interval,
-        READY: ready,
+        STARTABLE: ready,
     }
 
 
@@ -83,8 +85,12 @@ CASES = {
     "PollwiseQueueStuck": Case(
         KIND,
         "Jobs of kind k in queue q have waited for 40m 0s.",
-        {f"pollwise_queue_oldest_age_seconds{QK}": "0+60x60"},
-        {f"pollwise_queue_oldest_age_seconds{QK}": "300+0x35 900+0x1 300+0x25"},
+        {STARTABLE_AGE: "0+60x60"},
+        # A kind that is paused, or waits for its rate: old jobs, of which none may start.
+        {
+            STARTABLE_AGE: "300+0x35 900+0x1 0+0x25",
+            f"pollwise_queue_oldest_age_seconds{QK}": "0+60x60",
+        },
     ),
     "PollwiseDeadJobs": Case(
         KIND, "Dead jobs of kind k in queue q: 2.", {DEAD: "2+0x60"}, {DEAD: "0+0x60"}
@@ -126,8 +132,8 @@ CASES = {
     ),
     "PollwisePaceAtMax": Case(
         QUEUE,
-        "Workers of queue q poll at their longest interval, and find nothing, while jobs are "
-        "ready.",
+        "Workers of queue q poll at their longest interval, and find nothing, while jobs may "
+        "start.",
         _pace("5+0x60", "1+0x10 5+0x50", "3+0x60"), _pace("5+0x60", "1+0x10 5+0x50", "0+0x60"),
     ),
     "PollwiseBackoffs": Case(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError, Unsupported
 from pollwise.observe.prometheus import PrometheusSink
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.presence import WorkerInfo
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import (
@@ -207,6 +209,81 @@ def test_limits_are_measured_and_go_when_they_are_removed() -> None:
         assert not [line for line in shown if "mail" in line or "limit_most" in line]
 
     virtually(main)
+
+
+async def startable(queue: MemoryQueue) -> dict[str, tuple[int, bool]]:
+    """How many jobs of each kind may start now, and whether they have an age."""
+    event = await QueueMeasurer("q").measured(queue)
+    return {each.kind: (each.startable, each.startable_age > 0) for each in event.kinds}
+
+
+def test_only_jobs_that_may_start_now_wait_for_a_worker() -> None:
+    """What a pause or a limit holds back is neither late nor a reason for more workers."""
+    sink = PrometheusSink()
+
+    async def main(clock: VirtualClock) -> None:
+        queue = MemoryQueue("q", clock=clock)
+        await queue.limits.set("few", Concurrency(2))
+        await queue.limits.set("slow", Rate(2, per="1h", burst=2))
+        kinds = ("free", "few", "slow", "off")
+        await queue.put([NewJob(kind) for kind in kinds for _ in range(5)])
+        await queue.pause("off")
+        await clock.advance(900)
+        both = {"few": (2, True), "slow": (2, True), "off": (0, False)}
+        assert await startable(queue) == {"free": (5, True), **both}
+        assert len(await queue.claim("w", 10, 3600, kinds=("few", "slow"))) == 4
+        none = {"few": (0, False), "slow": (0, False), "off": (0, False)}
+        assert await startable(queue) == {"free": (5, True), **none}
+        await clock.advance(3000)  # the rate has room again, and nobody takes it
+        assert (await startable(queue))["slow"] == (2, True)  # at most its burst
+        sink(await QueueMeasurer("q").measured(queue))
+        text = sink.exposed()[0].decode()
+        assert 'pollwise_queue_startable{kind="free",queue="q"} 5.0\n' in text
+        assert 'pollwise_queue_startable_age_seconds{kind="off",queue="q"} 0.0\n' in text
+        assert 'pollwise_queue_oldest_age_seconds{kind="off",queue="q"} 3900.0\n' in text
+        await queue.pause()
+        assert not any(count for count, _ in (await startable(queue)).values())
+
+    virtually(main)
+
+
+def test_jobs_behind_open_breakers_may_not_start() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue = MemoryQueue("q", clock=clock)
+        await queue.put([NewJob(kind) for kind in ("mail", "call") for _ in range(2)])
+        assert await startable(queue) == {"mail": (2, False), "call": (2, False)}
+        await queue.record_worker(worker_info("w1", ("mail", "call"), ("mail",)), 180)
+        assert await startable(queue) == {"mail": (0, False), "call": (2, False)}
+        await queue.record_worker(worker_info("w2", None, ()), 180)
+        assert await startable(queue) == {"mail": (2, False), "call": (2, False)}
+
+    virtually(main)
+
+
+def test_jobs_that_are_not_counted_by_kind_may_start_in_proportion() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue = MemoryQueue("q", clock=clock)
+        await queue.put([NewJob(f"k{n}") for n in range(KINDS_SHOWN + 4)])
+        for n in range(KINDS_SHOWN, KINDS_SHOWN + 2):
+            await queue.pause(f"k{n}")
+        found = await startable(queue)
+        assert sum(count for count, _ in found.values()) == KINDS_SHOWN + 2
+        await queue.pause()
+        whole = replace(await queue.stats(), ready=1_000, capped=frozenset({"ready"}))
+        measured = await QueueMeasurer("q").measured(queue)
+        tallies = measuring._completed(list(measured.kinds), whole, frozenset({"ready"}))
+        assert sum(dict(each.counts)["ready"] for each in tallies) == 1_000
+        assert sum(each.startable for each in tallies) == 0
+
+    virtually(main)
+
+
+def worker_info(name: str, kinds: tuple[str, ...] | None, breakers: tuple[str, ...]) -> WorkerInfo:
+    return WorkerInfo(
+        name=name, instance=name, host="h", pid=1, version="1", kinds=kinds, concurrency=1, busy=0,
+        waiting=0, running=(), started_at=0.0, seen_at=0.0, strategy="", interval=1.0, hints=False,
+        breakers=breakers,
+    )  # fmt: skip
 
 
 def test_every_queue_of_a_store_is_scraped_with_hostile_kinds(tmp_path: Path) -> None:

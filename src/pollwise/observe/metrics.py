@@ -154,6 +154,19 @@ METRICS: tuple[Metric, ...] = (
             "kind",
         ),
         _gauge(
+            "startable",
+            "Ready jobs that may start now, and only wait for a worker: not those that a pause, a "
+            "limit of their kind, or open breakers of all its workers hold back. Limits of groups "
+            "are not considered.",
+            "kind",
+        ),
+        _gauge(
+            "startable_age_seconds",
+            "How long the oldest ready job of a kind with jobs that may start now has been due; 0 "
+            "if none may start.",
+            "kind",
+        ),
+        _gauge(
             "paused",
             "1 while claims of a kind are paused, else 0; the empty kind is the whole queue.",
             "kind",

@@ -49,13 +49,14 @@ _TARGETS = "Targets of type {{ $labels.type }}{{ with $labels.group }} in group 
 RULES: tuple[AlertRule, ...] = (
     AlertRule(
         "PollwiseQueueStuck",
-        "max by (queue, kind) (pollwise_queue_oldest_age_seconds) > 600",
+        "max by (queue, kind) (pollwise_queue_startable_age_seconds) > 600",
         "5m",
         "critical",
         "Jobs of kind {{ $labels.kind }} in queue {{ $labels.queue }} have waited for "
         "{{ $value | humanizeDuration }}.",
-        "The oldest job that may run has waited for more than ten minutes. Either nothing claims "
-        "it, or more work arrives than the workers can do.",
+        "The oldest job that may start now has waited for more than ten minutes. Either nothing "
+        "claims it, or more work arrives than the workers can do. Jobs that a pause, a limit or an "
+        "open breaker holds back do not count.",
         (
             (
                 "`pollwise queue stats URL --by-kind`: is one kind waiting, or all of them? A kind "
@@ -67,7 +68,6 @@ RULES: tuple[AlertRule, ...] = (
         (
             "Start workers, or deploy the handler of the kind.",
             "If all workers are busy, raise the concurrency or add workers.",
-            "If a kind is paused, resume it: `pollwise queue resume URL KIND`.",
         ),
     ),
     AlertRule(
@@ -215,18 +215,18 @@ RULES: tuple[AlertRule, ...] = (
         "(min_over_time(pollwise_worker_poll_interval_seconds[5m])"
         " >= max_over_time(pollwise_worker_poll_interval_seconds[1h]))"
         " and on (queue) max by (queue) "
-        '(min_over_time(pollwise_queue_depth{state="ready"}[5m])) > 0',
+        "(min_over_time(pollwise_queue_startable[5m])) > 0",
         "5m",
         "critical",
         "Workers of queue {{ $labels.queue }} poll at their longest interval, and find nothing, "
-        "while jobs are ready.",
-        "Jobs are ready, but the polls of the workers do not see them: they handle other kinds, "
-        "the kinds are paused, or the workers poll another queue or store.",
+        "while jobs may start.",
+        "Jobs may start now, but the polls of the workers do not see them: they handle other "
+        "kinds, or poll another queue or store.",
         (
             "`pollwise queue workers URL`: queue and kinds of each worker.",
-            "`pollwise queue stats URL --by-kind`: paused kinds, and kinds without a handler.",
+            "`pollwise queue stats URL --by-kind`: kinds without a handler.",
         ),
-        ("Correct the URL or the kinds of the workers, or resume the kind.",),
+        ("Correct the URL or the kinds of the workers.",),
     ),
     AlertRule(
         "PollwiseBackoffs",

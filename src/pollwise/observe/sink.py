@@ -278,7 +278,7 @@ class MetricsSink:
         for name, late in schedules.items():
             self._queue(event, "schedule_late_seconds", name).set(late)
         for kind in before[0] - kinds:
-            for name in ("depth", "oldest_age_seconds"):
+            for name in ("depth", "oldest_age_seconds", "startable", "startable_age_seconds"):
                 self._remove(event.source, name, kind)
         for kind in before[1] - kinds - paused:
             self._remove(event.source, "paused", kind)
@@ -286,6 +286,8 @@ class MetricsSink:
             for state, count in each.counts:
                 self._queue(event, "depth", each.kind, state).set(count)
             self._queue(event, "oldest_age_seconds", each.kind).set(each.oldest_age)
+            self._queue(event, "startable", each.kind).set(each.startable)
+            self._queue(event, "startable_age_seconds", each.kind).set(each.startable_age)
         self._limits_measured(event)
         if event.pauses_known:
             for kind in kinds | paused:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from pollwise.queues.base import Queue
+from pollwise.queues.limits.use import LimitUse
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.presence import WorkerInfo
 from pollwise.queues.urls import names_no_queue, open_queue, url_of_queue
 from pollwise.queues.views import Stats, summed
 from pollwise.runtime.events import (
@@ -67,17 +69,24 @@ class QueueMeasurer:
             kinds = await queue.stats_by_kind(read, queue.measured_max)
         else:
             kinds = {"": await queue.stats()}
-        tallies = self._tallies(kinds)
+        paused: Sequence[str | None] = list(await queue.paused()) if can.pause else ()
+        workers = await queue.workers() if can.presence else None
+        names = [kind or "" for kind in paused[: KINDS_SHOWN + 1]]
+        late = await self._late(queue) if can.schedules else ()
+        used = await self._limits(queue) if can.limits else ()
+        startable = _Startable(frozenset(paused), used, workers or (), queue.clock.epoch())
+        tallies = self._tallies(kinds, startable)
         capped = summed(kinds.values()).capped
         if capped:
             tallies = _completed(tallies, await queue.stats(queue.measured_max), capped)
-        paused: Sequence[str | None] = list(await queue.paused()) if can.pause else ()
-        workers = len(await queue.workers()) if can.presence else None
-        names = [kind or "" for kind in paused[: KINDS_SHOWN + 1]]
-        late = await self._late(queue) if can.schedules else ()
-        limits = await self._limits(queue) if can.limits else ()
         return QueueMeasured(
-            self._name, tuple(tallies), tuple(names), can.pause, workers, late, limits
+            self._name,
+            tuple(tallies),
+            tuple(names),
+            can.pause,
+            None if workers is None else len(workers),
+            late,
+            tuple(LimitTally(u.limits.kind, u.running, u.waiting, u.limits.most) for u in used),
         )
 
     async def _late(self, queue: Queue) -> tuple[tuple[str, float], ...]:
@@ -92,28 +101,64 @@ class QueueMeasurer:
         late = sorted(((each.late(now), each.name) for each in found), key=_most_late)
         return tuple((name, seconds) for seconds, name in late[:SCHEDULES_SHOWN])
 
-    async def _limits(self, queue: Queue) -> tuple[LimitTally, ...]:
+    async def _limits(self, queue: Queue) -> Sequence[LimitUse]:
         """How the limits of some kinds are used, the first by name."""
         try:
             found = await queue.limits.list()
-            used = [await queue._limit_use(each, 0) for each in found[:LIMITS_SHOWN]]
+            return [await queue._limit_use(each, 0) for each in found[:LIMITS_SHOWN]]
         except StoreUnavailable:
             raise
         except (StoreError, Unsupported):  # an older controller, or one whose store cannot
             return ()
-        return tuple(LimitTally(u.limits.kind, u.running, u.waiting, u.limits.most) for u in used)
 
-    def _tallies(self, kinds: Mapping[str, Stats]) -> list[KindTally]:
+    def _tallies(self, kinds: Mapping[str, Stats], startable: _Startable) -> list[KindTally]:
         known = [kind for kind in self._shown if kind in kinds]
         new = sorted(kinds.keys() - set(known), key=lambda kind: (-_size(kinds[kind]), kind))
         chosen = [*known, *new][:KINDS_SHOWN]
         empty = [kind for kind in self._shown if kind not in kinds]
         self._shown = [*chosen, *empty[: KINDS_SHOWN - len(chosen)]]
-        rest = [kinds[kind] for kind in kinds.keys() - set(chosen)]
-        shown = {kind: kinds.get(kind) or Stats.of({}, None) for kind in self._shown}
-        if rest:
-            shown[OTHER] = summed([*rest, *([shown[OTHER]] if OTHER in shown else [])])
-        return [_tally(kind, stats) for kind, stats in shown.items()]
+        shown = {
+            kind: _tally(kind, kinds.get(kind) or Stats.of({}, None), startable)
+            for kind in self._shown
+        }
+        for kind in kinds.keys() - set(chosen):
+            added = _tally(OTHER, kinds[kind], startable, kind)
+            shown[OTHER] = _together(shown[OTHER], added) if OTHER in shown else added
+        return list(shown.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Startable:
+    """Says how many ready jobs of a kind may start now; the others wait for no worker.
+
+    paused: kinds, and None for the whole queue. The limits of groups are not asked for, because
+    that would read too many jobs: such jobs count until the limit of their kind is reached.
+    """
+
+    paused: frozenset[str | None]
+    limits: Sequence[LimitUse]
+    workers: Sequence[WorkerInfo]
+    now: float
+
+    def of(self, kind: str, ready: int) -> int:
+        if None in self.paused or kind in self.paused or self._broken(kind):
+            return 0
+        for use in self.limits:
+            if use.limits.kind == kind:
+                return min(ready, self._room(use, ready))
+        return ready
+
+    def _broken(self, kind: str) -> bool:
+        """True if the breaker of every worker that handles the kind is open."""
+        able = [each for each in self.workers if each.handles(kind)]
+        return bool(able) and all(kind in each.breakers for each in able)
+
+    def _room(self, use: LimitUse, ready: int) -> int:
+        limits = use.limits
+        room = ready if limits.most is None else max(limits.most - use.running, 0)
+        if limits.rate is None:
+            return room
+        return 0 if (use.next_at or 0.0) > self.now else min(room, limits.rate.burst)
 
 
 def _most_late(each: tuple[float, str]) -> tuple[float, str]:
@@ -124,20 +169,43 @@ def _size(stats: Stats) -> int:
     return sum(getattr(stats, state) for state in STATES)
 
 
-def _tally(kind: str, stats: Stats) -> KindTally:
+def _tally(kind: str, stats: Stats, startable: _Startable, counted: str | None = None) -> KindTally:
+    """The jobs of one kind; `counted` is its own name if it is shown as another."""
     counts = tuple((state, getattr(stats, state)) for state in STATES)
-    return KindTally(kind, counts, stats.oldest_age or 0.0)
+    oldest = stats.oldest_age or 0.0
+    now = startable.of(kind if counted is None else counted, stats.ready)
+    return KindTally(kind, counts, oldest, now, oldest if now else 0.0)
+
+
+def _together(one: KindTally, other: KindTally) -> KindTally:
+    counts = tuple(
+        (state, a + b) for (state, a), (_, b) in zip(one.counts, other.counts, strict=True)
+    )
+    return KindTally(
+        one.kind,
+        counts,
+        max(one.oldest_age, other.oldest_age),
+        one.startable + other.startable,
+        max(one.startable_age, other.startable_age),
+    )
 
 
 def _completed(tallies: list[KindTally], whole: Stats, capped: frozenset[State]) -> list[KindTally]:
-    """Add the jobs that were not counted by kind to the tally of OTHER."""
+    """Add the jobs that were not counted by kind to the tally of OTHER.
+
+    As many of them may start, in proportion, as of those that were counted.
+    """
     missing: dict[str, int] = {}
     for state in STATES:
         counted = sum(dict(each.counts)[state] for each in tallies)
         missing[state] = max(getattr(whole, state) - counted, 0) if state in capped else 0
-    other = {each.kind: each for each in tallies}.get(OTHER) or _tally(OTHER, Stats.of({}, None))
-    counts = tuple((state, count + missing[state]) for state, count in other.counts)
-    return [*(each for each in tallies if each.kind != OTHER), other._replace(counts=counts)]
+    ready = sum(dict(each.counts)["ready"] for each in tallies)
+    share = sum(each.startable for each in tallies) / ready if ready else 1.0
+    counts = tuple((state, missing[state]) for state in STATES)
+    added = KindTally(OTHER, counts, 0.0, round(missing["ready"] * share))
+    other = {each.kind: each for each in tallies}.get(OTHER)
+    completed = added if other is None else _together(other, added)
+    return [*(each for each in tallies if each.kind != OTHER), completed]
 
 
 @dataclass(slots=True)

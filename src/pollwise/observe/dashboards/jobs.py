@@ -128,8 +128,8 @@ QUEUE = Dashboard(
             "Needs attention",
             (
                 Panel(
-                    "Oldest ready job",
-                    (_Q.max("oldest_age_seconds", legend="age"),),
+                    "Oldest job that may start",
+                    (_Q.max("startable_age_seconds", legend="age"),),
                     "s",
                     type="stat",
                     width=4,
@@ -187,6 +187,12 @@ QUEUE = Dashboard(
                 Panel(
                     "Ready jobs by kind",
                     (_Q.total("depth", "queue", "kind", where='state="ready"'),),
+                    stacked=True,
+                    note=_EXPORTED,
+                ),
+                Panel(
+                    "Jobs that may start now by kind",
+                    (_Q.total("startable", "queue", "kind"),),
                     stacked=True,
                     note=_EXPORTED,
                 ),

@@ -201,11 +201,16 @@ class KindTally(NamedTuple):
 
     counts: the number of jobs in each state.
     oldest_age: for how many seconds the oldest ready job has been due; 0 if none is ready.
+    startable: how many of the ready jobs may start now: the kind and the queue are not paused, its
+        limits have room, and not every worker that handles it has an open breaker.
+    startable_age: as `oldest_age`, but 0 if no job may start.
     """
 
     kind: str
     counts: tuple[tuple[str, int], ...]
     oldest_age: float
+    startable: int = 0
+    startable_age: float = 0.0
 
 
 class LimitTally(NamedTuple):
