@@ -5,6 +5,7 @@
     ├── JobError             a job cannot be put as it is; nothing was put
     │   ├── PayloadError     not JSON, or too large
     │   ├── UniqueConflict   the same `unique` with another kind or payload
+    │   ├── Compensated      not retried: the jobs of `on_failure` have started
     │   └── Unsupported      this store cannot do what was asked
     ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
@@ -73,6 +74,13 @@ class ConfigError(PollwiseError, ValueError):
 
 class JobError(PollwiseError, ValueError):
     """A job cannot be put as it is. No job of its batch was put."""
+
+
+class Compensated(JobError):
+    """A dead job was not retried: its failure has started the jobs of `on_failure`.
+
+    Nothing was changed. `queue.retry(..., anyway=True)` retries it.
+    """
 
 
 class PayloadError(JobError):

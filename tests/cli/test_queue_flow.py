@@ -90,3 +90,14 @@ def test_a_job_without_a_flow_is_told() -> None:
         told = pollwise("queue", "flow", URL, job_id)
         assert told.code == 1
         assert f"job {job_id} in {URL} does not exist (any more), or is in no flow" in told.err
+
+
+def test_a_dead_job_that_on_failure_has_undone_is_retried_only_anyway() -> None:
+    ids = with_queue(begun)
+    refused = pollwise("queue", "retry", URL, ids[1])
+    assert refused.code == 2
+    assert f"job {ids[1]} not retried: its failure has started" in refused.err
+    assert "--anyway" in refused.err
+    assert good("queue", "retry", URL, "--all").out == "retried 0 job(s)\n"
+    assert good("queue", "retry", URL, "--kind", "resize", "--yes").out == "retried 0 job(s)\n"
+    assert good("queue", "retry", URL, ids[1], "--anyway").out == "retried 1 job(s)\n"

@@ -14,7 +14,7 @@ from pollwise.controller.jobs import new_job
 from pollwise.controller.terms import JobTerms
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.events import JobGivenUp, JobLapsed
-from pollwise.runtime.jobs import LAPSES_ALONE, NewJob
+from pollwise.runtime.jobs import LAPSES_ALONE, NewJob, Settlement
 from pollwise.testing import VirtualClock
 from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
 
@@ -362,6 +362,24 @@ def test_a_job_that_cannot_be_decoded_is_dead_and_the_others_are_handed_out(on: 
         assert dead["error"].startswith("its payload cannot be decoded")
         [event] = farm.seen.of(JobGivenUp)
         assert (event.job, event.kind, event.error) == (bad_id, "build", dead["error"])
+
+    on(main)
+
+
+def test_a_job_that_on_failure_has_undone_is_retried_only_anyway(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        first = NewJob("build")
+        ids = await farm.controller.queue.put(
+            [first, NewJob("undo", after=[first], on_failure=True)]
+        )
+        [claim] = await farm.controller.queue.claim("w", 1, "1h")
+        await farm.controller.queue.settle([Settlement.dead(claim, "no")])
+        path = f"/api/jobs/{ids[0]}/retry"
+        refused = await farm.call("POST", path, 409)
+        assert refused["error"]["code"] == "compensated"
+        assert (await farm.job(ids[0]))["state"] == "dead"
+        anew = await farm.call("POST", f"{path}?anyway=true")
+        assert anew["state"] == "ready"
 
     on(main)
 

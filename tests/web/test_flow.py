@@ -52,7 +52,7 @@ async def test_a_job_leads_to_its_flow_and_says_what_it_waits_for(site: QueueSit
     assert f'href="{AT}{ids[3]}/flow"' in page
     assert f"It waits for a job before it that is dead; retry that: job {ids[1]}" in text_of(page)
     assert "Jobs of its flow that wait for it are cancelled" in page
-    await site.queue.retry([ids[1]])
+    await site.queue.retry([ids[1]], anyway=True)
     shown = text_of(await site.get(AT + ids[3]))
     assert f"It waits for 2 of 2 jobs before it in its flow: job {ids[1]}" in shown
     alone = await site.put()
@@ -75,7 +75,11 @@ async def test_a_job_of_a_flow_that_waits_for_its_key_says_so(site: QueueSite) -
 async def test_dead_jobs_are_retried_and_a_flow_is_cancelled(site: QueueSite) -> None:
     ids = await begun(site)
     at = f"{AT}{ids[0]}/flow"
+    assert "Retry dead jobs anyway…" in await site.get(at)
     await site.post(at, "retry")
+    assert f"job {ids[1]} not retried: its failure has started" in await site.get(at)
+    assert (await site.job(ids[1])).state == "dead"
+    await site.post(at, "retry", anyway="1")
     assert "Dead jobs that run again, with fresh attempts: 1." in await site.get(at)
     assert (await site.job(ids[1])).state == "ready"
     await site.post(at, "retry")
@@ -84,7 +88,7 @@ async def test_dead_jobs_are_retried_and_a_flow_is_cancelled(site: QueueSite) ->
     said = await site.get(at)
     assert "Jobs that were cancelled: 3. Running jobs that were asked to stop: 1." in said
     assert (await site.job(ids[2])).cancel
-    assert site.noted == ["retry", "retry refused", "cancel"]
+    assert site.noted == ["retry refused", "retry", "retry refused", "cancel"]
     site.access.scope = "read"
     await site.refused(at, "cancel")
 
@@ -130,3 +134,27 @@ async def test_a_job_is_put_again_without_its_flow(site: QueueSite) -> None:
     put = await site.queue.put([first, takes])
     page = await site.get(AT + put[1])
     assert "put the whole flow again" in page
+
+
+@on_site
+async def test_the_button_of_a_dead_job_says_what_its_retry_does(site: QueueSite) -> None:
+    """Also for its flow; after the jobs of on_failure it has to be meant."""
+    ids = await begun(site)
+    at = f"{AT}{ids[1]}"
+    page = text_of(await site.get(at))
+    assert "Retry anyway…" in page
+    assert "has started 1 job of on_failure: alert (delayed)." in page
+    assert "then the 1 job of its flow that wait" in page
+    await site.post(at, "retry")
+    assert "not retried: its failure has started the jobs of on_failure" in await site.get(at)
+    assert (await site.job(ids[1])).state == "dead"
+    await site.post(at, "retry", anyway="1")
+    assert "runs again, with fresh attempts" in await site.get(at)
+    assert (await site.job(ids[1])).state == "ready"
+    await site.queue.cancel(ids)
+    first = NewJob("fetch")
+    [job_id, _] = await site.queue.put([first, NewJob("report", after=[first])])
+    await site.end(Settlement.dead, "broken")
+    page = await site.get(f"{AT}{job_id}")
+    assert ">Retry, and go on with the flow</button>" in page
+    assert "when it is done, 1 job of its flow go" in page

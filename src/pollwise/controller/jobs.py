@@ -231,14 +231,17 @@ class Jobs:
         await self._queue.cancel([job_id])
         return await self._queue.get(job_id)
 
-    async def retry(self, job_id: str) -> bool:
-        """Run a job again that has ended; False if it has not, or does not exist."""
+    async def retry(self, job_id: str, *, anyway: bool = False) -> bool:
+        """Run a job again that has ended; False if it has not, or does not exist.
+
+        anyway: as for `Queue.retry`.
+        """
         info = await self._queue.get(job_id)
         if info is None:
             return False
         terms = JobTerms.of(info.job)
         await self._registry.require(terms.kind, terms.requires)
-        retried = await self._queue.retry([job_id])
+        retried = await self._queue.retry([job_id], anyway=anyway)
         self._registry.notice_put(info.job.kind)
         return bool(retried)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Literal, overload
 
-from pollwise.errors import ConfigError, Unsupported
+from pollwise.errors import Compensated, ConfigError, Unsupported
 from pollwise.queues.capabilities import Capabilities
 from pollwise.queues.notes import NotedStore
 from pollwise.queues.views import (
@@ -21,10 +22,12 @@ from pollwise.queues.views import (
     page_of_list,
 )
 from pollwise.runtime.jobs import ENDED, JobInfo, State
-from pollwise.runtime.store import distinct
+from pollwise.runtime.store import MAX_PAGE, distinct
 
 BulkAction = Literal["retry", "drop", "cancel"]
 DEAD: tuple[State, ...] = ("dead",)
+#: How many jobs an error names.
+NAMED_MAX = 20
 
 
 class ViewedStore(NotedStore):
@@ -104,23 +107,58 @@ class ViewedStore(NotedStore):
         """
 
     @overload
-    async def retry(self, which: JobFilter) -> BulkDone: ...
+    async def retry(self, which: JobFilter, *, anyway: bool = False) -> BulkDone: ...
 
     @overload
-    async def retry(self, which: Sequence[str] | None = None) -> int: ...
+    async def retry(self, which: Sequence[str] | None = None, *, anyway: bool = False) -> int: ...
 
-    async def retry(self, which: JobFilter | Sequence[str] | None = None) -> BulkDone | int:
+    async def retry(
+        self, which: JobFilter | Sequence[str] | None = None, *, anyway: bool = False
+    ) -> BulkDone | int:
         """Run jobs again, with fresh attempts; return how many.
 
         None: all dead jobs. With ids: these, if they are dead, done or cancelled.
         With a filter: the jobs that match, only dead ones unless it names a state; see `BulkDone`.
+
+        A dead job is *compensated* if a job that runs `on_failure` of it has been started: its flow
+        would go on beside that. Raises `Compensated` for the id of such a job, before anything is
+        retried; other calls leave such jobs dead. anyway: retry them too.
         """
         if isinstance(which, JobFilter):
-            return await self._bulk("retry", _ended(which), self.retry)
-        count = await self._retry(distinct(which, "ids"))
+            spared = partial(self._retry_spared, anyway=anyway)
+            return await self._bulk("retry", _ended(which), spared, anyway=anyway)
+        ids = distinct(which, "ids")
+        count = await self._retry_asked(ids, anyway)
         if count:
             self._give_hints(count)
         return count
+
+    async def _retry_asked(self, ids: Sequence[str] | None, anyway: bool) -> int:
+        if anyway or not self.capabilities.flows:
+            return await self._retry(ids)
+        compensated = await self._compensated(ids)
+        if ids is not None and compensated:
+            raise Compensated(_compensation(compensated))
+        if not compensated:
+            return await self._retry(ids)
+        count, chosen = 0, JobFilter("dead", limit=MAX_PAGE)
+        while page := await self._list_jobs(chosen, False):  # in put order, for those with a key
+            found = [info.job.id for info in page]
+            count += await self._retry_but(found, compensated)
+            chosen = replace(chosen, after=found[-1])
+        return count
+
+    async def _retry_spared(self, ids: list[str], anyway: bool) -> int:
+        """Retry those that are not compensated."""
+        spared = [] if anyway or not self.capabilities.flows else await self._compensated(ids)
+        count = await self._retry_but(ids, spared)
+        if count:
+            self._give_hints(count)
+        return count
+
+    async def _retry_but(self, ids: Sequence[str], others: Collection[str]) -> int:
+        left = [each for each in ids if each not in set(others)]
+        return await self._retry(left) if left else 0
 
     @overload
     async def drop(self, which: JobFilter) -> BulkDone: ...
@@ -160,6 +198,11 @@ class ViewedStore(NotedStore):
     @abstractmethod
     async def _retry(self, ids: Sequence[str] | None) -> int: ...
 
+    async def _compensated(self, ids: Sequence[str] | None) -> list[str]:
+        """Of these jobs, or of all, those that are dead and have a successor of `on_failure` that
+        waits for no predecessor any more and is not cancelled."""
+        return []
+
     @abstractmethod
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         """Delete jobs that are in one of these states."""
@@ -167,9 +210,14 @@ class ViewedStore(NotedStore):
     # Helpers.
 
     async def _bulk(
-        self, action: BulkAction, chosen: JobFilter, act: Callable[[list[str]], Awaitable[int]]
+        self,
+        action: BulkAction,
+        chosen: JobFilter,
+        act: Callable[[list[str]], Awaitable[int]],
+        *,
+        anyway: bool = False,
     ) -> BulkDone:
-        """Apply an action to one page of the jobs that match."""
+        """Apply an action to one page of the jobs that match. anyway: as for `retry`."""
         self._check_views(chosen.state)
         if chosen.nothing:
             return BulkDone(0, None)
@@ -188,6 +236,19 @@ class ViewedStore(NotedStore):
             f"{self.url} cannot {what}: its store shows a job only to the worker that claims it. "
             '`stats` counts the jobs, and `jobs("dead")` shows the dead ones'
         )
+
+
+def _compensation(ids: Sequence[str]) -> str:
+    """Why these jobs are not retried."""
+    named = ", ".join(ids[:NAMED_MAX]) + f" and {len(ids) - NAMED_MAX} more" * (
+        len(ids) > NAMED_MAX
+    )
+    jobs, theirs = ("job", "its") if len(ids) == 1 else ("jobs", "their")
+    return (
+        f"{jobs} {named} not retried: {theirs} failure has started the jobs of on_failure, which "
+        "may have undone its flow, and a retry would go on with that. Put a new flow, or retry "
+        "with anyway=True (--anyway) if the flow may go on"
+    )
 
 
 def _ended(chosen: JobFilter) -> JobFilter:

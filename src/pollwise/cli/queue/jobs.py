@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +36,10 @@ After = Annotated[
 ]
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all, or a filter.")]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
+Anyway = Annotated[
+    bool,
+    typer.Option("--anyway", help="Also dead jobs whose failure has started jobs of on_failure."),
+]
 #: What `queue cancel` says about a job, by its state.
 CANCELLED = {
     "cancelled": "cancelled",
@@ -180,6 +185,7 @@ def retry(
     error: ErrorText = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
+    anyway: Anyway = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -188,10 +194,13 @@ def retry(
     With a filter instead of ids, it retries all dead jobs that match; with --state done or
     --state cancelled, those instead. It asks first.
 
+    If the failure of a job has started jobs of on_failure, a retry would go on with a flow that
+    these may have undone: it is refused, or left out of --all and of filters, without --anyway.
+
     Example: pollwise queue retry sqlite:///jobs.db --error timeout --newer-than 1d
     """
     chosen = filter_of(state, kind, key, error, older_than, newer_than)
-    _act_on_ended(url, "retry", ids, everything, chosen, yes, as_json)
+    _act_on_ended(url, "retry", ids, everything, chosen, yes, as_json, anyway)
 
 
 def drop(
@@ -226,18 +235,23 @@ def _act_on_ended(
     chosen: JobFilter,
     yes: bool,
     as_json: bool,
+    anyway: bool = False,
 ) -> None:
     """Retry or drop jobs by their ids, all dead ones, or those that a filter matches."""
+
+    def act(queue: Queue) -> Callable[[Any], Awaitable[Any]]:
+        return partial(queue.retry, anyway=anyway) if verb == "retry" else queue.drop
+
     done: str = {"retry": "retried", "drop": "dropped"}[verb]
     states: Sequence[State] = ENDED if verb == "retry" else ("dead",)
     if chosen != JobFilter():
         _no_ids(ids, everything)
         dead = replace(chosen, state=chosen.state or "dead")
         options = {"yes": yes, "as_json": as_json}
-        with_queue(url, lambda q: act_on_all(q, getattr(q, verb), dead, done, **options))
+        with_queue(url, lambda q: act_on_all(q, act(q), dead, done, **options))
         return
     wanted = _chosen(ids, everything)
-    _report(done, *with_queue(url, lambda q: _each(q, wanted, getattr(q, verb), states)), as_json)
+    _report(done, *with_queue(url, lambda q: _each(q, wanted, act(q), states)), as_json)
 
 
 def _no_ids(ids: list[str] | None, everything: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pollwise.controller.missing_files import MissingStorage
 from pollwise.errors import (
+    Compensated,
     ConfigError,
     JobError,
     LeaseLost,
@@ -67,6 +68,8 @@ def error_for(error: Exception) -> HttpError:
         return error
     if isinstance(error, UniqueConflict):
         return HttpError(409, "unique_conflict", message, "Correct the request and send it again.")
+    if isinstance(error, Compensated):
+        return HttpError(409, "compensated", message, "Put a new flow, or say `anyway`: true.")
     if isinstance(error, Unsupported):
         return HttpError(422, "unsupported", message, "Leave it out, or use another store.")
     if isinstance(error, (JobError, ConfigError)):

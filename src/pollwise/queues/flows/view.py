@@ -41,6 +41,16 @@ class FlowView:
     jobs: tuple[FlowJob, ...]
     more: bool = False
 
+    def started_by(self, job_id: str) -> list[FlowJob]:
+        """The jobs of on_failure that the failure of this job has started, of those shown."""
+        return [
+            each
+            for each in self.jobs
+            if each.on_failure
+            and job_id in each.after
+            and each.info.state not in ("blocked", "cancelled")
+        ]
+
     @classmethod
     def of(cls, jobs: Sequence[FlowJob], asked: str) -> FlowView:
         """The view of a flow, for a caller that gave the id `asked` of one of its jobs.

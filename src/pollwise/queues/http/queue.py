@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import (
+    Compensated,
     ConfigError,
     JobError,
     PayloadError,
@@ -268,13 +269,21 @@ class HttpQueue(FlowCalls, HttpNotes):
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return int((await self._post("retry", {"ids": ids, "sends_hints": True}))["count"])
 
+    async def _retry_asked(self, ids: Sequence[str] | None, anyway: bool) -> int:
+        said = {"ids": ids, "sends_hints": True, "anyway": anyway}
+        return int((await self._post("retry", said))["count"])
+
     async def _page(self, chosen: JobFilter) -> JobPage:
         answer = await self._get("/page", wire.filter_to(chosen))
         jobs = [wire.info_from(info, self.name) for info in answer["jobs"]]
         return JobPage(jobs, answer["next"], int(answer["examined"]))
 
-    async def _bulk(self, action: BulkAction, chosen: JobFilter, act: object) -> BulkDone:
-        said = {"filter": wire.filter_to(chosen), "sends_hints": True}
+    async def _bulk(
+        self, action: BulkAction, chosen: JobFilter, act: object, *, anyway: bool = False
+    ) -> BulkDone:
+        said: dict[str, Any] = {"filter": wire.filter_to(chosen), "sends_hints": True}
+        if anyway:
+            said["anyway"] = True
         answer = await self._post(action, said)
         return BulkDone(int(answer["count"]), answer["next"])
 
@@ -423,6 +432,7 @@ class HttpQueue(FlowCalls, HttpNotes):
 
 _KINDS: dict[str, type[Exception]] = {
     "unique_conflict": UniqueConflict,
+    "compensated": Compensated,
     "unsupported": Unsupported,
     "payload": PayloadError,
     "too_large": PayloadError,

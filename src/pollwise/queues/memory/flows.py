@@ -65,6 +65,15 @@ class MemoryFlows:
                 released.append(successor)
         return released, cancelled
 
+    def compensates(self, record: MemoryJob) -> bool:
+        """True if the failure of this job has started a job of `on_failure`."""
+        after = (self._records.get(each) for each in record.successors)
+        return any(
+            each.on_failure and not each.waits and each.state != "cancelled"
+            for each in after
+            if each is not None
+        )
+
     def count(self, record: MemoryJob, state: State, now: float) -> None:
         """Note the new state of a member; when all have ended, limit how long they are kept."""
         if record.flow is None:

@@ -439,6 +439,9 @@ class MemoryQueue(MemoryViews):
             self._enter(record, now)
         return len(ended)
 
+    async def _compensated(self, ids: Sequence[str] | None) -> list[str]:
+        return [str(each.seq) for each in self._ended(ids, DEAD) if self._flows.compensates(each)]
+
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         now = self._now()
         ended = self._ended(ids, states)

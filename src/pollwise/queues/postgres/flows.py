@@ -11,7 +11,7 @@ from pollwise.runtime.jobs import DELAY_MAX, Settlement
 from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.storage.ids import number_of
 from pollwise.storage.postgres.database import Database
-from pollwise.storage.postgres.params import number, text
+from pollwise.storage.postgres.params import number, numbers, text
 
 
 class PostgresFlows:
@@ -27,6 +27,12 @@ class PostgresFlows:
         ids = [str(row[0]) for row in rows]
         endings = endings_from(rows, ids)
         return [(each, endings[each]) for each in ids]
+
+    async def compensated(self, ids: Sequence[str] | None) -> list[str]:
+        numbered = None if ids is None else numbers([number_of(each) for each in ids])
+        params = [text(self._queue), numbered]
+        rows = await self._database.rows("compensated", params, safe=True)
+        return [str(seq) for (seq,) in rows]
 
     async def flow(self, job_id: str, most: int) -> list[FlowJob]:
         job = number(number_of(job_id))

@@ -399,6 +399,12 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _predecessors(self, job_id: str) -> list[tuple[str, JobEnding | None]]:
         return await self._flows.predecessors(job_id)
 
+    async def _compensated(self, ids: Sequence[str] | None) -> list[str]:
+        try:
+            return await self._flows.compensated(ids)
+        except SchemaError:  # tables before version 11
+            return []
+
     async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
         return await self._flows.flow(job_id, most)
 

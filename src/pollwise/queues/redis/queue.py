@@ -169,6 +169,9 @@ class RedisQueue(Queue):
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._store.retry(ids, self.clock.imposed())
 
+    async def _compensated(self, ids: Sequence[str] | None) -> list[str]:
+        return await self._store.compensated(ids, self.clock.imposed())
+
     async def _drop(self, ids: Sequence[str] | None, states: Sequence[State] = DEAD) -> int:
         return await self._store.drop(ids, states, self.clock.imposed())
 

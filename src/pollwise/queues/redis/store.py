@@ -407,6 +407,20 @@ class RedisStore:
     async def retry(self, ids: Sequence[str] | None, now: float | None) -> int:
         return await self._change_ended("retry", ids, now)
 
+    async def compensated(self, ids: Sequence[str] | None, now: float | None) -> list[str]:
+        found: list[bytes] = []
+        asked = (time_text(now), "compensated", self._keep)
+        numbers = sorted({number_of(job_id) for job_id in ids or ()} - {0})
+        for n in range(0, len(numbers), MOST_AT_ONCE):
+            part = numbers[n : n + MOST_AT_ONCE]
+            found += (await self._run("ended", *asked, "0", len(part), *part))[0]
+        go_on = "0" if ids is None else ""
+        while go_on:
+            some, cursor = await self._run("ended", *asked, go_on, MOST_AT_ONCE)
+            found += some
+            go_on = cursor.decode()
+        return [each.decode() for each in found]
+
     async def drop(
         self, ids: Sequence[str] | None, states: Sequence[State], now: float | None
     ) -> int:

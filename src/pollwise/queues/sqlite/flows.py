@@ -104,6 +104,10 @@ class SqliteFlows:
         endings = endings_from(self._rows("endings", batch=batch, now=now), before)
         return [(each, endings.get(each)) for each in before]
 
+    def compensated(self, ids: Sequence[str] | None) -> list[str]:
+        batch = None if ids is None else json.dumps([number_of(each) for each in ids])
+        return [str(seq) for (seq,) in self._rows("compensated", batch=batch)]
+
     def flow(self, now: float, job_id: str, most: int) -> list[FlowJob]:
         seqs = [seq for (seq,) in self._rows("members", seq=number_of(job_id), now=now, most=most)]
         batch = json.dumps(seqs)

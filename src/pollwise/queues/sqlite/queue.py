@@ -159,6 +159,9 @@ class SqliteQueue(Queue):
     _predecessors = in_thread_now(SqliteStore.predecessors)
     _flow = in_thread_now(SqliteStore.flow)
 
+    async def _compensated(self, ids: Sequence[str] | None) -> list[str]:
+        return await self._thread.call(self._store.flows.compensated, ids)
+
     async def _read_history(self, ranges: Sequence[HistoryRange]) -> list[list[HistoryRow]]:
         return await self._thread.call(self._store.history.read, ranges)
 

@@ -540,6 +540,17 @@ SELECT seq FROM pollwise_jobs
 WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue AND +state >= 4
 ORDER BY seq;
 
+-- name: compensated
+-- Dead jobs whose failure has started a job of `on_failure`. :batch is a JSON list, or NULL for all.
+SELECT seq FROM pollwise_jobs AS dead
+WHERE queue = :queue AND state >= 4 AND state = 4
+  AND (:batch IS NULL OR seq IN (SELECT value FROM json_each(:batch)))
+  AND EXISTS (
+      SELECT 1 FROM pollwise_links JOIN pollwise_jobs AS other ON other.seq = "after"
+      WHERE "before" = dead.seq AND on_failure AND other.waits = 0 AND other.state <> 6
+  )
+ORDER BY seq;
+
 -- name: retry
 UPDATE pollwise_jobs SET
     state = CASE

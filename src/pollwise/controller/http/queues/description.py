@@ -204,6 +204,12 @@ class RawChoice(BaseModel):
     filter: RawFilter | None = Field(None, description="Instead of ids.")
 
 
+class RawRetry(RawChoice):
+    anyway: bool = Field(
+        False, description="Retry dead jobs too whose failure has started jobs of `on_failure`."
+    )
+
+
 class RawCount(BaseModel):
     count: int
 
@@ -291,7 +297,7 @@ def raw_cancel(name: str, body: RawCancel, keep: Keep = None) -> None: ...
 
 
 @description.post("/retry", summary="Run ended jobs again", **_answers(RawBulkDone, _OPERATE))
-def raw_retry(name: str, body: RawChoice, keep: Keep = None) -> None: ...
+def raw_retry(name: str, body: RawRetry, keep: Keep = None) -> None: ...
 
 
 @description.post("/drop", summary="Delete ended jobs", **_answers(RawBulkDone, _OPERATE))

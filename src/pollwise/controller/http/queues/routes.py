@@ -13,6 +13,7 @@ Under /api/queue/{name}:
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
     POST …/retry, drop, cancel  {"filter": as in …/page}            → {"count", "next"}
+    POST …/retry  also {"anyway": true}: dead jobs too that are compensated
     POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
     POST …/resume       {"kind"}                                               → {"resumed"}
     GET  …/pauses                                                              → {"pauses"}

@@ -96,9 +96,13 @@ def _id_in(body: Mapping[str, Any]) -> str:
 
 
 async def retry(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    anyway = body.get("anyway", False)
+    if not isinstance(anyway, bool):
+        raise ConfigError(f"anyway = {anyway!r} must be true or false")
     if body.get("filter") is not None:
-        return bulk_to(await queue.retry(wire.filter_from(chosen_in(body))))
-    return {"count": await queue.retry(wire.names_from(body.get("ids"), "ids"))}
+        chosen = wire.filter_from(chosen_in(body))
+        return bulk_to(await queue.retry(chosen, anyway=anyway))
+    return {"count": await queue.retry(wire.names_from(body.get("ids"), "ids"), anyway=anyway)}
 
 
 async def drop(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from pollwise.controller.controller import Controller
 from pollwise.controller.files.uploads import UploadedFiles, receive_multipart
@@ -236,10 +236,17 @@ def routes(controller: Controller) -> APIRouter:
         "/api/jobs/{job_id}/retry",
         **described("Run a done, dead or cancelled job again", schema.JobView, 404, 409),
     )
-    async def retry(request: Request, job_id: str) -> Response:
+    async def retry(
+        request: Request,
+        job_id: str,
+        anyway: Annotated[
+            bool,
+            Query(description="Also if its failure has started jobs of `on_failure`."),
+        ] = False,
+    ) -> Response:
         who = await controller.access.steered(request, job_id)
         await controller.check_files()
-        retried = await controller.jobs.retry(job_id)
+        retried = await controller.jobs.retry(job_id, anyway=anyway)
         info = await queue.get(job_id)
         if info is None:
             raise no_such("job", job_id)

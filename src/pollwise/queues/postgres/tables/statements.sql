@@ -118,6 +118,17 @@ SELECT * FROM {schema}.page(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18
 )
 
+-- name: compensated
+-- Dead jobs whose failure has started a job of `on_failure`; $2: of these, or NULL for all.
+SELECT j.seq FROM {schema}.jobs AS j
+WHERE j.queue = $1 AND j.state = 4 AND ($2::bigint[] IS NULL OR j.seq = ANY ($2::bigint[]))
+  AND EXISTS (
+      SELECT 1 FROM {schema}.links AS l JOIN {schema}.jobs AS o ON o.seq = l.after
+      WHERE l.before = j.seq AND l.on_failure AND o.state <> 6
+        AND NOT (o.state = 2 AND o.key IS NULL)  -- held
+  )
+ORDER BY j.seq;
+
 -- name: predecessors
 -- In their order. Those that have not ended, or are gone, have no state.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($3::double precision) AS now)

@@ -1,5 +1,6 @@
 -- Uses flows/links.lua.
--- Retry ended jobs, delete them, or read how they ended. ARGV: now, what, how long ended jobs are kept,
+-- Retry ended jobs, delete them, or read how they ended. "compensated" returns dead jobs whose failure has
+-- started a job of `on_failure`. ARGV: now, what, how long ended jobs are kept,
 -- the number to start after, the maximum count; then the numbers, unless all are meant. To prune, the
 -- number is how long they are kept, or '' if they are not.
 -- What: "retry" (all: dead ones), "drop" (only dead ones), "drop_ended", "prune" (done and cancelled ones) or "read".
@@ -76,6 +77,27 @@ else
   if #ids == most then go_on = ids[most] end
 end
 if what == 'read' then return endings() end
+if what == 'compensated' then
+  local found = {}
+  for _, job in ipairs(load(ids)) do
+    if job and job.state == STATE.dead and names(job).flow then
+      local key, started = base .. ':flow:' .. job.flow, {}
+      local list = call('HGET', key, '>' .. job.id) or ''
+      for at = 1, #list, 9 do
+        local number, on_failure = struct.unpack('>I8B', list, at)
+        local id = name_of(number)
+        if on_failure == 1 and call('HEXISTS', key, 'w' .. id) == 0 then started[#started + 1] = id end
+      end
+      for _, other in ipairs(load(started)) do
+        if other and other.state ~= STATE.cancelled then
+          found[#found + 1] = job.id
+          break
+        end
+      end
+    end
+  end
+  return {found, go_on}
+end
 local count = 0
 for _, job in ipairs(load(ids)) do
   if job and job.state >= STATE.dead and (what ~= 'drop' or job.state == STATE.dead)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pollwise.errors import JobFailed
+from pollwise.errors import Compensated, JobFailed
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.jobs import Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
@@ -61,10 +62,44 @@ async def check_on_failure_runs_when_a_job_is_dead(bench: Bench) -> None:
     await queue.settle([Settlement.dead(claims["b"], "broken too")])
     equal(await bench.take(queue), [], "what may run when the other is dead too")
     await finish(queue, freed)
-    await queue.retry(put[:2])
+    await queue.retry(put[:2], anyway=True)
     await finish(queue, await bench.take(queue))
     found = sorted(payloads(await bench.take(queue)))
     equal(found, ["both", "more"], "what may run when both were done after a retry")
+
+
+async def check_what_is_compensated_is_not_retried_by_mistake(bench: Bench) -> None:
+    """A dead job whose failure has started an `on_failure` job is retried only if that is meant."""
+    queue = await able(bench)
+    a, alone, plain = job("a"), job("alone"), job("plain")
+    put = await queue.put(
+        [a, job("next", a), job("undo", a, on_failure=True), alone, job("later", alone), plain]
+    )
+    dead = [put[0], put[3], put[5]]
+    await queue.settle([Settlement.dead(each, "broken") for each in await bench.take(queue)])
+    await finish(queue, await bench.take(queue))
+    await refused(Compensated, queue.retry(dead), "a retry of a job that is compensated")
+    equal(await states(queue, dead), ["dead"] * 3, "the states after that")
+    equal((await queue.retry(JobFilter("dead"))).count, 2, "what a filter retries")
+    equal(await states(queue, dead), ["dead", "ready", "ready"], "the states after that")
+    await queue.settle([Settlement.dead(each, "broken") for each in await bench.take(queue)])
+    equal(await queue.retry(), 2, "what is retried without being named")
+    equal(await states(queue, dead), ["dead", "ready", "ready"], "the states after that")
+    equal(await queue.retry(put[:1], anyway=True), 1, "what is retried anyway")
+    equal(await states(queue, put[:3]), ["ready", "blocked", "done"], "the states of the flow")
+    await finish(queue, await bench.take(queue))
+    equal(sorted(payloads(await bench.take(queue))), ["later", "next"], "what goes on")
+
+
+async def check_what_is_not_undone_yet_can_be_retried(bench: Bench) -> None:
+    """A dead job can be retried when the jobs of `on_failure` were cancelled before they began."""
+    queue = await able(bench)
+    a = job("a")
+    put = await queue.put([a, job("undo", a, on_failure=True)])
+    [claim] = await bench.take(queue)
+    await queue.settle([Settlement.dead(claim, "broken")])
+    await queue.cancel(put[1:])
+    equal(await queue.retry(put[:1]), 1, "what is retried")
 
 
 async def check_on_failure_is_cancelled_when_all_is_well(bench: Bench) -> None:

@@ -56,6 +56,9 @@ class FlowPage(View):
             "states": [(each, states[each], TONES[each]) for each in STATES if states[each]],
             # The states of jobs that are not shown are unknown here; an action reads them.
             "dead": view.more or states["dead"] > 0,
+            "started": any(
+                view.started_by(each.info.job.id) for each in view.jobs if each.info.state == "dead"
+            ),
             "going_on": view.more or any(each.info.state not in ENDED for each in view.jobs),
         }
 
@@ -67,7 +70,9 @@ class FlowPage(View):
             raise Refused("There is no such flow any more.")
         if action == "retry":
             dead = [each for each, state in states.items() if state == "dead"]
-            done = sum([await source.queue.retry(each) for each in _portions(dead)])
+            anyway = form.get("anyway") == "1"
+            retried = [await source.queue.retry(each, anyway=anyway) for each in _portions(dead)]
+            done = sum(retried)
             if not done:
                 raise Refused("No job of this flow is dead any more.")
             return f"Dead jobs that run again, with fresh attempts: {done}."

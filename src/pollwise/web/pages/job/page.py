@@ -134,13 +134,25 @@ class OneJobPage(View):
             "headers": self._drawing("headers", source, info, (dict(terms.headers), "")),
             "result": self._drawing("result", source, info, result_of(source, info)),
             "can": source.queue.capabilities,
-            "flow": job.headers.get(FLOW_HEADER, "") if source.queue.capabilities.flows else "",
+            **await self._flow(source, info),
             "why_not_again": why_not_again(info),
             "of_key": urlencode({"key": job.key}) if job.key else "",
             "files": files,
             "files_missing": missing,
             "log": "" if files is None else shown_log(files),
         }
+
+    async def _flow(self, source: QueueSource, info: JobInfo) -> Mapping[str, Any]:
+        """The name of its flow. Of a dead job: the jobs of `on_failure` that it has started, and
+        how many of its flow wait for it."""
+        name = info.job.headers.get(FLOW_HEADER, "") if source.queue.capabilities.flows else ""
+        found: dict[str, Any] = {"flow": name, "started": [], "held": 0}
+        if name and info.state == "dead" and (flow := await source.queue.flow(info.job.id)):
+            found["started"] = flow.started_by(info.job.id)
+            found["held"] = sum(
+                info.job.id in each.after and each.info.state == "blocked" for each in flow.jobs
+            )
+        return found
 
     async def _waits(self, visit: Visit, source: QueueSource, info: JobInfo) -> str:
         """Why a ready job does not run yet."""
@@ -205,7 +217,7 @@ class OneJobPage(View):
                 self._again.pop(known, None)
                 raise
         if action == "retry":
-            return await self._retry(visit, source, job_id)
+            return await self._retry(visit, source, job_id, form.get("anyway") == "1")
         if action == "drop":
             if not await source.queue.drop([job_id]):
                 raise Refused(f"Job {job_id} was not dropped: only dead jobs can be.")
@@ -224,12 +236,12 @@ class OneJobPage(View):
         root = visit.request.scope.get("root_path", "")
         return Acted(said, root + self.web.path_of("queue", slug=source.slug))
 
-    async def _retry(self, visit: Visit, source: QueueSource, job_id: str) -> str:
+    async def _retry(self, visit: Visit, source: QueueSource, job_id: str, anyway: bool) -> str:
         controller = controller_of(visit, source)
         if controller is not None and controller.running is not None:
-            done: int = await controller.running.jobs.retry(job_id)
+            done: int = await controller.running.jobs.retry(job_id, anyway=anyway)
         else:
-            done = await source.queue.retry([job_id])
+            done = await source.queue.retry([job_id], anyway=anyway)
         if not done:
             raise Refused(
                 f"Job {job_id} was not retried: only dead, done and cancelled jobs can be. It "
