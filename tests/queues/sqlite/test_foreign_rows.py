@@ -19,6 +19,18 @@ NUMBERS = (
     "state", "priority", "since", "run_at", "created_at", "attempt", "claimed_at", "cancel",
     "lapsed", "lapses", "expires_at", "waits", "held_delay", "token", "ahead",
 )  # fmt: skip
+TEXTS = (
+    "flow",
+    "kind",
+    "key",
+    "unique",
+    "worker",
+    "held_key",
+    "limit_group",
+    "headers",
+    "result",
+    "payload",
+)
 #: Columns whose text makes a job unreadable; the others are written again by its claim.
 READ = ("priority", "run_at", "created_at")
 
@@ -41,7 +53,7 @@ async def look(queue: SqliteQueue) -> None:
 
 
 @pytest.mark.parametrize("value", ["text", b"\xff", ""])
-@pytest.mark.parametrize("column", [*NUMBERS, "errors", "progress"])
+@pytest.mark.parametrize("column", [*NUMBERS, "errors", "progress", *TEXTS])
 def test_text_in_a_numeric_column_does_not_stop_a_queue(
     tmp_path: Path, column: str, value: Any
 ) -> None:

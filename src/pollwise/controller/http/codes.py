@@ -50,7 +50,7 @@ CODES: dict[str, str] = {
     "too_soon": "The worker polled too soon.",
     "unauthorized": "The token is missing or not valid.",
     "unique_conflict": "Another job has this `unique`.",
-    "compensated": "The failure of the dead job has started jobs of `on_failure`: a retry has to be meant.",
+    "compensated": "The failure of the job has started jobs of `on_failure`.",
     "unknown_query": "The query has a parameter that the path does not know.",
     "unsupported": "The store cannot do this.",
     "upgrade_required": "The path is a WebSocket; a proxy may have removed the upgrade.",

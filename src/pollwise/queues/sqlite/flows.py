@@ -63,10 +63,11 @@ class SqliteFlows:
             self._many("join_flow", members)
             self._many("link", links)
 
-    def ended(self, now: float, flows: Iterable[str]) -> None:
+    def ended(self, now: float, flows: Iterable[object]) -> None:
         """Jobs of these flows have ended: cancel the jobs that must not run because of that. If a
-        flow has ended, keep its jobs no longer than other jobs."""
-        names = set(flows)
+        flow has ended, keep its jobs no longer than other jobs. Names that are not text are of
+        rows that came from elsewhere, and in no flow."""
+        names = {flow for flow in flows if isinstance(flow, str)}
         if not names:
             return
         names |= self._cancel_doomed(now)
@@ -84,7 +85,7 @@ class SqliteFlows:
         """Cancel marked jobs, and jobs that wait for them; return the names of the flows."""
         names: set[str] = set()
         while doomed := self._rows("cancel_doomed", now=now, expires_at=self._kept_until(now)):
-            names |= {flow for (flow,) in doomed}
+            names |= {flow for (flow,) in doomed if isinstance(flow, str)}
         return names
 
     def cancelled(self, now: float, batch: str) -> None:
