@@ -21,8 +21,9 @@ def test_migrate_makes_the_tables_once(postgres: Postgres) -> None:
     refused = pollwise("queue", "stats", url)
     assert refused.code == 2
     assert "Run `pollwise queue migrate URL`" in refused.err
-    applied = ", ".join(map(str, VERSIONS))
-    assert good("queue", "migrate", url).out == f"applied version(s) {applied}\n"
+    many, last = len(VERSIONS), VERSIONS[-1]  # some versions have no migration on a store
+    said = f"applied {many} migrations: the tables are at version {last}\n"
+    assert good("queue", "migrate", url).out == said
     assert good("queue", "migrate", url).out == "nothing to do: the tables are up to date\n"
     assert good("queue", "migrate", url, "--json").json() == {"applied": []}
     assert good("queue", "put", url, "greet", '"Ann"').out == "1\n"

@@ -8,6 +8,7 @@ import logging
 import logging.config
 import sys
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 from pollwise.errors import ConfigError
 from pollwise.observe import logs
 from pollwise.runtime.events import Events, JobDead, PollFinished, WorkerStarted
+from pollwise.runtime.redact import without_query_values
 from pollwise.settings.sections import LOG_FORMATS, LOG_LEVELS
 
 LOGGER = logging.getLogger("pollwise")
@@ -191,3 +193,19 @@ def test_what_handlers_log_is_left_to_their_own_handler(monkeypatch: pytest.Monk
     written(monkeypatch, "info", "text")
     logs.show_users_records("info", "text")
     assert logging.root.handlers == []
+
+
+def test_a_line_has_a_time_zone_and_says_which_queue_is_meant() -> None:
+    """A password is hidden, and so is what nobody knows; the queue is not."""
+    url = "redis://:hunter2@cache/0?queue=mail&outbox=shop&apikey=hunter3&page=hunter4"
+    assert without_query_values(url) == (
+        "redis://:***@cache/0?queue=mail&outbox=shop&apikey=***&page=***"
+    )
+    record = logging.LogRecord("httpx", logging.INFO, "", 0, "GET %s", (url,), None)
+    logs.without_queries(record)
+    assert record.getMessage().endswith("cache/0?queue=mail&outbox=shop…")
+    record.created = 1_700_000_000.5
+    line = logs.TextLines("%(asctime)s %(message)s").format(record)
+    when = datetime.fromisoformat(line[:29])
+    assert when.utcoffset() is not None
+    assert when.timestamp() == record.created

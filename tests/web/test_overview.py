@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,10 @@ def test_shows_what_needs_attention_with_links() -> None:
         ):
             assert line in text, line
         assert '<a href="/queues/shop?state=dead#jobs"' in html
+        for total in ("ready", "oldest", "running", "dead"):  # unknown while a store is down
+            shown = re.search(f'id="total-{total}">.*?</div>', html, re.DOTALL)
+            assert shown, total
+            assert ">–</dd>" in shown[0], total
         await idle.resume()
         await idle.put([NewJob("mail", 1)])
         await clock.advance(20)

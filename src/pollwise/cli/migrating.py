@@ -24,7 +24,8 @@ def print_applied(versions: list[int], *, as_json: bool, by_itself: bool = False
     if as_json:
         print_json({"applied": versions})
     elif versions:
-        say(f"applied version(s) {', '.join(map(str, versions))}")
+        many = f"{len(versions)} migration{'s' * (len(versions) > 1)}"
+        say(f"applied {many}: the tables are at version {max(versions)}")
     elif by_itself:
         say("nothing to do: this store creates what it needs on first use")
     else:

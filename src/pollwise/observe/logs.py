@@ -17,6 +17,7 @@ from typing import Any
 from pollwise.errors import ConfigError
 from pollwise.runtime.events.bus import shown_value
 from pollwise.runtime.executor.control.run_control import run_fields
+from pollwise.runtime.redact import OPEN_OPTIONS
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FORMATS = ("text", "json")
@@ -34,7 +35,7 @@ LIBRARIES = frozenset(
     }
 )
 #: The query of a URL or path, which may hold secrets.
-_QUERY = re.compile(r"(/[^\s?\"']*)\?[^\s\"']+")
+_QUERY = re.compile(r"(/[^\s?\"']*)\?([^\s\"']+)")
 
 
 def set_up(level: str = "info", style: str = "text", *, libraries: bool = False) -> None:
@@ -140,10 +141,15 @@ def _is_users(record: logging.LogRecord) -> bool:
 
 
 def without_queries(record: logging.LogRecord) -> bool:
-    """Remove the queries of URLs from a record of another library."""
-    text = record.getMessage()
-    record.msg, record.args = _QUERY.sub(r"\1?…", text), ()
+    """Remove the queries of URLs from a record of another library, except OPEN_OPTIONS."""
+    record.msg, record.args = _QUERY.sub(_without_query, record.getMessage()), ()
     return True
+
+
+def _without_query(found: re.Match[str]) -> str:
+    pieces = found[2].split("&")
+    kept = [each for each in pieces if each.partition("=")[0] in OPEN_OPTIONS]
+    return f"{found[1]}?{'&'.join(kept)}{'…' if len(kept) < len(pieces) else ''}"
 
 
 def _handler(style: str, text: str) -> logging.Handler:
@@ -155,7 +161,12 @@ def _handler(style: str, text: str) -> logging.Handler:
 
 
 class TextLines(logging.Formatter):
-    """A line for each record; behind what a handler logs is its job, as job=… kind=…."""
+    """A line for each record, whose time has its difference to UTC; behind what a handler logs is
+    its job, as job=… kind=…."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
+        return moment.isoformat(" ", "milliseconds")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         fields = _fields_of(record)

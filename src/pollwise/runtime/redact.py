@@ -10,6 +10,8 @@ from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
 from pollwise.errors import ConfigError
 
 HIDDEN = "***"
+#: Options of our own URLs that say which queue or table is meant. They are shown.
+OPEN_OPTIONS = frozenset({"fleet", "keep", "outbox", "queue", "schema", "sslmode"})
 
 _TELLING = r"passw|pwd|secret|token|credential|signature|(?:api|access|account)_?key"
 _TELLING_KEY = re.compile(_TELLING, re.IGNORECASE)
@@ -97,14 +99,22 @@ def _is_open(text: str) -> bool:
 
 
 def without_query_values(text: str) -> str:
-    """Like `without_secrets`, and hide every value of the query: any may be a key.
+    """Like `without_secrets`, and hide the values of the query, because any may be a key; except
+    those of OPEN_OPTIONS.
 
     >>> without_query_values("https://app:hunter2@api.example/v1?appid=123&units=metric")
     'https://app:***@api.example/v1?appid=***&units=***'
+    >>> without_query_values("redis://:hunter2@cache/0?queue=mail&x=y")
+    'redis://:***@cache/0?queue=mail&x=***'
     """
     if "?" not in text and _is_open(text):
         return text
-    return _QUERY.sub(lambda query: "?" + _PIECE.sub(rf"\1{HIDDEN}", query[1]), without_user(text))
+    return _QUERY.sub(lambda query: "?" + _PIECE.sub(_hidden_piece, query[1]), without_user(text))
+
+
+def _hidden_piece(piece: re.Match[str]) -> str:
+    name = piece[1] or ""
+    return piece[0] if name[:-1] in OPEN_OPTIONS else f"{name}{HIDDEN}"
 
 
 def _without_secrets_in_value(option: re.Match[str]) -> str:

@@ -112,10 +112,11 @@ async def _marker(source: OutboxSource | FleetSource) -> Hashable:
 
 
 def totals(shown: list[ShownQueue]) -> dict[str, Any]:
-    """The figures of all queues together."""
+    """The figures of all queues together; None for the jobs if a store does not answer."""
+    down = any(each.error for each in shown)
     workers = [worker for each in shown for worker in each.workers]
     return {
-        "stats": summed(each.stats for each in shown if each.stats is not None),
-        "workers": len(workers),
+        "stats": None if down else summed(each.stats for each in shown if each.stats is not None),
+        "workers": None if down else len(workers),
         "concurrency": sum(worker.concurrency for worker in workers),
     }
