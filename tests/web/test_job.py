@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import unescape
+from typing import Any
 
 from pollwise.controller import Controller
 from pollwise.controller.attempts import Attempt
 from pollwise.errors import StoreUnavailable
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.presence import WorkerInfo
+from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, Progress, Settlement
 from pollwise.runtime.payloads.encryption import AesGcm
 from pollwise.runtime.payloads.keys import Key, Keys
 from pollwise.web.app import Web, application
-from pollwise.web.pages.job.life import life_of
+from pollwise.web.pages.job.life import life_of, was_retried
 from pollwise.web.redaction import RedactionRules
 from pollwise.web.sources import Sources
 from tests.web.queue_site import HOSTILE, QueueSite, on_site
@@ -77,6 +79,37 @@ async def test_the_life_of_a_job_lists_its_attempts_with_their_errors(site: Queu
     places = [text_of(page).index(each) for each in order]
     assert places == sorted(places)
     assert "hunter2" not in page
+
+
+@dataclass
+class Audited:
+    """A state that has an audit log."""
+
+    entries: list[AuditEntry]
+
+    async def list_audit(self, *, what: str, **asked: Any) -> list[AuditEntry]:
+        return [each for each in self.entries if (each.what, each.action) == (what, "job.retry")]
+
+
+@on_site
+async def test_the_life_of_a_job_says_who_retried_it_and_when(site: QueueSite) -> None:
+    """For those who may operate; without an audit log at least that it was retried."""
+    job_id = await site.put()
+    await site.end(Settlement.dead, "first error")
+    await site.queue.retry([job_id])
+    at = (await site.job(job_id)).job.run_at
+    order = ("Put", "Attempt 1 failed", "Retried", "by a command, a program", "Ready")
+    page = text_of(await site.get(AT + job_id))
+    assert [page.index(each) for each in order] == sorted(page.index(each) for each in order)
+    audited = Audited([AuditEntry("token:01a1 (Ada)", "job.retry", AT + job_id, at=at)])
+    site.access.state = audited  # type: ignore[assignment]
+    page = text_of(await site.get(AT + job_id))
+    order = ("Put", "Attempt 1 failed", "Retried", "by Ada", "Ready")
+    assert [page.index(each) for each in order] == sorted(page.index(each) for each in order)
+    site.access.scope = "read"
+    page = text_of(await site.get(AT + job_id))
+    assert "Retried" in page
+    assert "Ada" not in page
 
 
 @on_site
@@ -338,3 +371,18 @@ def test_a_controllers_job_has_its_log_and_files() -> None:
                 assert info.job.headers["pollwise-attempts"] == "5"
 
     asyncio.run(run())
+
+
+@on_site
+async def test_a_job_that_failed_again_after_its_retry_still_says_so(site: QueueSite) -> None:
+    job_id = await site.put()
+    await site.end(Settlement.retry, 0, "one")
+    await site.end(Settlement.dead, "two")
+    assert not was_retried(await site.job(job_id))
+    await site.queue.retry([job_id])
+    assert was_retried(await site.job(job_id))
+    await site.end(Settlement.dead, "three")
+    assert was_retried(await site.job(job_id))
+    page = text_of(await site.get(AT + job_id))
+    order = ("Attempt 2 failed", "Retried", "three", "Dead")
+    assert [page.index(each) for each in order] == sorted(page.index(each) for each in order)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pollwise.controller.attempts import Attempt
 from pollwise.runtime.jobs import ENDED, JobInfo, worker_of_lapse
@@ -13,6 +15,10 @@ from pollwise.web.texts import one_line
 
 #: A job that falls due this many seconds after its put was delayed.
 _DELAYED = 0.5
+
+
+#: About a retry that no page and no controller wrote down.
+_UNNAMED = "by a command, a program, or an action on several jobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +56,13 @@ def life_of(
     by: str = "",
     waits: str = "",
     blocked: BlockedBy | None = None,
+    retries: Sequence[tuple[float, str]] = (),
 ) -> list[Moment]:
     """The moments of a job, the oldest first.
 
     by: who put it, if that is known. waits: why it does not run yet, if it is ready.
-    blocked: what it waits for, if it is blocked.
+    blocked: what it waits for, if it is blocked. retries: when somebody retried it, and who, as
+        far as that was written down.
     """
     job = info.job
     moments = [
@@ -69,9 +77,35 @@ def life_of(
     if first > 1 and job.attempt >= first:
         many = f"Attempts 1 to {first - 1}" if first > 2 else "Attempt 1"
         moments.append(Moment("earlier", many, "grey", note="no longer recorded"))
-    moments.extend(_run(info, each, i) for i, each in enumerate(attempts))
+    runs = [_run(info, each, i) for i, each in enumerate(attempts)]
+    again = [
+        Moment(f"retry-{n}", "Retried", "violet", at, note=f"by {one_line(who, 60)}" if who else "")
+        for n, (at, who) in enumerate(retries)
+    ]
+    if not again and was_retried(info):
+        # With no run since then, it is due since it was retried.
+        at = job.run_at if job.attempt == 0 else None
+        again = [Moment("retry", "Retried", "violet", at, note=_UNNAMED)]
+        pairs = enumerate(pairwise(each.attempt for each in attempts), 1)
+        place = max((n for n, (one, next) in pairs if next <= one), default=len(runs))
+        runs[place:place] = again
+    else:
+        known = [*runs, *again]
+        runs = sorted(known, key=lambda each: math.inf if each.at is None else each.at)
+    moments.extend(runs)
     moments.extend(_now(info, now, waits, blocked))
     return moments
+
+
+def was_retried(info: JobInfo) -> bool:
+    """True if the record shows that somebody retried the job: its attempts began again."""
+    numbers = [each.attempt for each in info.errors]
+    if any(after <= before for before, after in pairwise(numbers)):
+        return True
+    now, last = info.job.attempt, numbers[-1] if numbers else 0
+    if info.state in ("leased", "done"):  # a run that has not failed
+        return now <= last
+    return info.state in ("ready", "delayed", "blocked") and now < last
 
 
 def _run(info: JobInfo, attempt: Attempt, place: int) -> Moment:

@@ -13,11 +13,13 @@ from markupsafe import Markup
 from pollwise.controller.attempts import attempts_of
 from pollwise.controller.terms import ATTEMPTS, JobTerms
 from pollwise.errors import PollwiseError
+from pollwise.runtime.audit import AuditEntry, printable
 from pollwise.runtime.jobs import ENDED, JobInfo, NewJob
 from pollwise.runtime.jobs.new_job import FLOW_HEADER
 from pollwise.runtime.payloads.envelope import shown as shown_plain
 from pollwise.runtime.tracing.w3c import TRACEPARENT, TRACESTATE
-from pollwise.web.pages.job.life import life_of
+from pollwise.web.pages.audit import name_of
+from pollwise.web.pages.job.life import life_of, was_retried
 from pollwise.web.pages.job.waiting import why_blocked, why_waiting
 from pollwise.web.redaction import redacted, redacted_text
 from pollwise.web.sources import QueueSource, Remembered
@@ -113,7 +115,8 @@ class OneJobPage(View):
         by = names.get(terms.created_by, terms.created_by)
         waits = "" if missing else await self._waits(visit, source, info)
         blocked = await why_blocked(source, info)
-        life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits, blocked)
+        retries = await self._retries(visit, info)
+        life = life_of(info, attempts, self.web.sources.clock.epoch(), by, waits, blocked, retries)
         return {
             "info": info,
             "job": job,
@@ -141,6 +144,24 @@ class OneJobPage(View):
             "files_missing": missing,
             "log": "" if files is None else shown_log(files),
         }
+
+    async def _retries(self, visit: Visit, info: JobInfo) -> list[tuple[float, str]]:
+        """When somebody retried the job here or at the controller, and who, the oldest first.
+
+        Only people who may operate see names, as in the audit log.
+        """
+        state = self.web.access.state
+        if state is None or not was_retried(info):
+            return []
+        root = visit.request.scope.get("root_path", "")
+        path = visit.request.url.path.removeprefix(root)
+        whats = {path, info.job.id} if controller_of(visit, source_of(visit)) else {path}
+        found: list[AuditEntry] = []
+        for what in whats:
+            found += await state.list_audit(action="job.retry", what=printable(what), limit=10)
+        named = visit.viewer.may("operate")
+        known = [(each.at, name_of(each.who) if named else "") for each in found]
+        return sorted(each for each in known if each[0] >= info.job.created_at)
 
     async def _flow(self, source: QueueSource, info: JobInfo) -> Mapping[str, Any]:
         """The name of its flow. Of a dead job: the jobs of `on_failure` that it has started, and
