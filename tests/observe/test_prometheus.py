@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import subprocess
@@ -724,6 +725,8 @@ def test_metrics_are_served_on_loopback_until_closed(sink: PrometheusSink) -> No
     assert int(port) > 0
     with urllib.request.urlopen(served.url, timeout=10) as answer:
         assert b'pollwise_worker_poll_total{queue="q"} 1.0' in answer.read()
+    with urllib.request.urlopen(f"http://{host}:{port}/livez", timeout=10) as answer:
+        assert (answer.status, json.loads(answer.read())) == (200, {"status": "ok"})
     with pytest.raises(ConfigError, match=f"cannot serve metrics on 127.0.0.1:{port}: .* use"):
         PrometheusSink().serve(int(port))
     served.close()

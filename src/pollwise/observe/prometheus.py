@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +78,11 @@ class PrometheusSink(MetricsSink):
         super().__init__(made, price, by_target=by_target)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
-        """Serve `/metrics` from a thread; port 0 takes any free port."""
+        """Serve `/metrics` from a thread; port 0 takes any free port.
+
+        `/livez` says that the process answers. Whether its event loop is blocked, and whether it
+        can work, say `/livez` and `/readyz` of the health port.
+        """
         try:
             server, thread = prometheus_client.start_http_server(port, host, self.registry)
         except OSError as error:
@@ -86,6 +90,9 @@ class PrometheusSink(MetricsSink):
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; choose another "
                 "metrics_port (--metrics-port) or metrics_host"
             ) from error
+
+        metrics: Any = server.get_app()
+        server.set_app(_with_livez(metrics))
 
         def close() -> None:
             server.shutdown()
@@ -99,3 +106,15 @@ class PrometheusSink(MetricsSink):
         """The text of a scrape, and its content type."""
         text: bytes = prometheus_client.generate_latest(self.registry)
         return text, prometheus_client.CONTENT_TYPE_LATEST
+
+
+def _with_livez(metrics: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """A WSGI application that serves `/livez`, and else the metrics."""
+
+    def served(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/livez":
+            return metrics(environ, start_response)
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [b'{"status": "ok"}']
+
+    return served
