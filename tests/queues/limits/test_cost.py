@@ -98,6 +98,25 @@ def test_other_kinds_pay_nothing(tmp_path: Path) -> None:
     assert not grown, f"steps without limits, and beside them: {grown}"
 
 
+def test_the_put_of_a_plain_job_runs_no_trigger(tmp_path: Path) -> None:
+    """A trigger on INSERT, even one that is not entered, makes each put slower by a third."""
+
+    async def main() -> None:
+        queue = SqliteQueue(tmp_path / "q.db", synchronous="off", clock=clock)
+        try:
+            await queue.put(NewJob("plain"))
+            store = queue._store
+            explain = "EXPLAIN " + store._sql["put"]
+            steps = store.connect().execute(explain, store._values(NewJob("plain"), 0.0)).fetchall()
+            assert "Insert" in {step[1] for step in steps}
+            assert "Program" not in {step[1] for step in steps}
+        finally:
+            await queue.close()
+
+    clock = VirtualClock()
+    clock.run(main())
+
+
 def idle(path: Path, full: int, limit: Limit) -> list[int]:
     """The steps of claims while this many groups wait and are full: without a job to start, and
     when one group is free; and of the settlement of that job."""

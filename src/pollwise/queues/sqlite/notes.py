@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,8 +45,9 @@ class SqliteNotes(SqliteFile):
         self.history: SqliteHistory = SqliteHistory(self, "pollwise_history", "queue", queue)
 
     @abstractmethod
-    def _put_one(self, job: NewJob, now: float) -> sqlite3.Cursor:
-        """Insert a job, unless its `unique` is taken."""
+    def put(self, now: float, jobs: Sequence[NewJob]) -> tuple[list[str], int]:
+        """Put jobs, in the open transaction if there is one; return their ids, and how many are
+        new."""
 
     def write_note(self, now: float, note: NewNote) -> NoteWritten:
         values = {"topic": note.topic, "name": note.name}
@@ -83,7 +83,7 @@ class SqliteNotes(SqliteFile):
             if found != swap.expected:
                 return ScheduleSwapped(False, found)
             if swap.job is not None:
-                job_id = str(self._put_one(swap.job, now).lastrowid)
+                [job_id], _ = self.put(now, [swap.job])
                 value = f"{value}{job_id}{swap.tail}"
             until = None if swap.ttl is None else now + swap.ttl
             notes = [(swap.name, value, until)]

@@ -108,9 +108,10 @@ class SqliteStore(SqliteNotes):
 
     def put(self, now: float, jobs: Sequence[NewJob]) -> tuple[list[str], int]:
         connection = self.connect()
-        if len(jobs) == 1 and jobs[0].unique is None:  # one statement is a transaction by itself
-            return [str(self._put_one(jobs[0], now).lastrowid)], 1
-        ids, fresh = [], 0
+        if len(jobs) == 1 and jobs[0].unique is None and jobs[0].limit_group is None:
+            # One statement is a transaction by itself.
+            return [str(self._put_one(self._values(jobs[0], now)).lastrowid)], 1
+        ids, fresh, grouped = [], 0, False
         linked = any(job.place is not None for job in jobs)
         with transaction(connection):
             for job in jobs:
@@ -118,7 +119,9 @@ class SqliteStore(SqliteNotes):
                     ids.append(replaced)
                     fresh += 1
                     continue
-                cursor = self._put_one(job, now)
+                values = self._values(job, now)
+                grouped = grouped or values["limit_group"] is not None
+                cursor = self._put_one(values)
                 if cursor.rowcount:
                     ids.append(str(cursor.lastrowid))
                     fresh += 1
@@ -126,11 +129,13 @@ class SqliteStore(SqliteNotes):
                     ids.append(self._twin(job))
             if linked:
                 self.flows.link(jobs, ids)
+            if grouped:
+                self._rows("limit_put", batch=json.dumps([int(each) for each in ids]))
         return ids, fresh
 
-    def _put_one(self, job: NewJob, now: float) -> sqlite3.Cursor:
-        statement = self._sql["put" if job.limit_group is None else "put_grouped"]
-        return self.connect().execute(statement, self._values(job, now))
+    def _put_one(self, values: Mapping[str, Any]) -> sqlite3.Cursor:
+        statement = self._sql["put" if values["limit_group"] is None else "put_grouped"]
+        return self.connect().execute(statement, values)
 
     def _values(self, job: NewJob, now: float) -> dict[str, Any]:
         return {

@@ -62,6 +62,17 @@ SELECT name FROM names WHERE name IS NOT NULL;
 INSERT OR IGNORE INTO pollwise_limit_circle (queue, kind, limit_group)
 SELECT :queue, :kind, value FROM json_each(:groups);
 
+-- name: limit_put
+-- Enter the groups of jobs that were just put in the circles of their kinds. :batch is a JSON list of
+-- numbers.
+INSERT OR IGNORE INTO pollwise_limit_circle (queue, kind, limit_group)
+SELECT jobs.queue, jobs.kind, jobs.limit_group
+FROM json_each(:batch) AS b
+CROSS JOIN pollwise_jobs AS jobs ON jobs.seq = b.value
+JOIN pollwise_limit_turns AS turns
+    ON turns.queue = jobs.queue AND turns.kind = jobs.kind AND turns.note IS NOT NULL
+WHERE jobs.state = 0 AND jobs.limit_group IS NOT NULL;
+
 -- name: limit_entered
 UPDATE pollwise_limit_turns SET entered = :entered WHERE queue = :queue AND kind = :kind;
 

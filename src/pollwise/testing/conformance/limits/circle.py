@@ -12,6 +12,7 @@ from pollwise.testing.conformance.bench import (
     done,
     equal,
     payloads,
+    require,
 )
 from pollwise.testing.conformance.limits.kit import groups_of, limited, of_groups, rate_of
 
@@ -127,6 +128,19 @@ async def check_groups_come_back_when_limits_change(bench: Bench) -> None:
     equal(len(await bench.take(queue, 5)), 5, "a claim of five with a limit for the kind")
     await other.limits.set("job", fair_by="tenant")
     equal(await groups_of(bench, queue, 3), "-ab", "a claim with turns only")
+
+
+async def check_groups_come_back_by_schedules(bench: Bench) -> None:
+    """A job that a schedule puts is found, as any other."""
+    queue, other = await limited(bench, Concurrency(2, by="tenant"))
+    require(queue.capabilities.schedules, "schedules")
+    await queue.put(of_groups("a"))
+    first = await bench.take(queue)
+    equal(payloads(first), ["a"], "the first claim")
+    equal(await bench.take(queue), [], "a claim when nothing waits")
+    await other.schedules.set("each", NewJob("job", "b", limit_group="b"), every="1h")
+    await other.schedules.run("each")
+    equal(payloads(await bench.take(queue)), ["b"], "a claim after a schedule's job")
 
 
 async def check_groups_of_a_paused_kind_come_back(bench: Bench) -> None:
