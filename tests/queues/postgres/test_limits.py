@@ -17,7 +17,7 @@ from pollwise.queues.limits.record import Concurrency, Limit, Rate
 from pollwise.queues.notes import NewNote, ScheduleSwap
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.runtime.jobs import Claim, NewJob, Settlement
 from pollwise.storage.sql import migrations
 from tests.queues.benches import migrated
 from tests.queues.postgres.kit import fresh, names, run
@@ -317,6 +317,154 @@ def test_full_groups_cost_a_claim_nothing(server: Postgres) -> None:
     run(main)
 
 
+def test_idle_claims_read_no_waiting_job(server: Postgres) -> None:
+    """However long ago the limits were set, and many jobs wait: not one of them is read."""
+    clock, dsn = VirtualClock(), migrated(server.create_database(f"idle{server.port}"))
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, connections=1, clock=clock) as queue:
+            rows = queue.database.connections.rows
+
+            async def entries_read() -> int:
+                """How many entries of indexes were read."""
+                await rows(b"SELECT pg_stat_force_next_flush()")
+                await rows(b"SELECT pg_stat_clear_snapshot()")
+                [(count,)] = await rows(
+                    b"SELECT sum(pg_stat_get_tuples_returned(c.oid))::bigint FROM pg_class AS c"
+                    b" WHERE c.relnamespace = 'pollwise'::regnamespace"
+                )
+                return int(count)
+
+            await queue.limits.set("job", Concurrency(1, by="tenant"))
+            await queue.put([
+                NewJob("job", limit_group=f"t{n:04}") for n in range(1200) for _ in range(2)
+            ])  # fmt: skip
+            while await queue.claim("w", 1000, 600_000):
+                pass
+            for _ in range(8):
+                await queue.claim("w", 20, 60)
+            for pause in (0, 1, 11, 100, 1000):
+                await clock.advance(pause)
+                before = await entries_read()
+                assert await queue.claim("w", 20, 60) == []
+                read = await entries_read() - before
+                assert read <= 30, (pause, read)
+
+    clock.run(main())
+
+
+@contextmanager
+def at_work(dsn: str, isolation: str = "read committed") -> Iterator[psycopg.Connection]:
+    """A transaction that began before the limits are set."""
+    with psycopg.connect(dsn) as connection:
+        connection.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+        connection.execute("SELECT count(*) FROM pollwise.notes")
+        yield connection
+
+
+GROUPED, LOOSE = NewJob("job", "grouped", limit_group="b"), NewJob("job", "loose")
+
+
+async def claimed(queue: PostgresQueue, count: int, most: int = 9) -> list[Claim]:
+    """What is found, soon: another transaction of the server may run for a moment."""
+    found: list[Claim] = []
+    for _ in range(200):
+        found += await queue.claim("w", most, 600_000)
+        if len(found) >= count:
+            break
+        await asyncio.sleep(0)
+    return found
+
+
+def test_jobs_of_transactions_that_see_no_limits_are_found(postgres: Postgres) -> None:
+    """They put jobs while limits are set, and commit after claims have looked at all others."""
+
+    clock, dsn = VirtualClock(), migrated(postgres.create_database("unseen"))
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, clock=clock) as queue:
+            await queue.put(NewJob("job", "first", limit_group="a"))
+            with at_work(dsn) as connection:
+                await queue.put([GROUPED, LOOSE], connection=connection)
+                await queue.limits.set("job", Concurrency(1, by="tenant"))
+                assert len(await queue.claim("w", 9, 60)) == 1
+                for _ in range(3):
+                    assert await queue.claim("w", 9, 60) == []
+                connection.commit()
+            found = await claimed(queue, 2)
+            assert {claim.job.payload for claim in found} == {"grouped", "loose"}
+
+    clock.run(main())
+
+
+def test_jobs_of_transactions_with_an_old_snapshot_are_found(postgres: Postgres) -> None:
+    """They see no limits, although they put their jobs after all passes."""
+
+    clock, dsn = VirtualClock(), migrated(postgres.create_database("snapshots"))
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, clock=clock) as queue:
+            await queue.put(NewJob("job", "first", limit_group="a"))
+            with at_work(dsn, "repeatable read") as connection:
+                await queue.limits.set("job", Concurrency(1, by="tenant"))
+                assert len(await queue.claim("w", 9, 60)) == 1
+                for _ in range(3):
+                    assert await queue.claim("w", 9, 60) == []
+                await queue.put([GROUPED, LOOSE], connection=connection)
+                connection.commit()
+            found = await claimed(queue, 2)
+            assert {claim.job.payload for claim in found} == {"grouped", "loose"}
+
+    clock.run(main())
+
+
+def test_jobs_from_before_the_limits_are_found_when_they_are_ready(dsn: str) -> None:
+    """Delayed, blocked, leased, retried after their end, and more of them than one claim takes."""
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, next(names), clock=clock, keep="1d") as queue:
+            await queue.put([
+                NewJob("job", "dead", priority=9), NewJob("job", "leased", priority=9),
+                NewJob("job", "front", priority=9, key="k"), NewJob("job", "blocked", key="k"),
+                NewJob("job", "delayed", delay=100), *[NewJob("job", n) for n in range(700)],
+            ])  # fmt: skip
+            claims = {claim.job.payload: claim for claim in await queue.claim("w", 3, 60)}
+            await queue.settle([Settlement.dead(claims.pop("dead"), "broken")])
+            await queue.limits.set("job", fair_by="tenant")
+            found = await claimed(queue, 700, 100)
+            assert {claim.job.payload for claim in found} == {*range(700)}
+            await queue.settle([Settlement.done(each) for each in found])
+            await queue.settle([Settlement.retry(claims["leased"])])
+            await queue.settle([Settlement.done(claims["front"])])
+            assert await queue.retry() == 1
+            await clock.advance(101)
+            found = await claimed(queue, 4)
+            wanted = {"leased", "blocked", "delayed", "dead"}
+            assert {claim.job.payload for claim in found} == wanted
+
+    clock.run(main())
+
+
+def test_a_job_that_another_transaction_holds_gets_its_group_later(dsn: str) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, next(names), clock=clock) as queue:
+            await queue.put([NewJob("job", n) for n in range(3)])
+            with psycopg.connect(dsn) as connection:
+                lock = "SELECT 1 FROM pollwise.jobs WHERE queue = %s AND payload = '1' FOR UPDATE"
+                connection.execute(lock, [queue.name])
+                await queue.limits.set("job", fair_by="tenant")
+                found = await claimed(queue, 2)
+                assert {claim.job.payload for claim in found} == {0, 2}
+                connection.rollback()
+            await clock.advance(11)
+            assert [claim.job.payload for claim in await claimed(queue, 1)] == [1]
+
+    clock.run(main())
+
+
 PUT = (
     "SELECT fresh FROM pollwise.put(%s, ARRAY['job'], ARRAY['1'], NULL, NULL, NULL, NULL, NULL,"
     """ ARRAY['{"pollwise-limit-group": "a"}'], true, NULL, NULL, NULL)"""
@@ -410,7 +558,7 @@ def test_rows_of_groups_are_pruned_when_their_rate_is_unused(dsn: str, postgres:
     run(main)
 
 
-def test_groups_of_kinds_without_limits_are_pruned(dsn: str, postgres: Postgres) -> None:
+def test_groups_of_kinds_without_limits_write_no_rows(dsn: str, postgres: Postgres) -> None:
     async def main() -> None:
         async with fresh(dsn) as queue:
 
@@ -421,11 +569,14 @@ def test_groups_of_kinds_without_limits_are_pruned(dsn: str, postgres: Postgres)
                 return int(count)
 
             await queue.put(of_groups(8))
-            assert rows() == 8, "the kind may get limits"
-            await queue.prune()
+            await queue.settle([Settlement.retry(each) for each in await queue.claim("w", 4, 60)])
             assert rows() == 0
+            await queue.limits.set("job", Concurrency(50))
+            await queue.put(of_groups(8))
+            await queue.settle([Settlement.retry(each) for each in await queue.claim("w", 4, 60)])
+            assert rows() == 0, "its groups take no turns"
             await queue.limits.set("job", Concurrency(1, by="tenant"))
-            assert len(await queue.claim("w", 9, 60)) == 8, "they are found without"
+            assert len(await queue.claim("w", 9, 60)) == 8, "they enter when the limits are set"
             await queue.put(of_groups(8))
             await queue.prune()
             assert rows() == 8, "they are in use"
@@ -528,9 +679,9 @@ def test_a_late_renewal_needs_room(server: Postgres, limit: Concurrency) -> None
     clock.run(main())
 
 
-def test_a_search_for_jobs_without_a_group_ends(server: Postgres) -> None:
-    """A claim is to be repeated at once until the line was seen, and then not for a while."""
-    clock, dsn = VirtualClock(), migrated(server.dsn())
+def test_a_pass_over_jobs_without_a_group_ends(server: Postgres) -> None:
+    """A claim is to be repeated at once until all have one, and then not again."""
+    clock, dsn = VirtualClock(), migrated(server.create_database(f"pass{server.port}"))
     again = (
         b"SELECT until FROM pollwise.claim($1, 'w', 5, 60, ARRAY['job'], false, false, NULL, NULL,"
         b" $2) WHERE seq IS NULL"
@@ -538,7 +689,7 @@ def test_a_search_for_jobs_without_a_group_ends(server: Postgres) -> None:
 
     async def main() -> None:
         async with PostgresQueue(dsn, next(names), clock=clock) as queue:
-            await queue.put([NewJob("job", limit_group="full") for _ in range(2500)])
+            await queue.put([NewJob("job") for _ in range(2500)])
             await queue.limits.set("job", Concurrency(1, by="tenant"))
 
             async def claim() -> float:
@@ -546,8 +697,8 @@ def test_a_search_for_jobs_without_a_group_ends(server: Postgres) -> None:
                 [(until,)] = await queue.database.connections.rows(again, params)
                 return float(until)
 
-            assert [await claim() for _ in range(4)] == [0, 0, 60, 60]
+            assert [await claim() for _ in range(7)] == [0, 0, 0, 0, 60, 60, 60]
             await clock.advance(11)
-            assert [await claim() for _ in range(4)] == [0, 0, 49, 49], "a new search"
+            assert [await claim() for _ in range(2)] == [49, 49]
 
     clock.run(main())

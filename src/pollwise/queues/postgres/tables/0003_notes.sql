@@ -70,6 +70,7 @@ AS $$
 DECLARE
     v_now double precision := coalesce(
         p_now, extract(epoch FROM statement_timestamp())::double precision);
+    v_number xid8 := pg_current_xact_id();  -- before it looks at limits: they wait for it
     v_seq bigint;
 BEGIN
     IF EXISTS (SELECT 1 FROM {schema}.notes AS n

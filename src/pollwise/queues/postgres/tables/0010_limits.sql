@@ -2,10 +2,11 @@
 --
 -- limit_group: the group of a job in the limits of its kind, from its header; '' for none, if the kind
 --        had limits when the job was put, so that an index shows it; else NULL, which counts as ''. A
---        claim of a limited kind sets it on what it leases, so that this counts.
+--        claim of a limited kind sets it on what it leases, so that this counts. If groups take turns,
+--        claims set it on all jobs that were put before the kind had limits.
 -- limit_turns: of each kind with limits, the note as it was read last, the `full_at` of its rate, and
---        the group that had the last turn, with how many more jobs it has in it. sought_*: how far
---        the line of the kind was searched for jobs without a group, and since when.
+--        the group that had the last turn, with how many more jobs it has in it. The last columns are
+--        about passes: see `pass_over`.
 -- limit_groups: the `full_at` of the groups of a kind. A row whose time is past is as no row.
 -- limit_circle: the groups that claims examine; limits/plan.py describes it. limit_back: those that come
 --        back into it, and when.
@@ -45,12 +46,12 @@ CREATE TABLE {schema}.limit_turns (
     full_at         double precision NOT NULL DEFAULT 0,
     turn            text COLLATE "C" NOT NULL DEFAULT '',
     left_           integer NOT NULL DEFAULT 0,
-    sought_priority integer,
-    sought_since    double precision,
-    sought_seq      bigint,
-    sought_at       double precision,
-    -- From which group on those with ready jobs are still to be entered in the circle; NULL: all are.
-    entered         text COLLATE "C" DEFAULT '',
+    known_from      bigint,
+    pass_at         double precision NOT NULL DEFAULT 0,
+    entered         text COLLATE "C",
+    swept           bigint NOT NULL DEFAULT 0,
+    sweep_from      bigint,
+    sweep_to        bigint,
     PRIMARY KEY (queue, kind)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
@@ -84,7 +85,8 @@ CREATE TABLE {schema}.limit_back (
 CREATE INDEX limit_back_at ON {schema}.limit_back (queue, kind, back_at);
 
 -- A group enters the circle when a job of it becomes ready or ceases to be leased, whatever statement
--- does that; and if its kind has no limits, too: whether it gets some meanwhile is not seen here.
+-- does that, if groups of its kind take turns. A transaction that sees old limits is one that `pass_over`
+-- waits for; but not if it sees a snapshot from its beginning. A job that had ended gets the group ''.
 CREATE FUNCTION {schema}.enter_circle() RETURNS trigger
 LANGUAGE plpgsql
 SET enable_seqscan = off
@@ -92,6 +94,14 @@ AS $$
 DECLARE
     v_job {schema}.jobs := CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 BEGIN
+    IF v_job.limit_group IS NULL THEN
+        UPDATE {schema}.jobs AS j SET limit_group = '' WHERE j.seq = v_job.seq;
+        RETURN NULL;
+    END IF;
+    IF NOT {schema}.takes_turns(v_job.queue, v_job.kind)
+       AND current_setting('transaction_isolation') = 'read committed' THEN
+        RETURN NULL;
+    END IF;
     PERFORM 1 FROM {schema}.limit_circle AS c
     WHERE c.queue = v_job.queue AND c.kind = v_job.kind AND c.limit_group = v_job.limit_group
     LIMIT 1 FOR KEY SHARE SKIP LOCKED;
@@ -109,7 +119,8 @@ CREATE TRIGGER jobs_limit_put AFTER INSERT ON {schema}.jobs
 
 CREATE TRIGGER jobs_limit_moved AFTER UPDATE OF state, limit_group ON {schema}.jobs
     FOR EACH ROW
-    WHEN (NEW.limit_group IS NOT NULL AND (NEW.state = 0 OR OLD.state = 3 AND NEW.state <> 3))
+    WHEN (CASE WHEN NEW.limit_group IS NULL THEN OLD.state >= 4 AND NEW.state < 4
+               ELSE NEW.state = 0 OR OLD.state = 3 AND NEW.state <> 3 END)
     EXECUTE FUNCTION {schema}.enter_circle();
 
 CREATE TRIGGER jobs_limit_deleted AFTER DELETE ON {schema}.jobs
@@ -260,6 +271,7 @@ DECLARE
     v_locked integer;
     v_now double precision;
     v_high double precision;
+    v_number bigint;
 BEGIN
     SELECT array_agg(n.name ORDER BY n.name), bool_or(n.value IS DISTINCT FROM (
         SELECT t.note FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = n.name
@@ -287,18 +299,30 @@ BEGIN
     END LOOP;
     v_now := {schema}.now_or(p_now);  -- others were waited for
     IF v_changed THEN
-        UPDATE {schema}.limit_turns AS t SET
-            (note, most, most_each, step, burst, step_each, burst_each, grouped, weights,
-             entered) = (
-                SELECT n.value, l.most, l.most_each, l.step, l.burst, l.step_each, l.burst_each,
-                       l.grouped, l.weights, ''
-                FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
+        v_number := pg_current_xact_id()::text::bigint;
+        BEGIN  -- a transaction of its own inside this one: it gets a number now, see `pass_over`
+            UPDATE {schema}.limit_turns AS t SET
+                (note, most, most_each, step, burst, step_each, burst_each, grouped, weights,
+                 known_from) = (
+                    SELECT n.value, l.most, l.most_each, l.step, l.burst, l.step_each,
+                           l.burst_each, l.grouped, l.weights, -1
+                    FROM {schema}.notes AS n CROSS JOIN LATERAL {schema}.limits_of(n.value) AS l
+                    WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = t.kind
+                )
+            WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND coalesce(t.note, '') <> (
+                SELECT n.value FROM {schema}.notes AS n
                 WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = t.kind
-            )
-        WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND coalesce(t.note, '') <> (
-            SELECT n.value FROM {schema}.notes AS n
-            WHERE n.queue = p_queue AND n.topic = 'limits' AND n.name = t.kind
-        );
+            );
+        EXCEPTION WHEN lock_not_available THEN
+            RAISE;
+        END;
+        -- `xmin` has the last 32 bits of that number.
+        UPDATE {schema}.limit_turns AS t SET
+            known_from = v_number
+                + mod(t.xmin::text::bigint - mod(v_number, 4294967296) + 4294967296, 4294967296),
+            pass_at = v_now, entered = '', sweep_from = t.swept,
+            sweep_to = {schema}.last_job()
+        WHERE t.queue = p_queue AND t.kind = ANY (v_limited) AND t.known_from = -1;
         PERFORM {schema}.lower_groups(p_queue, t.kind, v_now + t.burst_each * t.step_each)
         FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = ANY (v_limited);
     END IF;
@@ -384,102 +408,95 @@ BEGIN
 END
 $$;
 
--- The first ready jobs of a kind that have no group, not even '': they were put before the kind had
--- limits, and no index shows them apart from the others. The front of the line is searched, and another
--- part of it by each claim, so that all are found in time. searching: the next claim is to search on at
--- once. When the line was searched to its end, the search begins again after ten seconds. The caller has
--- locked the row in limit_turns.
-CREATE FUNCTION {schema}.ungrouped(
-    p_queue text, p_kind text, p_most integer, p_now double precision, OUT seqs bigint[],
-    OUT priorities integer[], OUT sinces double precision[], OUT searching boolean
-)
+-- The highest number of a job.
+CREATE FUNCTION {schema}.last_job() RETURNS bigint
 LANGUAGE plpgsql
-SET enable_sort = off
+SET enable_seqscan = off
 AS $$
-DECLARE
-    v_front integer := 20 + p_most;
-    v_seen integer;
-    v_turn record;
-    v_more bigint[];
-    v_priorities integer[];
-    v_sinces double precision[];
 BEGIN
-    searching := false;
-    SELECT coalesce(array_agg(f.seq) FILTER (WHERE f.ours), '{}'),
-           array_agg(f.priority) FILTER (WHERE f.ours),
-           array_agg(f.since) FILTER (WHERE f.ours), count(*)
-    INTO seqs, priorities, sinces, v_seen
-    FROM (
-        SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
-               AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS ours
-        FROM {schema}.jobs AS j
-        WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
-        ORDER BY j.priority DESC, j.since, j.seq LIMIT v_front
-    ) AS f;
-    IF v_seen < v_front OR cardinality(seqs) >= p_most THEN
-        RETURN;
-    END IF;
-
-    SELECT coalesce(t.sought_priority, 2147483647) AS priority, coalesce(t.sought_since, 0) AS since,
-           coalesce(t.sought_seq, 0) AS seq, t.sought_at AS at, t.sought_seq IS NULL AS begins
-    INTO v_turn FROM {schema}.limit_turns AS t WHERE t.queue = p_queue AND t.kind = p_kind;
-    IF v_turn.begins THEN
-        IF v_turn.at > p_now - 10 AND v_turn.at <= p_now THEN
-            RETURN;
-        END IF;
-        v_turn.at := p_now;
-    END IF;
-    SELECT array_agg(f.seq) FILTER (WHERE f.ours), array_agg(f.priority) FILTER (WHERE f.ours),
-           array_agg(f.since) FILTER (WHERE f.ours), count(*),
-           (array_agg(f.priority))[count(*)::integer] AS priority,
-           (array_agg(f.since))[count(*)::integer] AS since,
-           (array_agg(f.seq))[count(*)::integer] AS seq
-    INTO v_more, v_priorities, v_sinces, v_seen, v_turn.priority, v_turn.since, v_turn.seq
-    FROM (
-        SELECT w.*, w.free AND NOT w.seq = ANY (seqs) AS ours FROM (
-            (SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
-                    AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS free
-             FROM {schema}.jobs AS j
-             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
-               AND j.priority = v_turn.priority AND (j.since, j.seq) > (v_turn.since, v_turn.seq)
-             ORDER BY j.since, j.seq LIMIT 1000)
-            UNION ALL
-            (SELECT j.seq, j.priority, j.since, j.limit_group IS NULL
-                    AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token) AS free
-             FROM {schema}.jobs AS j
-             WHERE j.queue = p_queue AND j.kind = p_kind AND j.state = 0
-               AND j.priority < v_turn.priority
-             ORDER BY j.priority DESC, j.since, j.seq LIMIT 1000)
-            LIMIT 1000
-        ) AS w
-    ) AS f;
-    IF v_more IS NULL THEN  -- the next claim goes on behind these, or begins again
-        searching := v_seen = 1000;
-        UPDATE {schema}.limit_turns AS t SET
-            sought_priority = CASE WHEN searching THEN v_turn.priority END,
-            sought_since = CASE WHEN searching THEN v_turn.since END,
-            sought_seq = CASE WHEN searching THEN v_turn.seq END,
-            sought_at = v_turn.at
-        WHERE t.queue = p_queue AND t.kind = p_kind;
-    END IF;
-    seqs := seqs || v_more;
-    priorities := priorities || v_priorities;
-    sinces := sinces || v_sinces;
+    RETURN coalesce((SELECT j.seq FROM {schema}.jobs AS j ORDER BY j.seq DESC LIMIT 1), 0);
 END
 $$;
 
--- Enter the next groups of a kind in its circle, if its limits changed, and those whose rate allows the
--- next start; all of them, if the clock was set back. The caller has locked the row in limit_turns.
-CREATE FUNCTION {schema}.enter_groups(
+-- Go on with the pass over the groups and jobs of a kind, which follows when its limits changed, and
+-- begins another one when it is time. Returns the row with what is left to be done. The caller has
+-- locked it in limit_turns.
+--
+-- Those groups enter the circle that have ready jobs, and are not full. Jobs that have no group get the
+-- group ''. entered: from which group on that is to be done; NULL: no more. sweep_from, sweep_to: the
+-- numbers of the jobs for which it is to be done; NULL: no more. swept: up to which number it is done for
+-- good. pass_at: when the pass began.
+--
+-- Transactions that do not see the new limits put jobs without a group, and enter no group. Those that
+-- put or change jobs have a number before they look at the limits. So those are meant that have a number
+-- below that of the transaction that was the first to notice the new limits: known_from. While there
+-- may be some, another pass begins after ten seconds. When there are none any more, the last pass begins:
+-- known_from is 0; then NULL. Jobs that others hold are left out; then the pass is not the last one.
+CREATE FUNCTION {schema}.pass_over(
     p_queue text, p_kind text, t {schema}.limit_turns, p_now double precision
-) RETURNS void
+) RETURNS {schema}.limit_turns
 LANGUAGE plpgsql
 SET enable_sort = off
 AS $$
 DECLARE
+    v_last boolean;
+    v_seqs bigint[];
+    v_locked bigint[];
+    v_missed bigint;
+    v_from bigint := t.sweep_from;
+    v_to bigint;
+    v_seen integer;
     v_groups text[];
-    v_first double precision;
+    v_name text;
 BEGIN
+    IF t.entered IS NULL AND t.sweep_from IS NULL THEN
+        SELECT t.known_from > 0
+               AND pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= t.known_from
+        INTO v_last;
+        IF NOT v_last AND t.pass_at BETWEEN p_now - 10 AND p_now THEN
+            RETURN t;
+        END IF;
+        t.known_from := CASE WHEN v_last THEN 0 ELSE t.known_from END;
+        t.pass_at := p_now;
+        t.entered := '';
+        t.sweep_from := t.swept;
+        t.sweep_to := {schema}.last_job();
+        v_from := t.swept;
+    END IF;
+
+    IF v_from IS NOT NULL THEN
+        SELECT array_agg(f.seq) FILTER (WHERE f.ours), max(f.seq), count(*)
+        INTO v_seqs, v_to, v_seen
+        FROM (
+            SELECT j.seq, j.queue = p_queue AND j.kind = p_kind AND j.limit_group IS NULL
+                   AND j.state < 4 AS ours
+            FROM {schema}.jobs AS j
+            WHERE j.seq > v_from AND j.seq <= t.sweep_to
+            ORDER BY j.seq LIMIT 5000
+        ) AS f;
+        IF cardinality(v_seqs) > 500 THEN  -- each is written, with all of its indexes
+            v_seqs := v_seqs[1:500];
+            v_to := v_seqs[500];
+        ELSIF v_seen < 5000 THEN
+            v_to := t.sweep_to;
+        END IF;
+        IF v_seqs IS NOT NULL THEN
+            v_locked := ARRAY(
+                SELECT j.seq FROM {schema}.jobs AS j
+                WHERE j.seq = ANY (v_seqs) AND j.limit_group IS NULL
+                FOR NO KEY UPDATE SKIP LOCKED
+            );
+            UPDATE {schema}.jobs AS j SET limit_group = '' WHERE j.seq = ANY (v_locked);
+            SELECT min(m.seq) INTO v_missed FROM (
+                SELECT unnest(v_seqs) AS seq EXCEPT SELECT unnest(v_locked)
+            ) AS m;
+        END IF;
+        IF t.known_from = 0 AND t.swept = v_from THEN
+            t.swept := coalesce(v_missed - 1, v_to);
+        END IF;
+        t.sweep_from := CASE WHEN v_to < t.sweep_to THEN v_to END;
+    END IF;
+
     IF t.entered IS NOT NULL THEN
         WITH RECURSIVE waiting (n, name) AS (
             (SELECT 1, j.limit_group FROM {schema}.jobs AS j
@@ -493,13 +510,53 @@ BEGIN
                   AND j.limit_group IS NOT NULL AND j.limit_group > w.name
                 ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT 1
             ) AS next
-            WHERE w.n < 1000
+            WHERE w.n < 5000
         )
-        SELECT array_agg(w.name) INTO v_groups FROM waiting AS w;
-        UPDATE {schema}.limit_turns AS l SET
-            entered = CASE WHEN cardinality(v_groups) = 1000 THEN v_groups[1000] || chr(1) END
-        WHERE l.queue = p_queue AND l.kind = p_kind;
+        SELECT array_agg(w.name) FILTER (WHERE w.free), max(w.name), count(*)
+        INTO v_groups, v_name, v_seen
+        FROM (
+            SELECT g.name, NOT EXISTS (
+                SELECT 1 FROM {schema}.limit_circle AS c
+                WHERE c.queue = p_queue AND c.kind = p_kind AND c.limit_group = g.name
+                OFFSET 0
+            ) AND coalesce(t.most_each > (
+                SELECT count(*) FROM (
+                    SELECT 1 FROM {schema}.jobs AS l
+                    WHERE l.queue = p_queue AND l.kind = p_kind AND l.state = 3
+                      AND l.limit_group = g.name AND l.limit_group IS NOT NULL
+                    ORDER BY l.limit_group, l.priority DESC, l.since, l.seq LIMIT t.most_each
+                ) AS leased
+            ), true) AS free
+            FROM waiting AS g
+            OFFSET 0
+        ) AS w;
+        INSERT INTO {schema}.limit_circle (queue, kind, limit_group)
+        SELECT p_queue, p_kind, g FROM unnest(v_groups) AS g;
+        t.entered := CASE WHEN v_seen = 5000 THEN v_name || chr(1) END;
     END IF;
+
+    IF t.entered IS NULL AND t.sweep_from IS NULL AND t.known_from = 0 AND t.swept = t.sweep_to THEN
+        t.known_from := NULL;
+    END IF;
+    UPDATE {schema}.limit_turns AS l SET
+        known_from = t.known_from, pass_at = t.pass_at, entered = t.entered, swept = t.swept,
+        sweep_from = t.sweep_from, sweep_to = t.sweep_to
+    WHERE l.queue = p_queue AND l.kind = p_kind;
+    RETURN t;
+END
+$$;
+
+-- Enter those groups of a kind in its circle whose rate allows the next start; all that wait for that,
+-- if the clock was set back. The caller has locked the row in limit_turns.
+CREATE FUNCTION {schema}.enter_back(
+    p_queue text, p_kind text, t {schema}.limit_turns, p_now double precision
+) RETURNS void
+LANGUAGE plpgsql
+SET enable_sort = off
+AS $$
+DECLARE
+    v_first double precision;
+BEGIN
     SELECT b.back_at INTO v_first FROM {schema}.limit_back AS b
     WHERE b.queue = p_queue AND b.kind = p_kind ORDER BY b.back_at LIMIT 1;
     IF v_first <= p_now OR v_first > p_now + greatest(t.step_each, 0.1) + 1e-6
@@ -513,10 +570,9 @@ BEGIN
             ))
             RETURNING b.limit_group
         )
-        SELECT v_groups || array_agg(back.limit_group) INTO v_groups FROM back;
+        INSERT INTO {schema}.limit_circle (queue, kind, limit_group)
+        SELECT p_queue, p_kind, back.limit_group FROM back;
     END IF;
-    INSERT INTO {schema}.limit_circle (queue, kind, limit_group)
-    SELECT p_queue, p_kind, g FROM unnest(v_groups) AS g;
 END
 $$;
 
@@ -532,7 +588,7 @@ BEGIN
 END
 $$;
 
--- Delete up to p_most groups of kinds whose groups do not take turns, which enter the circle, too.
+-- Delete up to p_most groups of kinds whose groups take turns no longer.
 -- Limits that are set before the rows are locked are seen; then the groups stay, and limits that are set
 -- later enter them again.
 CREATE FUNCTION {schema}.prune_circle(p_queue text, p_most integer) RETURNS void
@@ -645,7 +701,7 @@ CREATE FUNCTION {schema}.take_turns(
     p_queue text, p_kinds text[], p_rooms integer[], p_now double precision,
     OUT kinds text[], OUT places integer[], OUT seqs bigint[], OUT groups text[],
     OUT priorities integer[], OUT sinces double precision[], OUT lefts integer[], OUT unseen text[],
-    OUT searching boolean, OUT gone integer
+    OUT gone integer
 )
 LANGUAGE plpgsql
 SET enable_sort = off
@@ -655,25 +711,22 @@ DECLARE
     v_room integer;
     t {schema}.limit_turns;
     v_low text;
-    v_loose record;
-    v_none boolean;  -- jobs without a group wait
     v_groups integer;
     v_rounds integer;
     v_left integer;  -- how many groups left the circle
     v_picked record;
 BEGIN
-    searching := false;
     gone := 0;
     FOR at IN 1 .. cardinality(p_kinds) LOOP
         v_kind := p_kinds[at];
         v_room := p_rooms[at];
         SELECT * INTO t FROM {schema}.limit_turns AS l WHERE l.queue = p_queue AND l.kind = v_kind;
-        PERFORM {schema}.enter_groups(p_queue, v_kind, t, p_now);
+        IF t.known_from IS NOT NULL THEN
+            t := {schema}.pass_over(p_queue, v_kind, t, p_now);
+        END IF;
+        PERFORM {schema}.enter_back(p_queue, v_kind, t, p_now);
         -- The lowest name that comes after the last turn, or that turn, if some of it is left.
         v_low := t.turn || CASE WHEN t.left_ > 0 THEN '' ELSE chr(1) END;
-        SELECT u.* INTO v_loose FROM {schema}.ungrouped(p_queue, v_kind, v_room, p_now) AS u;
-        searching := searching OR v_loose.searching;
-        v_none := v_loose.seqs <> '{}';
         v_groups := least(v_room, 1000);
         v_rounds := 1;
         v_left := 0;
@@ -683,14 +736,10 @@ BEGIN
                 UNION ALL
                 SELECT c.n + 1, next.name, next.lap, next.name || chr(1)
                 FROM circle AS c CROSS JOIN LATERAL (
-                    SELECT '' COLLATE "C" AS name, 0 AS lap WHERE c.n = 0 AND v_low = '' AND v_none
-                    UNION ALL
-                    (SELECT r.limit_group, 0 FROM {schema}.limit_circle AS r
+                    (SELECT r.limit_group AS name, 0 AS lap FROM {schema}.limit_circle AS r
                      WHERE c.lap = 0 AND r.queue = p_queue AND r.kind = v_kind
                        AND r.limit_group >= c.low
                      ORDER BY r.limit_group LIMIT 1)
-                    UNION ALL
-                    SELECT '', 1 WHERE c.lap = 0 AND v_low > '' AND v_none
                     UNION ALL
                     (SELECT r.limit_group, 1 FROM {schema}.limit_circle AS r
                      WHERE c.lap = 0 AND r.queue = p_queue AND r.kind = v_kind
@@ -745,18 +794,12 @@ BEGIN
                     SELECT b.*, row_number() OVER (ORDER BY b.priority DESC, b.since, b.seq)::integer
                         AS i
                     FROM (
-                        (SELECT j.seq, j.priority, j.since FROM {schema}.jobs AS j
-                         WHERE j.queue = p_queue AND j.kind = v_kind AND j.state = 0
-                           AND j.limit_group BETWEEN o.name AND o.name
-                           AND j.limit_group IS NOT NULL
-                           AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
-                         ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT o.quota)
-                        UNION ALL
-                        SELECT u.seq, u.priority, u.since
-                        FROM unnest(v_loose.seqs, v_loose.priorities, v_loose.sinces)
-                            AS u (seq, priority, since)
-                        WHERE o.name = ''
-                        ORDER BY priority DESC, since, seq LIMIT o.quota
+                        SELECT j.seq, j.priority, j.since FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = v_kind AND j.state = 0
+                          AND j.limit_group BETWEEN o.name AND o.name
+                          AND j.limit_group IS NOT NULL
+                          AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+                        ORDER BY j.limit_group, j.priority DESC, j.since, j.seq LIMIT o.quota
                     ) AS b
                 ) AS w ON true
             )
@@ -898,7 +941,8 @@ BEGIN
         SELECT l.* FROM {schema}.limit_turns AS l
         WHERE l.queue = p_queue AND l.kind = ANY (p_limited)
           AND (l.step IS NOT NULL OR l.step_each IS NOT NULL
-               OR l.grouped AND (p_unseen IS NOT NULL OR l.entered IS NOT NULL))
+               OR l.grouped AND (p_unseen IS NOT NULL OR l.entered IS NOT NULL
+                                 OR l.sweep_from IS NOT NULL))
     LOOP
         CONTINUE WHEN NOT EXISTS (
             SELECT 1 FROM {schema}.jobs AS j
@@ -918,7 +962,7 @@ BEGIN
             v_again := least(v_again, {schema}.rate_pause(t.full_at, t.step, t.burst, p_now));
         ELSIF p_unseen[array_position(p_turns, t.kind)] IS NOT NULL THEN
             v_again := least(v_again, CASE WHEN p_moved THEN 0 ELSE 0.1 END);
-        ELSIF t.grouped AND t.entered IS NOT NULL THEN
+        ELSIF t.grouped AND (t.entered IS NOT NULL OR t.sweep_from IS NOT NULL) THEN
             v_again := 0;
         ELSIF t.step_each IS NOT NULL THEN
             v_again := least(v_again, (
@@ -1113,7 +1157,6 @@ DECLARE
     v_rooms record;
     v_turns record;
     v_unseen text[];
-    v_searching boolean := false;
     v_gone integer := 0;
 BEGIN
     IF p_message IS NOT NULL THEN
@@ -1217,7 +1260,6 @@ BEGIN
             v_in_turns := v_rooms.turns;
             v_turns := {schema}.take_turns(p_queue, v_in_turns, v_rooms.turn_rooms, v_now);
             v_unseen := v_turns.unseen;
-            v_searching := v_turns.searching;
             v_gone := v_gone + v_turns.gone;
             SELECT f.free, f.keyed, f.wanted INTO v_free, v_keyed, v_wanted
             FROM {schema}.lock_limited(
@@ -1318,9 +1360,9 @@ BEGIN
             v_again := 0.1;  -- another transaction holds due jobs; ask again after a pause
         END IF;
         IF v_limited IS NOT NULL THEN
-            v_again := CASE WHEN v_searching THEN 0 ELSE least(v_again, {schema}.limits_again(
+            v_again := least(v_again, {schema}.limits_again(
                 p_queue, v_limited, v_in_turns, v_unseen, v_left < p_limit OR v_gone > 0, v_now
-            )) END;
+            ));
         END IF;
     END IF;
     RETURN QUERY SELECT
@@ -1473,9 +1515,12 @@ DECLARE
     v_new bigint[];
     v_open integer[];
     v_conflict record;
+    v_number xid8 := pg_current_xact_id();  -- before it looks at limits, see `pass_over`
     v_limited text[];  -- those of the kinds that have limits
 BEGIN
-    IF EXISTS (SELECT 1 FROM {schema}.notes AS n
+    IF NOT p_alone AND current_setting('transaction_isolation') <> 'read committed' THEN
+        v_limited := p_kinds;  -- it may not see that they have some
+    ELSIF EXISTS (SELECT 1 FROM {schema}.notes AS n
                WHERE n.queue = p_queue AND n.topic = 'limits') THEN
         v_limited := ARRAY(
             SELECT n.name FROM {schema}.notes AS n
@@ -1634,9 +1679,12 @@ DECLARE
     v_rest integer[];
     v_new text[];
     v_replaced integer := 0;
+    v_number xid8 := pg_current_xact_id();  -- before it looks at limits, see `pass_over`
     v_limited text[];  -- those of the kinds that have limits
 BEGIN
-    IF EXISTS (SELECT 1 FROM {schema}.notes AS n
+    IF NOT p_alone AND current_setting('transaction_isolation') <> 'read committed' THEN
+        v_limited := p_kinds;  -- it may not see that they have some
+    ELSIF EXISTS (SELECT 1 FROM {schema}.notes AS n
                WHERE n.queue = p_queue AND n.topic = 'limits') THEN
         v_limited := ARRAY(
             SELECT n.name FROM {schema}.notes AS n
@@ -1677,7 +1725,8 @@ BEGIN
                 payload = p_payloads[v_found.at], headers = p_headers[v_found.at],
                 limit_group = CASE WHEN p_headers[v_found.at] LIKE '%"pollwise-limit-group"%'
                                    THEN {schema}.limit_group_of(p_headers[v_found.at])
-                                   WHEN v_found.kind = ANY (v_limited) THEN '' END,
+                                   WHEN v_found.kind = ANY (v_limited)
+                                        OR j.limit_group IS NOT NULL THEN '' END,
                 priority = coalesce(p_priorities[v_found.at], 0), attempt = 0,
                 token = j.token + 2,
                 state = CASE WHEN j.state = 2 THEN 2 WHEN v_due > v_now THEN 1 ELSE 0 END,
