@@ -7,6 +7,10 @@ a rate is kept while workers are killed. On SQLite (with fsync), Postgres and Va
                 when they are alone, and when a group with a large backlog shares the kind. With
                 fair turns alone, all handlers are busy, and a job waits for the next that is free.
                 With a limit for each group that is below the concurrency, handlers stay free.
+    full        Very many groups have all the jobs they may run, and more that wait. What a claim
+                costs that finds nothing, and one that takes a job of another kind; the pickup of a
+                group that is free, by a worker; and how long such a group waits at most after a
+                change of the limits, while claims look at all groups again.
     rate        Four workers share a rate, and each is killed in turn, every few seconds. Jobs that
                 started in each window of a minute; a job that starts again counts again.
 """
@@ -32,9 +36,10 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Child, Goal, heading, median, number, percentile  # noqa: E402
 from pollwise import Concurrency, Job, NewJob, Rate, Worker, WorkerRunOptions, open  # noqa: E402
+from pollwise.runtime.jobs import Settlement  # noqa: E402
 from tests.support.servers import Servers  # noqa: E402
 
-SECTIONS = ("throughput", "turns", "rate")
+SECTIONS = ("throughput", "turns", "full", "rate")
 STORES = ("SQLite", "Postgres", "Valkey")
 KIND = "empty"
 GROUPS = [f"group-{n}" for n in range(100)]
@@ -55,6 +60,8 @@ SHARES: dict[str, dict[str, Any]] = {
     "5 at a time each": {"limit": Concurrency(5, by="group")},
 }
 HOT, SMALL = "hot", [f"small-{n}" for n in range(10)]
+#: Groups beside full ones: so many that hardly two jobs of one meet.
+FREE = [f"free-{n}" for n in range(1000)]
 #: How long a handler takes, in seconds. Equal times would free all handlers at the same moment.
 HANDLER = (0.01, 0.03)
 #: Seconds between two puts of the small groups.
@@ -182,18 +189,64 @@ def turns(places: Places, store: str, share: str, backlog: int, samples: int) ->
         return asyncio.run(_put_small(url, worker, samples))
 
 
-async def _put_small(url: str, worker: Child, samples: int) -> list[float]:
+async def _put_small(
+    url: str, worker: Child, samples: int, groups: list[str] = SMALL
+) -> list[float]:
     picked = []
     chosen = random.Random(7)
     async with open(url) as queue:
-        await queue.put(NewJob(KIND, time.monotonic(), limit_group=SMALL[0]))
+        await queue.put(NewJob(KIND, time.monotonic(), limit_group=groups[0]))
         await asyncio.to_thread(worker.hear)  # it has started
         for _ in range(samples):
             await asyncio.sleep(chosen.expovariate(1 / APART))
-            await queue.put(NewJob(KIND, time.monotonic(), limit_group=chosen.choice(SMALL)))
+            await queue.put(NewJob(KIND, time.monotonic(), limit_group=chosen.choice(groups)))
         for _ in range(samples):
             picked.append((await asyncio.to_thread(worker.hear))["pickup"])
     return picked
+
+
+def full_groups(places: Places, store: str, groups: int, samples: int) -> dict[str, list[float]]:
+    """Seconds of claims and pickups beside this many full groups."""
+    url = places.url(store)
+    asyncio.run(state(url, {"limit": Concurrency(1, by="group")}))
+    asyncio.run(fill(url, 2 * groups, [f"full-{n:06}" for n in range(groups)]))
+    found = asyncio.run(_claims_beside_full(url, groups, samples))
+    with child("slowly", url) as worker:
+        found["a free group's pickup"] = asyncio.run(_put_small(url, worker, samples, FREE))
+    found["after a change"] = [asyncio.run(_after_a_change(url))]
+    return found
+
+
+async def _claims_beside_full(url: str, groups: int, samples: int) -> dict[str, list[float]]:
+    took: dict[str, list[float]] = {"a claim of nothing": [], "a claim of another kind": []}
+    async with open(url) as queue:
+        leased = 0
+        while leased < groups:
+            claims = await queue.claim("full", 1000, 86_400, kinds=[KIND])
+            assert claims, f"{leased} of {groups} groups have a job to run"
+            leased += len(claims)
+        for _ in range(5):  # groups leave, and the last pass over all of them ends
+            assert not await queue.claim("idle", 10, 60, kinds=[KIND])
+        for name, put in (("a claim of nothing", 0), ("a claim of another kind", 1)):
+            for _ in range(samples):
+                await queue.put([NewJob("other")] * put)
+                began = time.monotonic()
+                claims = await queue.claim("idle", 10, 60, kinds=[KIND, "other"])
+                took[name].append(time.monotonic() - began)
+                assert len(claims) == put
+                await queue.settle([Settlement.done(claim) for claim in claims])
+    return took
+
+
+async def _after_a_change(url: str) -> float:
+    """Seconds from a change of the limits until the last group, which is free, has its job."""
+    async with open(url) as queue:
+        await queue.limits.set(KIND, [Concurrency(1, by="group"), Concurrency(10**6)])
+        await queue.put(NewJob(KIND, limit_group="last"))
+        began = time.monotonic()
+        while not await queue.claim("w", 10, 60, kinds=[KIND]):
+            pass
+        return time.monotonic() - began
 
 
 def kept_rate(places: Places, store: str, folder: Path, seconds: float) -> dict[str, Any]:
@@ -263,6 +316,21 @@ def show_turns(found: dict[str, dict[str, dict[int, list[float]]]], backlog: int
     common.table(["", "median", "p95"], rows)
 
 
+def show_full(found: dict[str, dict[int, dict[str, list[float]]]]) -> Iterator[Goal]:
+    heading("Beside full groups, ms")
+    rows = []
+    for store, sizes in found.items():
+        for size, took in sizes.items():
+            for name, each in took.items():
+                cells = [number(value * 1000) for value in (median(each), percentile(each, 0.95))]
+                rows.append([f"{store}, {size:,} groups, {name}", *cells])
+            beside = f"beside {size:,} full groups, {store}"
+            idle, pickup = median(took["a claim of nothing"]), median(took["a free group's pickup"])
+            yield Goal(f"idle claim {beside}, median", idle * 1000, 5, "ms")
+            yield Goal(f"pickup of a free group {beside}, median", pickup * 1000, 50, "ms")
+    common.table(["", "median", "p95"], rows)
+
+
 def show_rate(found: dict[str, dict[str, Any]]) -> Iterator[Goal]:
     heading("Starts in each window, under kills of four workers")
     rows = []
@@ -305,6 +373,14 @@ def main() -> None:
             }
             goals += show_turns(pickups, backlog)
             facts["turns"] = pickups
+        if "full" in sections:
+            sizes, samples = ((1000, 3000), 20) if given.quick else ((10_000, 100_000), 100)
+            full = {
+                store: {size: full_groups(places, store, size, samples) for size in sizes}
+                for store in stores
+            }
+            goals += show_full(full)
+            facts["full"] = full
         if "rate" in sections:
             seconds = 12.0 if given.quick else 180.0
             kept = {store: kept_rate(places, store, folder, seconds) for store in stores}

@@ -339,10 +339,10 @@ def test_idle_claims_read_no_waiting_job(server: Postgres) -> None:
             await queue.put([
                 NewJob("job", limit_group=f"t{n:04}") for n in range(1200) for _ in range(2)
             ])  # fmt: skip
-            while await queue.claim("w", 1000, 600_000):
-                pass
-            for _ in range(8):
-                await queue.claim("w", 20, 60)
+            for found in (1000, 200):
+                assert len(await queue.claim("w", found, 600_000)) == found
+            assert await rows(b"SELECT count(*) FROM pollwise.limit_circle") == [(0,)]
+            await queue.claim("w", 20, 60)  # the last pass
             for pause in (0, 1, 11, 100, 1000):
                 await clock.advance(pause)
                 before = await entries_read()

@@ -865,6 +865,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     v_rates text[];
     v_rates_each text[];
+    v_turn {schema}.limit_turns;
 BEGIN
     SELECT array_agg(t.kind) FILTER (WHERE t.step IS NOT NULL),
            array_agg(t.kind) FILTER (WHERE t.step_each IS NOT NULL)
@@ -919,6 +920,16 @@ BEGIN
             ) AS p
         ) AS stop
         WHERE t.queue = p_queue AND t.kind = p_turns[k];
+
+        SELECT * INTO v_turn FROM {schema}.limit_turns AS l
+        WHERE l.queue = p_queue AND l.kind = p_turns[k];
+        IF v_turn.most_each IS NOT NULL OR v_turn.step_each IS NOT NULL THEN  -- some may be full now
+            PERFORM {schema}.leave_circle(p_queue, v_turn.kind, ARRAY(
+                SELECT DISTINCT p.name FROM unnest(p_picked_kinds, p_picked, p_groups)
+                    AS p (kind, seq, name)
+                WHERE p.kind = v_turn.kind AND p.seq = ANY (p_seqs)
+            ), v_turn, p_now);
+        END IF;
     END LOOP;
 END
 $$;
