@@ -168,18 +168,18 @@ def test_list_filters_by_state_kind_and_page() -> None:
     def ids(*words: str) -> list[str]:
         return [fact["id"] for fact in good("queue", "list", URL, *words, "--json").json()]
 
-    assert ids() == ["1", "2", "3", "4", "5", "6"]
+    assert ids() == ["1", "3", "5", "2", "4", "6"], "by kind, then those that run next"
     assert ids("--state", "delayed") == ["6"]
     assert ids("--kind", "b") == ["2", "4"]
-    assert ids("--kind", "b", "--kind", "a", "--state", "ready") == ["1", "2", "3", "4", "5"]
-    assert ids("--limit", "2", "--after", "2") == ["3", "4"]
-    assert ids("--newest", "--limit", "2") == ["6", "5"]
-    assert ids("--newest", "--limit", "2", "--after", "5") == ["4", "3"]
+    assert ids("--kind", "b", "--kind", "a", "--state", "ready") == ["1", "3", "5", "2", "4"]
+    first = good("queue", "list", URL, "--limit", "2")
+    after = first.out.split("more may follow: --after ")[1].strip()
+    assert ids("--limit", "2", "--after", after) == ["5", "2"]
     bury("no")
     assert ids("--worker", "w") == ["7"]
     assert ids("--worker", "nobody") == []
     page = good("queue", "list", URL, "--limit", "2").out
-    assert page.endswith("more may follow: --after 2\n")
+    assert f"more may follow: --after {after}" in page
     assert "more may follow" not in good("queue", "list", URL, "--limit", "8").out
 
 
@@ -215,7 +215,7 @@ def test_a_payload_that_cannot_be_decoded_is_shown_as_its_text(folder: Path) -> 
     assert "unreadable its payload cannot be decoded" in good("queue", "show", URL, "1").out
 
 
-def test_a_list_of_very_many_jobs_is_in_the_order_of_the_index() -> None:
+def test_a_list_of_very_many_jobs_goes_on_page_by_page() -> None:
     async def fill() -> None:
         async with SqliteQueue("jobs.db", synchronous="off") as queue:
             for _ in range(11):
@@ -228,7 +228,6 @@ def test_a_list_of_very_many_jobs_is_in_the_order_of_the_index() -> None:
     more = listed.err.split()[-1]
     words = ["queue", "list", URL, "--state", "ready", "--limit", "2"]
     assert [e["id"] for e in good(*words, "--after", more, "--json").json()] == ["2", "3"]
-    assert [e["id"] for e in good(*words, "--after", "7", "--json").json()] == ["8", "9"]
     assert f"--after {more}" in good(*words).out
 
 
@@ -261,12 +260,12 @@ def test_dead_jobs_are_listed_with_their_errors() -> None:
     assert header.split() == [
         "id", "state", "kind", "key", "attempt", "died", "error", "or", "payload",
     ]  # fmt: skip
-    assert first.rstrip().endswith("ValueError: no")
-    assert second.rstrip().endswith("Timeout")
+    assert first.rstrip().endswith("Timeout")
+    assert second.rstrip().endswith("ValueError: no")
     assert [
         f["id"]
         for f in good("queue", "list", URL, "--state", "dead", "--limit", "1", "--json").json()
-    ] == ["2"]
+    ] == ["3"]
 
 
 def test_retry_makes_dead_jobs_ready_again() -> None:

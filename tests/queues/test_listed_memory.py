@@ -48,7 +48,7 @@ async def check_lists(queue: Queue) -> None:
     await fill(queue)
     assert await peak_of(lambda: queue.page(JobFilter(limit=1000))) < LITTLE
     assert await peak_of(lambda: queue.jobs(limit=1000)) < LITTLE
-    assert await peak_of(lambda: queue.jobs("done", newest=True)) < LITTLE
+    assert await peak_of(lambda: queue.arrivals(None, 1000)) < LITTLE
     assert len(await queue.jobs(limit=1000)) == JOBS
 
 
@@ -106,7 +106,7 @@ def test_lists_of_a_folder(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("what", ["jobs?limit=1000", "page?limit=1000"])
+@pytest.mark.parametrize("what", ["jobs?limit=1000", "arrivals?limit=1000"])
 def test_lists_over_http(tmp_path: Path, what: str) -> None:
     token = write_private(tmp_path / "token", "admin")
 
@@ -123,7 +123,7 @@ def test_lists_over_http(tmp_path: Path, what: str) -> None:
         await api.close()
 
     async def check_same(queue: Queue) -> None:
-        info = (await queue.jobs(limit=1))[0]
+        info = (await queue.jobs("done", limit=1))[0]
         assert info.cut_parts == ["payload", "result"]
         whole = await queue.get(info.job.id)
         assert whole is not None

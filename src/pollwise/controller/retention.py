@@ -7,6 +7,7 @@ from pollwise.controller.jobs import Jobs
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.workers.matching import MARK
 from pollwise.queues.base import Queue
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.store import PRUNE_SLICE
 
 #: Seconds between two turns, and after a turn of several slices. How many rows a slice deletes.
@@ -30,6 +31,7 @@ class Retention:
         self._jobs = jobs
         self._artefacts = artefacts
         self._after: str | None = None  # the last folder that this turn examined
+        self._dead: str | None = None  # where the next page of dead jobs begins
         self._slices = 0  # of this turn
 
     async def delete_slice(self, keep: float) -> float:
@@ -54,11 +56,14 @@ class Retention:
         """Delete a slice of the jobs; True if there may be more."""
         queue = self._queue
         more = await queue.prune() >= PRUNE_SLICE
-        dead = await queue.jobs("dead", limit=RETENTION_LIMIT)
-        old = [info.job.id for info in dead if info.since <= queue.clock.epoch() - keep]
+        # One that died long enough ago was put before that.
+        chosen = JobFilter("dead", older_than=keep, limit=RETENTION_LIMIT, after=self._dead)
+        page = await queue.page(chosen)
+        old = [info.job.id for info in page.jobs if info.since <= queue.clock.epoch() - keep]
         if old:
             await queue.drop(old)
-        return more or len(old) == RETENTION_LIMIT
+        self._dead = page.next
+        return more or page.next is not None
 
     async def _forget_files(self, keep: float) -> bool:
         """Delete the next files and logs whose job is gone, or was never put; True for more."""

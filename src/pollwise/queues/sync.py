@@ -117,6 +117,8 @@ class SyncQueue:
     wait: Final = blocking(Queue.wait)
     cancel: Final = blocking(Queue.cancel)
     jobs: Final = blocking(Queue.jobs)
+    page: Final = blocking(Queue.page)
+    arrivals: Final = blocking(Queue.arrivals)
     stats: Final = blocking(Queue.stats)
     stats_by_kind: Final = blocking(Queue.stats_by_kind)
     retry: Final = blocking(Queue.retry)

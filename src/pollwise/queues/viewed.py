@@ -19,7 +19,6 @@ from pollwise.queues.views import (
     JobPage,
     Stats,
     listed,
-    page_of_list,
 )
 from pollwise.runtime.jobs import ENDED, JobInfo, State
 from pollwise.runtime.store import MAX_PAGE, distinct
@@ -41,23 +40,35 @@ class ViewedStore(NotedStore):
         *,
         kind: str | Sequence[str] | None = None,
         worker: str | None = None,
-        newest: bool = False,
         limit: int = 50,
-        after: str | None = None,
     ) -> list[JobInfo]:
-        """A page of jobs in put order; `after` is the last id of the previous page.
+        """The first jobs of a state, of some kinds or of a worker, in the order of `page`.
+
+        If few jobs match, this reads page after page until it has `limit` jobs or all of them; to
+        see more jobs, or to read no more than a page, call `page`.
 
         kind: one kind, or several.
         worker: only jobs that this worker runs or has ended.
-        newest: the newest first.
-        Of a payload or a result of more than 200 characters of JSON, a list has the beginning; see
-        `JobInfo.cut_parts`. `get` returns the whole.
+        limit: up to MAX_PAGE.
         """
         kinds = distinct([kind] if isinstance(kind, str) else kind, "kind")
-        chosen = JobFilter(state, None if kinds is None else tuple(kinds), worker, limit, after)
-        self._check_views(state)
-        page = [] if chosen.nothing else await self._list_jobs(chosen, newest)
-        return [self._as_listed(info) for info in page]
+        chosen = JobFilter(state, None if kinds is None else tuple(kinds), worker, limit)
+        page = await self.page(chosen)
+        found = page.jobs
+        while page.next is not None and len(found) < limit:
+            page = await self.page(replace(chosen, limit=limit - len(found), after=page.next))
+            found += page.jobs
+        return found
+
+    async def arrivals(self, after: str | None = None, limit: int = 50) -> list[JobInfo]:
+        """The jobs that were put after the one with this id, in put order.
+
+        after: None begins with the first job.
+        limit: the maximum number, up to MAX_PAGE.
+        """
+        chosen = JobFilter(limit=limit, after=after)
+        self._check_views(None)
+        return [self._as_listed(info) for info in await self._arrivals(chosen)]
 
     async def page(self, chosen: JobFilter) -> JobPage:
         """A page of the jobs that match a filter, in the order that the store can read best.
@@ -66,7 +77,8 @@ class ViewedStore(NotedStore):
         ready ones (by kind, in the order of claims), delayed ones (the one due first), blocked ones
         (by key), then dead, done and cancelled ones (the newest first). Other stores show the
         newest put first.
-        Long payloads and results are cut, as in `jobs`.
+        Of a payload or a result of more than 200 characters of JSON, a page has the beginning; see
+        `JobInfo.cut_parts`. `get` returns the whole.
         The work is bounded: a page may be short and have a `next`; see `pollwise.queues.views`.
         """
         self._check_views(chosen.state)
@@ -179,13 +191,12 @@ class ViewedStore(NotedStore):
     # What a store implements.
 
     @abstractmethod
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
-        """Jobs in put order, or the newest first; `chosen.after` is an id. Only the state, the
-        kinds and the worker of the filter count."""
-
     async def _page(self, chosen: JobFilter) -> JobPage:
-        """As `page`; a store overrides this if it can read another order without sorting."""
-        return await page_of_list(self._list_jobs, chosen, self.clock.epoch())
+        """As `page`; a store may use `page_of_list` for it."""
+
+    @abstractmethod
+    async def _arrivals(self, chosen: JobFilter) -> list[JobInfo]:
+        """As `arrivals`; only the limit and `after`, an id, of the filter count."""
 
     async def _page_ids(self, chosen: JobFilter) -> tuple[list[str], str | None]:
         """The ids of a page, and its `next`; a store overrides this to read no payloads."""

@@ -210,7 +210,7 @@ def listed(info: JobInfo) -> JobInfo:
 
 
 async def page_of_list(
-    list_jobs: Callable[[JobFilter, bool], Awaitable[list[JobInfo]]], chosen: JobFilter, now: float
+    list_jobs: Callable[[JobFilter], Awaitable[list[JobInfo]]], chosen: JobFilter, now: float
 ) -> JobPage:
     """A page, the newest put first, from lists that narrow by state, kind and worker only.
 
@@ -222,7 +222,7 @@ async def page_of_list(
     all_match = narrow == (None,) * 4 and not chosen.live
     step = min(chosen.limit + 1, MAX_PAGE) if all_match else LISTED_AT_ONCE
     while True:
-        part = await list_jobs(replace(chosen, after=after, limit=step), True)
+        part = await list_jobs(replace(chosen, after=after, limit=step))
         for info in part:
             examined += 1
             if chosen.matches(info, now):

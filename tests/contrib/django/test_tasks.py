@@ -45,8 +45,8 @@ def backend() -> Any:
 
 
 def jobs(queue: str = "default") -> list[Any]:
-    found: list[Any] = backend().queue(queue).call("jobs", newest=True)
-    return found
+    found: list[Any] = backend().queue(queue).call("jobs")
+    return sorted(found, key=lambda info: int(info.job.id), reverse=True)
 
 
 def ended(*results: Any) -> bool:

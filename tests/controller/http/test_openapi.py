@@ -147,7 +147,15 @@ def test_a_raw_queue_answers_as_it_is_described(tmp_path: Path) -> None:
                 {**theirs[2], "token": 7, "action": "done"},
             ]
             assert (await call("POST", "/settle", {"settlements": settlements}))["lost"]
-            for path in ("", "/stats", "/stats?by=kind", "/jobs", f"/jobs/{ids[0]}", "/jobs/none"):
+            for path in (
+                "",
+                "/stats",
+                "/stats?by=kind",
+                "/jobs",
+                "/arrivals",
+                f"/jobs/{ids[0]}",
+                "/jobs/none",
+            ):
                 await call("GET", path)
             await call("POST", "/retry", {"ids": None})
             await call("POST", "/drop", {"ids": []})

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from pollwise.controller import Controller, ControllerOptions
+from pollwise.queues.http.wire import FILTER
 from pollwise.runtime.clock import VirtualClock
 from tests.controller.farm import Farm, virtually_on_farm
 
@@ -93,7 +94,10 @@ def test_unknown_parameters_and_methods_of_a_raw_queue_are_refused(tmp_path: Pat
             _, secret = await controller.tokens.make("read", "reader")
             http.headers["Authorization"] = f"Bearer {secret}"
             for path, known in (
-                ("/jobs?stat=dead", "after, keep, kind, limit, newest, state, worker"),
+                (
+                    "/jobs?stat=dead",
+                    ", ".join(sorted({*FILTER, "keep"})),
+                ),
                 ("/stats?kind=mail", "by, keep, most"),
                 ("?x=1", "keep"),
             ):

@@ -94,7 +94,7 @@ def test_a_list_has_the_own_jobs_page_by_page(tmp_path: Path, store: str) -> Non
 
         for limit, pages in ((2, 6), (1000, 2)):
             found, asked = await listed(mine, limit)
-            assert found == own[::-1]
+            assert sorted(found) == sorted(own)
             assert asked <= pages, "each page reads up to SCANNED_MAX jobs"
         assert len((await listed(everybody, 1000))[0]) == SCANNED_MAX + 2 * SCAN + 12
         ready = await farm.call("GET", "/api/jobs?state=ready&kind=test", headers=mine)

@@ -121,9 +121,9 @@ def test_it_backs_off_while_nothing_arrives_and_takes_no_hints(tmp_path: Path) -
     class Watched(MemoryQueue):
         looks = 0
 
-        async def _list_jobs(self, *given):  # type: ignore[no-untyped-def]
+        async def _arrivals(self, *given):  # type: ignore[no-untyped-def]
             self.looks += 1
-            return await super()._list_jobs(*given)
+            return await super()._arrivals(*given)
 
     async def main(clock: VirtualClock) -> None:
         queue = Watched(clock=clock)
@@ -143,11 +143,11 @@ def test_a_store_that_fails_for_a_while_is_retried(tmp_path: Path) -> None:
     class Shaky(MemoryQueue):
         failures = 3
 
-        async def _list_jobs(self, *given):  # type: ignore[no-untyped-def]
+        async def _arrivals(self, *given):  # type: ignore[no-untyped-def]
             self.failures -= 1
             if self.failures >= 0:
                 raise StoreUnavailable("not now")
-            return await super()._list_jobs(*given)
+            return await super()._arrivals(*given)
 
     async def main(clock: VirtualClock) -> None:
         queue = Shaky(clock=clock)

@@ -566,7 +566,7 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
             assert lost.value.lost == (claim.job.id,)
             assert (await queue.renew([claim], 30)).lost == (claim.job.id,)
             with pytest.raises(ConfigError, match="after"):
-                await queue.jobs(after="x")
+                await queue.arrivals("x")
             assert await queue.jobs(kind=[]) == []
         async with inside(api, token, clock, max_payload_bytes=10**9) as queue:
             with pytest.raises(PayloadError, match="max_payload_bytes"):
@@ -756,7 +756,7 @@ def test_the_last_job_of_a_large_flow_is_shown(token: Path) -> None:
     clock.run(main())
 
 
-@pytest.mark.parametrize("asked", ["jobs?newest=yes", "jobs?limit=x", "stats?by=key"])
+@pytest.mark.parametrize("asked", ["jobs?live=yes", "jobs?limit=x", "stats?by=key"])
 def test_what_the_controller_refuses_to_show(asked: str) -> None:
     async def main() -> None:
         api = make_api(None, Clock())

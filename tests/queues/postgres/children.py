@@ -100,7 +100,9 @@ async def hand(queue: PostgresQueue, name: str, log: Log, rng: random.Random) ->
             if rng.random() < 0.05:
                 await queue.retry()
             if rng.random() < 0.05:
-                some = await queue.jobs(limit=20, newest=rng.random() < 0.5)
+                some = await (
+                    queue.jobs(limit=20) if rng.random() < 0.5 else queue.arrivals(None, 20)
+                )
                 chosen = rng.sample(some, min(len(some), 4))
                 log.note(*({"what": "cancel", "job": info.job.payload} for info in chosen))
                 await queue.cancel([info.job.id for info in chosen])

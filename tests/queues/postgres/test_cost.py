@@ -45,7 +45,7 @@ def test_one_statement_a_call(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None
             await cost(queue.settle([*ways, Settlement.retry(claims[2], 5)]))
             await cost(queue.stats())
             await cost(queue.stats_by_kind())
-            await cost(queue.jobs("leased", kind=["a", "b"], worker="w", newest=True))
+            await cost(queue.jobs("leased", kind=["a", "b"], worker="w"))
             await cost(queue.retry())
 
     run(main)
@@ -82,7 +82,7 @@ def blocks_of(postgres: Postgres, backlog: int, keyed: bool) -> dict[str, int]:
                 assert len(claims) == 20
                 spent["claim"] = await touched() - before
                 before = await touched()
-                assert len(await queue.jobs("leased", worker="w", newest=True)) == 20
+                assert len(await queue.jobs("leased", worker="w", limit=20)) == 20
                 spent["page"] = await touched() - before
                 before = await touched()
                 await queue.settle([Settlement.done(claim) for claim in claims])

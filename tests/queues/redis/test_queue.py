@@ -19,6 +19,7 @@ from pollwise.queues.base import ClaimRequest, Queue
 from pollwise.queues.redis import store as redis_store
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.queues.redis.store import EMPTY_PAUSE, MOST_DUE, SCRIPTS
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from pollwise.storage.redis.scripts import script
@@ -224,24 +225,21 @@ def test_lists_far_apart(redis: Redis, name: str) -> None:
         redis.execute("HSET", f"{tag}:meta", "last", str(5 * 10**12))
         ids = await queue.put([NewJob("later", n) for n in range(3000)])
         assert ids[0] == "5000000000001"
-        page = await queue.jobs(limit=1000)
-        assert [view.job.id for view in page] == ["1", *ids[:999]]
-        page = await queue.jobs(kind="later", limit=1000, after=ids[1999])
-        assert [view.job.id for view in page] == ids[2000:]
-        page = await queue.jobs(newest=True, limit=1000, after=ids[500])
-        assert [view.job.id for view in page] == [*reversed(ids[:500]), "1"]
+        found = await queue.arrivals(None, 1000)
+        assert [view.job.id for view in found] == ["1", *ids[:999]]
+        found = await queue.arrivals(ids[1999], 1000)
+        assert [view.job.id for view in found] == ids[2000:]
+        page = await queue.page(JobFilter(limit=1000, after=ids[500]))
+        assert [view.job.id for view in page.jobs] == [*reversed(ids[:500]), "1"]
         by_kind = await queue.stats_by_kind()
         assert {kind: stats.ready for kind, stats in by_kind.items()} == {"first": 1, "later": 3000}
         claims = await queue.claim("w", 2000, 60)
         assert [claim.job.id for claim in claims] == ["1", *ids[:1999]]
-        held = await queue.jobs("leased", limit=1000, after=ids[998])
-        assert [view.job.id for view in held] == ids[999:1999]
-        newest = await queue.jobs("leased", limit=1000, newest=True, after=ids[999])
-        assert [view.job.id for view in newest] == [*reversed(ids[:999]), "1"]
+        held = await queue.page(JobFilter("leased", limit=1000, after=ids[999]))
+        assert [view.job.id for view in held.jobs] == [*reversed(ids[:999]), "1"]
         await queue.settle([Settlement.dead(claim, "why") for claim in claims])
-        assert [v.job.id for v in await queue.jobs("dead", after=ids[1990])] == ids[1991:1999]
-        newest = await queue.jobs("dead", newest=True, limit=1000, after=ids[999])
-        assert [view.job.id for view in newest] == [*reversed(ids[:999]), "1"]
+        dead = await queue.page(JobFilter("dead", limit=1000, after=ids[999]))
+        assert [view.job.id for view in dead.jobs] == [*reversed(ids[:999]), "1"]
         assert await queue.retry() == 2000
         assert (await queue.stats()).ready == 3001
 

@@ -138,7 +138,7 @@ def test_large_results_are_stored_in_several_calls(
                     [Settlement.done(c, f"{c.job.payload}" * 90_000) for c in claims]
                 )
             assert lost.value.lost == (claims[3].job.id,)
-            page = await queue.jobs("done", newest=True, limit=10)
+            page = await queue.jobs("done", limit=10)
             wanted = {n: None if n == 3 else f"{n}" * 90_000 for n in reversed(range(10))}
             assert [view.job.payload for view in page] == list(wanted)
             for view in page:

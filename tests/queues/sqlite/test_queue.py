@@ -433,10 +433,10 @@ def test_a_database_without_a_queue_is_left_alone_unless_one_may_be_made(tmp_pat
     assert [found.name for found in tmp_path.iterdir()] == ["theirs.db"]
 
 
-def test_a_page_after_no_job_is_refused(tmp_path: Path) -> None:
+def test_arrivals_after_no_job_are_refused(tmp_path: Path) -> None:
     async def main(queue: SqliteQueue) -> None:
         with pytest.raises(ConfigError, match="after = 'zzz' is not a job id"):
-            await queue.jobs(after="zzz")
+            await queue.arrivals("zzz")
 
     use(tmp_path / "jobs.db", main)
 

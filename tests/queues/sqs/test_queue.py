@@ -18,6 +18,7 @@ from pollwise.errors import ConfigError, StoreError, StoreUnavailable, Unsupport
 from pollwise.queues.base import Queue
 from pollwise.queues.sqs.messages import RAW
 from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.events import JobDead, JobDone
 from pollwise.runtime.jobs import Job, NewJob, Settlement
 from pollwise.worker import Worker
@@ -316,10 +317,10 @@ def test_what_sqs_cannot_do_is_refused(cloud: Cloud) -> None:
             await queue.cancel(["1"])
         with pytest.raises(Unsupported, match="by kind"):
             await queue.stats_by_kind()
-        with pytest.raises(Unsupported, match="newest"):
-            await queue.jobs("dead", newest=True)
+        with pytest.raises(Unsupported, match="worker"):
+            await queue.jobs("dead", worker="w")
         with pytest.raises(Unsupported, match="cannot page"):
-            await queue.jobs("dead", after="x")
+            await queue.page(JobFilter("dead", after="x"))
         with pytest.raises(Unsupported, match="keep"):
             cloud.handle(queue.name, keep="1d")
         with pytest.raises(ConfigError, match="SqsFifoQueue"):

@@ -28,7 +28,7 @@ from pollwise.cli.queue.text import encoded, shortened
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.views import JobFilter
-from pollwise.runtime.jobs import ENDED, JobInfo, State
+from pollwise.runtime.jobs import ENDED, State
 
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
 After = Annotated[
@@ -58,27 +58,25 @@ def list_jobs(
     worker: Annotated[
         str | None, typer.Option(help="Only jobs that this worker holds or ended.")
     ] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="The newest jobs first.")] = False,
     limit: Limit = 50,
     after: After = None,
     as_json: Json = False,
 ) -> None:
-    """List jobs in the order they were put.
+    """List jobs: running ones, then waiting ones (the next to run first), then ended ones (the
+    newest first). Redis, buckets and memory show the newest put first.
 
-    Two cases have another order: with --key, --error, --older-than or --newer-than, and if more
-    than 10,000 jobs are in a state. Then running jobs come first, then waiting jobs (the next to
-    run first), then ended jobs (the newest first). Such a list reads a limited number of jobs at a
-    time, and prints how to continue.
+    A list reads a limited number of jobs at a time, and prints how to continue.
 
     Example: pollwise queue list sqlite:///jobs.db --state dead --error timeout
     """
     chosen = filter_of(
         state, kind, key, error, older_than, newer_than, worker=worker, limit=limit, after=after
     )
-    page, more = with_queue(url, lambda queue: _page(queue, chosen, newest))
+    found = with_queue(url, lambda queue: queue.page(chosen))
+    page, more = found.jobs, found.next
     if as_json:
         print_json([facts_of(info) for info in page])
-        if more is not None and not more.isdecimal():  # else it is the id of the last job
+        if more is not None:
             warn(f"more may follow: --after {more}")
         return
     time = "died" if state == "dead" else "run at"
@@ -102,38 +100,6 @@ def list_jobs(
     )
     if more is not None:
         say(f"more may follow: --after {more}")
-
-
-async def _page(queue: Queue, chosen: JobFilter, newest: bool) -> tuple[list[JobInfo], str | None]:
-    """A page, and where the next one begins."""
-    plain = JobFilter(chosen.state, chosen.kinds, chosen.worker, chosen.limit, chosen.after)
-    if chosen != plain or await _is_large(queue, chosen, newest):
-        if newest:
-            raise ConfigError(
-                "--newest does not go with --key, --error, --older-than and --newer-than; leave it "
-                "out"
-            )
-        found = await queue.page(chosen)
-        return found.jobs, found.next
-    page = await queue.jobs(
-        chosen.state,
-        kind=chosen.kinds,
-        worker=chosen.worker,
-        newest=newest,
-        limit=chosen.limit,
-        after=chosen.after,
-    )
-    return page, page[-1].job.id if len(page) == chosen.limit else None
-
-
-async def _is_large(queue: Queue, chosen: JobFilter, newest: bool) -> bool:
-    """True if a list in put order might have to read too many jobs."""
-    narrow = chosen.state or chosen.kinds or chosen.worker
-    by_id = chosen.after is not None and chosen.after.isdecimal()  # goes on in put order
-    if newest or by_id or not narrow or not queue.capabilities.views:
-        return False
-    capped = (await queue.stats()).capped
-    return bool(capped) if chosen.state is None else chosen.state in capped
 
 
 def cancel(

@@ -23,7 +23,7 @@ from pollwise.contrib.django.models import QueuedJob
 from pollwise.contrib.django.queues import DjangoQueue, project_queues
 from pollwise.contrib.django.results import moment
 from pollwise.errors import PollwiseError
-from pollwise.queues.views import Stats
+from pollwise.queues.views import JobFilter, JobPage, Stats
 from pollwise.runtime.jobs import STATES, JobInfo
 from pollwise.runtime.payloads.envelope import shown
 
@@ -221,14 +221,12 @@ class JobList:
     def _read(self, queue: DjangoQueue) -> None:
         # A store without views shows only its dead jobs.
         state = self.state or (None if queue.capabilities.views else "dead")
-        page: list[JobInfo] = queue.call(
-            "jobs", state, kind=self.kind or None, newest=True, limit=PER_PAGE + 1,
-            after=self.after or None,
-        )  # fmt: skip
-        if len(page) > PER_PAGE:
-            page.pop()
-            self.next_url = self._url(after=page[-1].job.id)
-        self.jobs = [row_of(info, self._label) for info in page]
+        kind = (self.kind,) if self.kind else None
+        chosen = JobFilter(state or None, kind, limit=PER_PAGE, after=self.after or None)
+        page: JobPage = queue.call("page", chosen)
+        if page.next is not None:
+            self.next_url = self._url(after=page.next)
+        self.jobs = [row_of(info, self._label) for info in page.jobs]
         kinds: dict[str, Stats] = queue.call("stats_by_kind")
         self._filter_states(kinds if not self.kind else {self.kind: kinds.get(self.kind)})
         self._filter_kinds(kinds)

@@ -17,7 +17,7 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -26,6 +26,7 @@ from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerRegistry
 from pollwise.errors import LeaseLost, StoreError
 from pollwise.queues.base import Queue
+from pollwise.queues.views import JobFilter
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     Events,
@@ -206,15 +207,13 @@ class Runs:
     async def _read_all(self) -> None:
         began = self._clock.now()
         found: dict[str, list[JobInfo]] = {}
-        after: str | None = None
-        while True:
-            page = await self._queue.jobs("leased", limit=_PAGE, after=after)
-            for info in page:
+        chosen: JobFilter | None = JobFilter("leased", limit=_PAGE)
+        while chosen is not None:  # a job that is renewed meanwhile may be read twice
+            page = await self._queue.page(chosen)
+            for info in page.jobs:
                 if info.claim is not None:
                     found.setdefault(info.claim.worker, []).append(info)
-            if len(page) < _PAGE:
-                break
-            after = page[-1].job.id
+            chosen = None if page.next is None else replace(chosen, after=page.next)
         for known in self._registry:
             self._merge(known, found.pop(known.id, []), began)
         self._unknown, self._read_at = found, began

@@ -108,7 +108,7 @@ class _JobListing:
         self._queue, self._after = queue, after
 
     async def new(self) -> list[Arrival]:
-        page = await self._queue.jobs(limit=MAX_PAGE, after=self._after)
+        page = await self._queue.arrivals(self._after, MAX_PAGE)
         if page:
             self._after = page[-1].job.id
         return [Arrival(info.job.created_at, info.job.id) for info in page]

@@ -261,9 +261,8 @@ class HttpQueue(FlowCalls, HttpNotes):
         info = (await self._get(f"/jobs/{place}"))["job"]
         return None if info is None else wire.info_from(info, self.name)
 
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
-        asked = {**wire.filter_to(chosen), **({"newest": "true"} if newest else {})}
-        answer = await self._get("/jobs", asked)
+    async def _arrivals(self, chosen: JobFilter) -> list[JobInfo]:
+        answer = await self._get("/arrivals", wire.filter_to(chosen))
         return [wire.info_from(info, self.name) for info in answer["jobs"]]
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
@@ -274,7 +273,7 @@ class HttpQueue(FlowCalls, HttpNotes):
         return int((await self._post("retry", said))["count"])
 
     async def _page(self, chosen: JobFilter) -> JobPage:
-        answer = await self._get("/page", wire.filter_to(chosen))
+        answer = await self._get("/jobs", wire.filter_to(chosen))
         jobs = [wire.info_from(info, self.name) for info in answer["jobs"]]
         return JobPage(jobs, answer["next"], int(answer["examined"]))
 

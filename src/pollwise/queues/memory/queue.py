@@ -455,7 +455,7 @@ class MemoryQueue(MemoryViews):
         wanted = None if ids is None else {number_of(job_id) for job_id in ids}
         return [
             record
-            for record in self._by_seq(0)
+            for record in self._records.values()
             if record.state in states and (wanted is None or record.seq in wanted)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from urllib.parse import quote
 
@@ -11,7 +11,7 @@ from pollwise.queues.flows.view import FlowJob
 from pollwise.queues.memory.flows import MemoryFlows
 from pollwise.queues.memory.job import MemoryJob
 from pollwise.queues.notes import MemoryNotes
-from pollwise.queues.views import COUNTED_MAX, JobFilter, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats, page_of_list
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.decoding import cut_text, decode_job, decode_result, is_cut
 from pollwise.runtime.home import Home
@@ -84,11 +84,14 @@ class MemoryViews(MemoryNotes, Queue):
             if not self._expired(each)
         ]
 
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        return await page_of_list(self._newest, chosen, self.clock.epoch())
+
+    async def _newest(self, chosen: JobFilter) -> list[JobInfo]:
         page: list[JobInfo] = []
         after = None if chosen.after is None else place_after(chosen.after)
-        for record in reversed(self._records.values()) if newest else self._by_seq(0):
-            if after is not None and (record.seq >= after if newest else record.seq <= after):
+        for record in reversed(self._records.values()):
+            if after is not None and record.seq >= after:
                 continue
             info = self._info(record, listed=True)
             if (
@@ -102,8 +105,11 @@ class MemoryViews(MemoryNotes, Queue):
                     break
         return page
 
-    def _by_seq(self, after: int) -> Iterator[MemoryJob]:
-        return (record for seq, record in self._records.items() if seq > after)
+    async def _arrivals(self, chosen: JobFilter) -> list[JobInfo]:
+        after = place_after(chosen.after)
+        later = (each for seq, each in self._records.items() if seq > after)
+        found = (each for each in later if not self._expired(each))
+        return [self._info(each, listed=True) for each in islice(found, chosen.limit)]
 
     def _now(self) -> float:
         """The time; refuses calls from a second thread, because nothing here is locked."""

@@ -106,6 +106,7 @@ import asyncio
 import re
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 from weakref import WeakKeyDictionary
@@ -127,7 +128,7 @@ from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
 from pollwise.queues.objects.views import Views
 from pollwise.queues.viewed import DEAD
-from pollwise.queues.views import COUNTED_MAX, JobFilter, Stats
+from pollwise.queues.views import COUNTED_MAX, JobFilter, JobPage, Stats, page_of_list
 from pollwise.queues.waiting import JobEnding
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
@@ -320,8 +321,12 @@ class ObjectQueue(Queue):
     async def _find(self, job_id: str) -> JobInfo | None:
         return await self._whole(self._views.get(job_id))
 
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
-        return await self._whole(self._views.page(chosen, newest))
+    async def _page(self, chosen: JobFilter) -> JobPage:
+        newest = partial(self._views.listed, newest=True)
+        return await self._whole(page_of_list(newest, chosen, self.clock.epoch()))
+
+    async def _arrivals(self, chosen: JobFilter) -> list[JobInfo]:
+        return await self._whole(self._views.listed(chosen, newest=False))
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         self._claiming.relist()

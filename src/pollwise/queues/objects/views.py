@@ -215,7 +215,8 @@ class Views:
             endings[job_id] = None if info is None else JobEnding.of(info)
         return endings
 
-    async def page(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
+    async def listed(self, chosen: JobFilter, *, newest: bool) -> list[JobInfo]:
+        """Jobs in put order, or the newest first, that match by state, kinds and worker."""
         page: list[JobInfo] = []
         seen = await self._all(chosen, newest)
         seen.sort(key=lambda s: s.put.place(s.index), reverse=newest)

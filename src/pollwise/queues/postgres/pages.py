@@ -29,16 +29,6 @@ _COUNTED_TOGETHER: tuple[frozenset[State], ...] = (
     frozenset(("delayed", "leased")),
     frozenset(("done", "cancelled")),
 )
-#: For a page of one state, the condition of the index that holds such jobs.
-_NARROW = {
-    "delayed": "AND state IN (1, 3)",
-    "leased": "AND state IN (1, 3)",
-    "blocked": "AND state = 2",
-    "dead": "AND state = 4",
-    "done": "AND state = 5",
-    "cancelled": "AND state = 6",
-}
-_BEGINNING = f"left({{}}, {LISTED_MAX + 1})"
 _TO_INFO = 19  # the first columns of a row are those of `info_from`
 
 
@@ -181,23 +171,12 @@ def _place(source: str, row: tuple[Any, ...]) -> list[Any]:
     return [since, state, seq] if source in ("leased", "overdue", "delayed") else [since, seq]
 
 
-def with_lists(named: Mapping[str, str]) -> dict[str, str]:
-    """The statements, with a page for each state that has an index, and each order."""
+def with_arrivals(named: Mapping[str, str]) -> dict[str, str]:
+    """The statements: `get` shows jobs wholly, `arrivals` the beginning of long values."""
     made = dict(named)
-    page = made.pop("list")
-    whole = {"narrow": "", "order": "", "payload": "payload", "result": "result"}
-    made["get"] = page
-    for name, value in whole.items():
-        made["get"] = made["get"].replace(f"{{{name}}}", value)
+    show = made["arrivals"]
     for name in ("payload", "result"):
-        page = page.replace(f"{{{name}}}", _BEGINNING.format(name))
-    for state in (None, *STATES):
-        narrowed = page.replace("{narrow}", _NARROW.get(state or "", ""))
-        for newest in (False, True):
-            order = "DESC" if newest else ""
-            made[list_name(state, newest)] = narrowed.replace("{order}", order)
-    return made
-
-
-def list_name(state: State | None, newest: bool) -> str:
-    return f"list {state} {newest}"
+        cut = f"left({name}, {LISTED_MAX + 1})"
+        made["arrivals"] = made["arrivals"].replace(f"{{{name}}}", cut)
+        show = show.replace(f"{{{name}}}", name)
+    return made | {"get": show}

@@ -62,7 +62,7 @@ from pollwise.queues.postgres.blocking import BlockingPuts
 from pollwise.queues.postgres.flows import PostgresFlows, keeps_of
 from pollwise.queues.postgres.limits import PostgresLimits
 from pollwise.queues.postgres.notes import PostgresNotes
-from pollwise.queues.postgres.pages import PostgresPages, list_name, with_lists
+from pollwise.queues.postgres.pages import PostgresPages, with_arrivals
 from pollwise.queues.postgres.puts import (
     TYPES,
     is_plain,
@@ -138,7 +138,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             timeout=timeout,
             connections=connections,
             clock=clock,
-            sql=with_lists(statements(TABLES.package)),
+            sql=with_arrivals(statements(TABLES.package)),
         )
         self._pages = PostgresPages(self.database, name)
         self._flows = PostgresFlows(self.database, name)
@@ -389,7 +389,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def _find(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
-        rows = await self._listed("get", JobFilter(limit=1), seq - 1, seq + 1)
+        rows = await self._between("get", seq - 1, seq + 1, 1)
         return info_from(rows[0], self.name) if rows else None
 
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
@@ -408,25 +408,15 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _flow(self, job_id: str, most: int) -> list[FlowJob]:
         return await self._flows.flow(job_id, most)
 
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
-        place = place_after(chosen.after)
-        after, before = (0, place or _SEQ_MAX) if newest else (place, _SEQ_MAX)
-        rows = await self._listed(list_name(chosen.state, newest), chosen, after, before)
+    async def _arrivals(self, chosen: JobFilter) -> list[JobInfo]:
+        rows = await self._between("arrivals", place_after(chosen.after), _SEQ_MAX, chosen.limit)
         return [listed_from(row, self.name) for row in rows]
 
-    async def _listed(
-        self, name: str, chosen: JobFilter, after: int, before: int
+    async def _between(
+        self, name: str, after: int, before: int, limit: int
     ) -> list[tuple[Any, ...]]:
-        params = [
-            text(self.name),
-            number(after),
-            number(before),
-            None if chosen.state is None else number(STATES.index(chosen.state)),
-            None if chosen.kinds is None else texts(chosen.kinds),
-            text(chosen.worker),
-            number(chosen.limit),
-            self.database.now(),
-        ]
+        limits = [number(after), number(before), number(limit)]
+        params = [text(self.name), *limits, self.database.now()]
         return await self.database.rows(name, params, safe=True)
 
     async def _write_note(self, note: NewNote) -> NoteWritten:

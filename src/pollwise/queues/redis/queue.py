@@ -160,8 +160,8 @@ class RedisQueue(Queue):
     async def _find(self, job_id: str) -> JobInfo | None:
         return await self._store.get(job_id, self.clock.imposed())
 
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
-        return await self._store.list_jobs(chosen, newest, self.clock.imposed())
+    async def _arrivals(self, chosen: JobFilter) -> list[JobInfo]:
+        return await self._store.arrivals(chosen, self.clock.imposed())
 
     async def _page(self, chosen: JobFilter) -> JobPage:
         return await self._store.page(chosen, self.clock.imposed())

@@ -348,13 +348,9 @@ class RedisStore:
         answer = await self._run("limits/use", time_text(now), limits.kind, MOST_AT_ONCE)
         return use_in(answer, limits, groups)
 
-    async def list_jobs(self, chosen: JobFilter, newest: bool, now: float | None) -> list[JobInfo]:
-        if chosen.worker == "" or chosen.kinds == ():
-            return []
-        numbers = _ALL
-        if chosen.after is not None:
-            numbers = _beyond(place_after(chosen.after), _ALL, newest)
-        return [info for info, _ in await self._views(chosen, numbers, now, newest)]
+    async def arrivals(self, chosen: JobFilter, now: float | None) -> list[JobInfo]:
+        numbers = _beyond(place_after(chosen.after), _ALL, False)
+        return [info for info, _ in await self._views(chosen, numbers, now)]
 
     async def page(self, chosen: JobFilter, now: float | None) -> JobPage:
         """The newest put first; the cursor is the number of the last job that was examined."""
@@ -381,14 +377,14 @@ class RedisStore:
         return JobPage(found, found[-1].job.id if full else str(numbers[1] + 1), examined)
 
     async def _views(
-        self, chosen: JobFilter, among: _Numbers, now: float | None, newest: bool = False
+        self, chosen: JobFilter, among: _Numbers, now: float | None
     ) -> list[tuple[JobInfo, int]]:
-        """The chosen jobs among these numbers, each with its token."""
+        """The first jobs among these numbers in put order, each with its token."""
         found: list[tuple[JobInfo, int]] = []
         numbers: _Numbers | None = among
         while numbers and len(found) < chosen.limit:
             left = chosen.limit - len(found)
-            blob, time, numbers = await self._page(chosen, numbers, now, left, newest)
+            blob, time, numbers = await self._page(chosen, numbers, now, left, False)
             found += views_in(blob, self._queue, time, listed=among[0] != among[1])
         return found
 

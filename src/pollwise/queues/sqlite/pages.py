@@ -29,7 +29,7 @@ STEP = 100
 #: How many pairs of a kind and a priority, and how many overdue jobs, are examined for the oldest.
 FIRSTS_MAX = 1_000
 #: The statements of lists.
-LISTS = ("list", "show")
+LISTS = ("arrivals", "show")
 _SEQ_MAX = 2**63 - 1
 _FAR = 1e300
 _PRIORITY_MAX = 2**31
@@ -217,7 +217,7 @@ def with_columns(sql: Mapping[str, str]) -> dict[str, str]:
     whole = sql["columns"].format(**{name: name for name in names})
     cut = {name: f"substr({name}, 1, {LISTED_MAX + 1})" for name in names}
     made = {name: sql[name].replace("{columns}", sql["columns"].format(**cut)) for name in LISTS}
-    return made | {"get": sql["list"].replace("{columns}", whole)}
+    return made | {"get": sql["arrivals"].replace("{columns}", whole)}
 
 
 def _values(now: float, chosen: JobFilter) -> dict[str, Any]:

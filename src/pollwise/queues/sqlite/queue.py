@@ -144,7 +144,7 @@ class SqliteQueue(Queue):
     _settle = in_thread_now(SqliteStore.settle)
     _renew = in_thread_now(SqliteStore.renew)
     _cancel = in_thread_now(SqliteStore.cancel)
-    _list_jobs = in_thread_now(SqliteStore.list_jobs)
+    _arrivals = in_thread_now(SqliteStore.arrivals)
     _page = in_thread_now(SqliteStore.page)
     _page_ids = in_thread_now(SqliteStore.page_ids)
     _names = in_thread(SqliteStore.names)

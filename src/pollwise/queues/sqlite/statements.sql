@@ -514,15 +514,12 @@ seq, kind, {payload}, coalesce(pollwise_jobs."key", held_key) AS "key", priority
        token, CASE WHEN state IN (1, 3) AND since <= :now THEN 0 ELSE state END AS shown,
        since, worker, errors, claimed_at, progress, cancel, {result}
 
--- name: list
+-- name: arrivals
 SELECT {columns}
 FROM pollwise_jobs
-WHERE queue = :queue AND seq > :after AND seq < :before {narrow}
+WHERE queue = :queue AND seq > :after AND seq < :before
   AND NOT (state >= 5 AND expires_at IS NOT NULL AND expires_at <= :now)
-  AND (:state IS NULL OR shown = :state)
-  AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
-  AND (:worker IS NULL OR worker = :worker)
-ORDER BY seq {order} LIMIT :limit;
+ORDER BY seq LIMIT :limit;
 
 -- name: endings
 -- Which of these jobs have ended, and how; a row of NULLs for one that does not exist.

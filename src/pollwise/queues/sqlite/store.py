@@ -59,9 +59,6 @@ _SEQ_MAX = 2**63 - 1
 _CODES: dict[str, int] = {state: code for code, state in enumerate(STATES)}
 _DONE, _CANCELLED = _CODES["done"], _CODES["cancelled"]
 #: For a page of one state, the condition of the index that holds such jobs.
-_NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
-    ("dead", "done", "cancelled"), "AND state >= 4"
-)
 #: The error that each statement adds, and its time.
 _ERRORS = {
     "promote": ("CASE state WHEN 3 THEN 'the lease of ' || worker || ' ran out' END", "since"),
@@ -422,35 +419,17 @@ class SqliteStore(SqliteNotes):
 
     def get(self, now: float, job_id: str) -> JobInfo | None:
         number = number_of(job_id)
-        rows = self._listed("get", now, JobFilter(limit=1), number - 1, number + 1, False)
+        rows = self._rows("get", now=now, after=number - 1, before=number + 1, limit=1)
         return info_from(rows[0], self._queue) if rows else None
 
     def endings(self, now: float, ids: Sequence[str]) -> dict[str, JobEnding | None]:
         rows = self._rows("endings", batch=_id_batch(ids), now=now)
         return endings_from(rows, ids)
 
-    def list_jobs(self, now: float, chosen: JobFilter, newest: bool) -> list[JobInfo]:
-        place = place_after(chosen.after)
-        after, before = (0, place or _SEQ_MAX) if newest else (place, _SEQ_MAX)
-        rows = self._listed("list", now, chosen, after, before, newest)
+    def arrivals(self, now: float, chosen: JobFilter) -> list[JobInfo]:
+        after = place_after(chosen.after)
+        rows = self._rows("arrivals", now=now, after=after, before=_SEQ_MAX, limit=chosen.limit)
         return [listed_from(row, self._queue) for row in rows]
-
-    def _listed(
-        self, name: str, now: float, chosen: JobFilter, after: int, before: int, newest: bool
-    ) -> list[tuple[Any, ...]]:
-        statement = self._sql[name].replace("{order}", "DESC" if newest else "")
-        values = {
-            "queue": self._queue,
-            "now": now,
-            "after": after,
-            "before": before,
-            "state": None if chosen.state is None else _CODES[chosen.state],
-            "kinds": None if chosen.kinds is None else json.dumps(chosen.kinds),
-            "worker": chosen.worker,
-            "limit": chosen.limit,
-        }
-        statement = statement.replace("{narrow}", _NARROW.get(chosen.state or "", ""))
-        return self.connect().execute(statement, values).fetchall()
 
     def retry(self, now: float, ids: Sequence[str] | None) -> int:
         connection = self.connect()

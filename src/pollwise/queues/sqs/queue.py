@@ -346,23 +346,22 @@ class SqsQueue(Queue):
     async def _find(self, job_id: str) -> JobInfo | None:
         raise self._no_views("show one job")
 
-    async def _list_jobs(self, chosen: JobFilter, newest: bool) -> list[JobInfo]:
+    async def _page(self, chosen: JobFilter) -> JobPage:
         if chosen.after is not None:
             raise Unsupported(
                 f"{self.url} cannot page: SQS returns dead jobs in no order (after = "
                 f"{chosen.after!r}); raise the limit"
             )
-        if newest or chosen.worker is not None:
+        if chosen.worker is not None:
             raise Unsupported(
-                f"{self.url} cannot list the newest jobs first, or those of one worker: SQS "
-                "returns dead jobs in no order, without their worker; leave out `newest` and "
-                "`worker`"
+                f"{self.url} cannot list the jobs of one worker: SQS returns dead jobs without "
+                "their worker; leave out `worker`"
             )
-        return await self._dead.page(chosen)
-
-    async def _page(self, chosen: JobFilter) -> JobPage:
-        found = await self._list_jobs(chosen, newest=False)
+        found = await self._dead.page(chosen)
         return JobPage(found, None, len(found))
+
+    async def _arrivals(self, chosen: JobFilter) -> list[JobInfo]:
+        raise self._no_views("list jobs")
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._dead.retry(ids)

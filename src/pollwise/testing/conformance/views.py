@@ -240,10 +240,12 @@ async def check_peek_unknown(bench: Bench) -> None:
 
 
 async def check_list_filters(bench: Bench) -> None:
-    """Lists are in put order, whole or by state and kind."""
+    """Lists narrow by state and kind; arrivals are in put order, whatever their states."""
     queue, put = await _states(bench)
     require(queue.capabilities.ordered, "order")
-    equal([view.job.id for view in await queue.jobs()], list(put.values()), "the whole list")
+    equal([view.job.id for view in await queue.arrivals()], list(put.values()), "all arrivals")
+    listed = [view.job.id for view in await queue.jobs()]
+    equal(sorted(listed), sorted(put.values()), "the whole list")
     for state, job_id in put.items():
         equal([view.job.id for view in await queue.jobs(state)], [job_id], f"the {state} list")
     equal([v.job.payload for v in await queue.jobs(kind="other")], ["ready"], "the list of a kind")
@@ -251,14 +253,14 @@ async def check_list_filters(bench: Bench) -> None:
     equal(await queue.jobs(kind="none"), [], "the list of a kind that nobody put")
 
 
-async def check_list_pages(bench: Bench) -> None:
-    """Pages follow each other by `after` without repeats and gaps, also when jobs end."""
+async def check_arrivals(bench: Bench) -> None:
+    """Arrivals follow each other by `after` without repeats and gaps, also when jobs end."""
     queue = await bench.queue()
     require(queue.capabilities.views and queue.capabilities.ordered, "view of jobs by pages")
     put = await queue.put(numbered(*range(10)))
     seen: list[str] = []
     after = None
-    while page := [view.job.id for view in await queue.jobs(limit=4, after=after)]:
+    while page := [view.job.id for view in await queue.arrivals(after, 4)]:
         expect(len(page) <= 4, f"a page with limit 4 has {len(page)} jobs")
         seen += page
         after = page[-1]
@@ -266,6 +268,9 @@ async def check_list_pages(bench: Bench) -> None:
             claims = await bench.take(queue, 4)
             await queue.settle(done(claims))
     equal(seen, put, "the jobs of all pages")
+    last = await queue.put(numbered(10))
+    equal([view.job.id for view in await queue.arrivals(after)], last, "what was put later")
+    await refused(ConfigError, queue.arrivals("no job"), "arrivals after an impossible id")
 
 
 async def check_pages_show_what_matches(bench: Bench) -> None:

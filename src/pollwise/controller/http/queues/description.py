@@ -432,21 +432,17 @@ def raw_stats(
 ) -> None: ...
 
 
-@description.get("/jobs", summary="List jobs, in put order", **_answers(RawJobs, _READ))
-def raw_jobs(
+@description.get("/arrivals", summary="Jobs in put order", **_answers(RawJobs, _READ))
+def raw_arrivals(
     name: str,
-    state: JobState | None = None,
-    kind: Annotated[list[str] | None, Query()] = None,
-    worker: str | None = None,
-    newest: bool = False,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     after: str | None = None,
     keep: Keep = None,
 ) -> None: ...
 
 
-@description.get("/page", summary="A page of jobs", **_answers(RawJobPage, _READ))
-def raw_page(
+@description.get("/jobs", summary="A page of jobs", **_answers(RawJobPage, _READ))
+def raw_jobs(
     name: str,
     state: JobState | None = None,
     kind: Annotated[list[str] | None, Query()] = None,

@@ -12,7 +12,7 @@ Under /api/queue/{name}:
     POST …/flow         {"id"} of any job of a flow                            → {"jobs"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
-    POST …/retry, drop, cancel  {"filter": as in …/page}            → {"count", "next"}
+    POST …/retry, drop, cancel  {"filter": as in GET …/jobs}        → {"count", "next"}
     POST …/retry  also {"anyway": true}: dead jobs too that are compensated
     POST …/pause        {"kind", "by", "why"}; kind null: the whole queue      → {}
     POST …/resume       {"kind"}                                               → {"resumed"}
@@ -32,9 +32,9 @@ Under /api/queue/{name}:
     GET  …/history      ?since&by&kind&kind&worker                             → {"points"}
     GET  …/paces        what workers learned, for those that start             → {"paces"}
     GET  …/stats        ?by=kind, ?most                                         → counts
-    GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
-    GET  …/page         ?state&kind&worker&key&error&older_than&newer_than&limit&after
+    GET  …/jobs         ?state&kind&kind&worker&key&error&older_than&newer_than&limit&after
                                                               → {"jobs", "next", "examined"}
+    GET  …/arrivals     ?limit&after: an id; what was put after it, in put order  → {"jobs"}
     GET  …/names        the queues of the store that the token may read        → {"names"}
     GET  …/jobs/{id}                                                           → {"job"}
     WS   …/ws           hints, both ways
@@ -191,8 +191,8 @@ class QueueApi:
             "": (self._about, READ),
             "/stats": (views.stats, READ, "by", "most"),
             "/names": (self._names, READ),
-            "/page": (views.page, READ_JOBS, *views.PAGE),
-            "/jobs": (views.jobs, READ_JOBS, *views.LIST),
+            "/jobs": (views.jobs, READ_JOBS, *wire.FILTER),
+            "/arrivals": (views.arrivals, READ_JOBS, *views.ARRIVALS),
             "/jobs/{job_id:path}": (views.job, READ_JOBS),
             "/pauses": (steering.pauses, READ),
             "/limits": (limits.limits, READ),

@@ -17,9 +17,8 @@ from pollwise.queues.views import COUNTED_MAX, MEASURED_MAX, BulkDone
 from pollwise.queues.waiting import ENDINGS
 from pollwise.runtime.store import MAX_BATCH
 
-#: The parameters of the query for a page of jobs.
-LIST = ("state", "kind", "worker", "newest", "limit", "after")
-PAGE = wire.FILTER
+#: The parameters of the query for arrivals.
+ARRIVALS = ("limit", "after")
 
 
 async def stats(queue: Queue, request: Request, *_: object) -> Any:
@@ -41,24 +40,13 @@ def _most(text: str | None) -> int:
     return min(int(text), MEASURED_MAX)
 
 
+async def arrivals(queue: Queue, request: Request, *_: object) -> Any:
+    asked = wire.filter_from(_query(request.query_params))
+    found = await queue.arrivals(asked.after, asked.limit)
+    return {"jobs": [wire.info_to(each) for each in found]}
+
+
 async def jobs(queue: Queue, request: Request, *_: object) -> Any:
-    asked = request.query_params
-    newest = asked.get("newest", "false")
-    if newest not in ("true", "false"):
-        raise ConfigError(f"newest = {newest[:40]!r} must be true or false")
-    chosen = wire.filter_from(_query(asked))
-    page = await queue.jobs(
-        chosen.state,
-        kind=chosen.kinds,
-        worker=chosen.worker,
-        newest=newest == "true",
-        limit=chosen.limit,
-        after=chosen.after,
-    )
-    return {"jobs": [wire.info_to(each) for each in page]}
-
-
-async def page(queue: Queue, request: Request, *_: object) -> Any:
     found = await queue.page(wire.filter_from(_query(request.query_params)))
     jobs = [wire.info_to(each) for each in found.jobs]
     return {"jobs": jobs, "next": found.next, "examined": found.examined}
@@ -135,7 +123,7 @@ def chosen_in(body: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _query(given: QueryParams) -> dict[str, Any]:
-    asked: dict[str, Any] = {name: given[name] for name in PAGE if name in given}
+    asked: dict[str, Any] = {name: given[name] for name in wire.FILTER if name in given}
     if "kind" in asked:
         asked["kind"] = given.getlist("kind")
     return asked

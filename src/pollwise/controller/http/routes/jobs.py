@@ -19,7 +19,6 @@ from pollwise.controller.http.requests import (
     Limit,
     answer,
     is_id,
-    is_job_id,
     parsed,
     read_body,
     read_model,
@@ -144,12 +143,12 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.get(
         "/api/jobs",
-        **described("List jobs, newest first", schema.PutJobs, 422),
-        description="With a state, a kind or a worker, SQLite and Postgres show one state after "
-        "the other: leased jobs, ready, delayed and blocked ones, then ended ones, the newest "
-        "first. Such a page examines a limited number of jobs, so it can be shorter than `limit`. "
-        "A token with the scope `put` sees the jobs that it put, unless it was made for all jobs; "
-        "its pages can be shorter, too. `next` is null at the end.",
+        **described("List jobs", schema.PutJobs, 422),
+        description="One state after the other: leased jobs, ready, delayed and blocked ones, then "
+        "ended ones, the newest first; Redis, memory and object stores show the newest put first. "
+        "A page examines a limited number of jobs, so it can be shorter than `limit`. A token with "
+        "the scope `put` sees the jobs that it put, unless it was made for all jobs. `next` is "
+        "null at the end.",
     )
     async def list_jobs(
         request: Request,
@@ -170,8 +169,6 @@ def routes(controller: Controller) -> APIRouter:
         elif worker is not None and not is_id(worker):
             raise invalid("worker must be the id of a worker")
         chosen = JobFilter(state, None if kinds is None else tuple(kinds), worker)
-        if after is not None and _is_whole(chosen) and not is_job_id(after):
-            raise invalid("after must be the `next` of the page before")
         page, following = await _page(queue, chosen, who, limit, after)
         names = await controller.names.of(who for info in page for who in whos_in(info))
         views = [await view(info, names, brief=True) for info in page]
@@ -291,32 +288,17 @@ async def _page(
     read, and those of their jobs that are its own are shown.
     """
     if not who.owns_only:
-        return await _read(queue, replace(chosen, limit=limit, after=after))
+        page = await queue.page(replace(chosen, limit=limit, after=after))
+        return page.jobs, page.next
     found: list[JobInfo] = []
-    in_put_order = _is_whole(chosen)
     for _ in range(SCANNED_MAX // SCAN):
-        step = SCAN if in_put_order else limit - len(found)  # other places cannot be named later
-        read, following = await _read(queue, replace(chosen, limit=step, after=after))
-        for info in read:
-            if who.may_see(info):
-                found.append(info)
-                if in_put_order and len(found) == limit:
-                    return found, info.job.id
-        after = following
-        if after is None or len(found) == limit:
+        page = await queue.page(replace(chosen, limit=SCAN, after=after))
+        places = [n for n, info in enumerate(page.jobs, 1) if who.may_see(info)]
+        left = limit - len(found)
+        if len(places) >= left:  # read again up to the last that is shown: so `next` is its place
+            page = await queue.page(replace(chosen, limit=places[left - 1], after=after))
+        found += [info for info in page.jobs if who.may_see(info)]
+        after = page.next
+        if after is None or len(found) >= limit:
             break
     return found, after
-
-
-def _is_whole(chosen: JobFilter) -> bool:
-    """True if all jobs are wanted: only this list is in put order, and its places are job ids."""
-    return chosen == JobFilter(limit=chosen.limit, after=chosen.after)
-
-
-async def _read(queue: Queue, chosen: JobFilter) -> tuple[list[JobInfo], str | None]:
-    """Some jobs, and where the next ones begin."""
-    if not _is_whole(chosen):
-        page = await queue.page(chosen)
-        return page.jobs, page.next
-    jobs = await queue.jobs(newest=True, limit=chosen.limit, after=chosen.after)
-    return jobs, jobs[-1].job.id if len(jobs) == chosen.limit else None

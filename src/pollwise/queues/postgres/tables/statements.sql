@@ -167,9 +167,9 @@ CROSS JOIN LATERAL (
 ) AS l
 ORDER BY j.seq
 
--- name: list
+-- name: arrivals
 -- The time is read once: with a volatile function in each row, no index would give the order.
-WITH clock AS MATERIALIZED (SELECT {schema}.now_or($8::double precision) AS now)
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($5::double precision) AS now)
 -- A job that waits in a flow has its key in another column, which tables before version 11 lack.
 SELECT seq, kind, {payload},
        CASE WHEN state = 2 AND key IS NULL THEN nullif(to_jsonb(jobs) ->> 'held_key', '')
@@ -180,13 +180,10 @@ FROM (
         CASE WHEN state IN (1, 3) AND since <= (SELECT now FROM clock)
              THEN 0 ELSE state END AS shown
     FROM {schema}.jobs
-    WHERE queue = $1 AND seq > $2::bigint AND seq < $3::bigint {narrow}
+    WHERE queue = $1 AND seq > $2::bigint AND seq < $3::bigint
       AND NOT (state >= 5 AND coalesce(expires_at <= (SELECT now FROM clock), false))
 ) AS jobs
-WHERE ($4::smallint IS NULL OR shown = $4::smallint)
-  AND ($5::text[] IS NULL OR kind = ANY ($5::text[]))
-  AND ($6::text IS NULL OR worker = $6::text)
-ORDER BY seq {order} LIMIT $7::integer
+ORDER BY seq LIMIT $4::integer
 
 -- name: note
 -- And the stamp of the last change of schedules.

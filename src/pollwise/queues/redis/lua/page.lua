@@ -1,4 +1,4 @@
--- A page of jobs in put order or the newest first.
+-- A page of jobs, the newest put first; all jobs also in put order.
 -- ARGV: now, the first and the last number, whether the newest come first, how many, the maximum
 -- number of pages to read at once, maximum bytes, a state or '', a worker or ''; then the kinds,
 -- unless all are meant. In place of a state, 'of:' and a number: the jobs of the flow of that job.
@@ -83,16 +83,14 @@ end
 
 local function through_dead()
   for _ = 1, most_pages do
-    local command, from, to = 'ZRANGEBYSCORE', first, last
-    if newest then command, from, to = 'ZREVRANGEBYSCORE', last, first end
-    local ids = call(command, KEY.dead, name_of(from), name_of(to), 'LIMIT', 0, PAGE)
+    local from, to = name_of(last), name_of(first)
+    local ids = call('ZREVRANGEBYSCORE', KEY.dead, from, to, 'LIMIT', 0, PAGE)
     if #ids == 0 then return '' end
     local stopped = show(ids)
     if stopped then return stopped end
-    local read_up_to = tonumber(ids[#ids])
-    if newest then last = read_up_to - 1 else first = read_up_to + 1 end
+    last = tonumber(ids[#ids]) - 1
   end
-  return name_of(newest and last + 1 or first - 1)
+  return name_of(last + 1)
 end
 
 local function through_pages()
