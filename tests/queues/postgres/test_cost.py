@@ -17,6 +17,7 @@ from tests.queues.benches import migrated
 from tests.queues.postgres.kit import GRANTS, drain, fresh, run
 from tests.support.daemons import wait_until
 from tests.support.servers import Postgres
+from tests.support.touched import Touched
 
 
 def test_one_statement_a_call(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,3 +230,40 @@ async def touched_blocks(queue: PostgresQueue) -> int:
         b" WHERE c.relnamespace = 'pollwise'::regnamespace"
     )
     return int(blocks)
+
+
+async def put_kinds(queue: PostgresQueue, kinds: int) -> None:
+    """Two jobs of each kind."""
+    await queue.database.connections.rows(
+        b"INSERT INTO pollwise.jobs (queue, kind, payload, state, since, run_at, created_at)"
+        b" SELECT $1, 'k' || lpad((i % $2::integer)::text, 5, '0'), 'null', 0, i, i, i"
+        b" FROM generate_series(1, 2 * $2::integer) AS i",
+        [queue.name.encode(), str(kinds).encode()],
+    )
+
+
+def test_claims_of_any_kind_come_to_all_kinds(dsn: str) -> None:
+    async def main() -> None:
+        async with fresh(dsn, connections=1) as queue:
+            await put_kinds(queue, 4500)
+            places = [(await queue.claim("w", 1, 60))[0].job.kind for _ in range(2)]
+            assert places[0] < "k02000" <= places[1] < "k04000", "the next goes on after them"
+            while await queue.claim("w", 1000, 60):
+                pass
+            assert (await queue.stats()).ready == 0
+
+    run(main)
+
+
+def test_a_claim_of_any_kind_reads_a_bounded_number_of_kinds(dsn: str) -> None:
+    async def main() -> None:
+        read = []
+        for kinds in (2500, 10000):
+            async with fresh(dsn, connections=1) as queue:
+                await put_kinds(queue, kinds)
+                touched = Touched(queue.database)
+                assert len(await queue.claim("w", 20, 60)) == 20
+                read.append(touched.most["claim"])
+        assert read[1] < 1.5 * read[0], read
+
+    run(main)

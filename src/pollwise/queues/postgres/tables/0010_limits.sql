@@ -1119,11 +1119,35 @@ BEGIN
 END
 $$;
 
+-- Up to p_most kinds that have ready jobs, the first ones after p_after.
+CREATE FUNCTION {schema}.ready_kinds(p_queue text, p_after text, p_most integer) RETURNS text[]
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN ARRAY(
+        WITH RECURSIVE each (kind) AS (  -- skips through the index instead of scanning it
+            (SELECT j.kind FROM {schema}.jobs AS j
+             WHERE j.queue = p_queue AND j.state = 0 AND j.kind > p_after
+             ORDER BY j.kind LIMIT 1)
+            UNION ALL
+            SELECT (SELECT j.kind FROM {schema}.jobs AS j
+                    WHERE j.queue = p_queue AND j.state = 0 AND j.kind > each.kind
+                    ORDER BY j.kind LIMIT 1)
+            FROM each WHERE each.kind IS NOT NULL
+        )
+        SELECT each.kind FROM each WHERE each.kind IS NOT NULL LIMIT p_most
+    );
+END
+$$;
+
 -- Lease up to p_limit jobs that are not paused, within their limits; or one suspect, alone. p_ahead:
 -- some will wait before they start. A last row without a seq says in `until` after how many seconds
 -- another claim may find more, if that is known, in `attempt` whether the job is a suspect: 1, else 0,
 -- and in `kind` of which of the asked kinds a settlement lets others run; NULL if nothing has limits.
 -- lapse: the error of the run before, if its lease ran out just before this claim.
+-- A claim of any kind looks at up to 2,000 kinds that have ready jobs. If there may be more, the
+-- session remembers the last of them, and its next claim goes on after it.
 DROP FUNCTION {schema}.claim(
     text, text, integer, double precision, text[], boolean, boolean, text, text, double precision
 );
@@ -1169,6 +1193,11 @@ DECLARE
     v_turns record;
     v_unseen text[];
     v_gone integer := 0;
+    v_best text[];
+    v_after text;
+    v_more boolean := false;
+    c_kinds CONSTANT integer := 2000;
+    c_setting CONSTANT text := 'pollwise.kinds_after';
 BEGIN
     IF p_message IS NOT NULL THEN
         PERFORM pg_notify(p_channel, p_message);
@@ -1205,19 +1234,19 @@ BEGIN
         PERFORM {schema}.end_cancelled(p_queue, v_cancelled, p_keep, v_now);
     END IF;
 
-    IF v_kinds IS NULL THEN  -- skips through the index instead of scanning it
-        v_kinds := ARRAY(
-            WITH RECURSIVE each (kind) AS (
-                (SELECT j.kind FROM {schema}.jobs AS j WHERE j.queue = p_queue AND j.state = 0
-                 ORDER BY j.kind LIMIT 1)
-                UNION ALL
-                SELECT (SELECT j.kind FROM {schema}.jobs AS j
-                        WHERE j.queue = p_queue AND j.state = 0 AND j.kind > each.kind
-                        ORDER BY j.kind LIMIT 1)
-                FROM each WHERE each.kind IS NOT NULL
-            )
-            SELECT each.kind FROM each WHERE each.kind IS NOT NULL
-        );
+    IF v_kinds IS NULL THEN
+        v_after := coalesce(current_setting(c_setting, true), '');
+        v_kinds := {schema}.ready_kinds(p_queue, v_after, c_kinds);
+        IF v_after <> '' AND cardinality(v_kinds) < c_kinds THEN
+            v_kinds := v_kinds || ARRAY(
+                SELECT k FROM unnest({schema}.ready_kinds(
+                    p_queue, '', c_kinds - cardinality(v_kinds))) AS k WHERE k <= v_after
+            );
+        END IF;
+        v_more := cardinality(v_kinds) = c_kinds;
+        IF v_more OR v_after <> '' THEN
+            PERFORM set_config(c_setting, CASE WHEN v_more THEN v_kinds[c_kinds] ELSE '' END, false);
+        END IF;
     END IF;
 
     IF v_paused THEN
@@ -1290,6 +1319,20 @@ BEGIN
                 FOR NO KEY UPDATE SKIP LOCKED
             ) AS c;
         ELSE
+            v_best := v_kinds;
+            IF cardinality(v_kinds) > greatest(v_left, 100) THEN
+                -- The best jobs are of the kinds whose first jobs come first.
+                v_best := ARRAY(
+                    SELECT k.kind FROM unnest(v_kinds) AS k (kind)
+                    CROSS JOIN LATERAL (
+                        SELECT j.priority, j.since, j.seq FROM {schema}.jobs AS j
+                        WHERE j.queue = p_queue AND j.kind = k.kind AND j.state = 0
+                          AND (j.lapses = 0 OR j.lapsed IS DISTINCT FROM j.token)
+                        ORDER BY j.priority DESC, j.since, j.seq LIMIT 1
+                    ) AS f
+                    ORDER BY f.priority DESC, f.since, f.seq LIMIT v_left
+                );
+            END IF;
             -- First without locks: how many of each kind are among the best? So no more rows are
             -- locked than taken, and rows locked by others are skipped.
             SELECT array_agg(n.kind), array_agg(n.count), sum(n.count)
@@ -1297,7 +1340,7 @@ BEGIN
             FROM (
                 SELECT best.kind, count(*)::integer AS count
                 FROM (
-                    SELECT c.kind FROM unnest(v_kinds) AS k (kind)
+                    SELECT c.kind FROM unnest(v_best) AS k (kind)
                     CROSS JOIN LATERAL (
                         SELECT j.kind, j.priority, j.since, j.seq FROM {schema}.jobs AS j
                         WHERE j.queue = p_queue AND j.kind = k.kind AND j.state = 0
@@ -1375,6 +1418,9 @@ BEGIN
                 p_queue, v_limited, v_in_turns, v_unseen, v_left < p_limit OR v_gone > 0, v_now
             ));
         END IF;
+    END IF;
+    IF v_left > 0 AND v_more THEN
+        v_again := least(v_again, 0.1);  -- the next claim looks at other kinds
     END IF;
     RETURN QUERY SELECT
         NULL::bigint, CASE WHEN v_limits THEN {schema}.counted_kinds(p_queue, p_kinds) END,
