@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pollwise.queues.notes import NewNote
 from pollwise.queues.postgres import pages
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.views import JobFilter
@@ -265,5 +266,26 @@ def test_a_claim_of_any_kind_reads_a_bounded_number_of_kinds(dsn: str) -> None:
                 assert len(await queue.claim("w", 20, 60)) == 20
                 read.append(touched.most["claim"])
         assert read[1] < 1.5 * read[0], read
+
+    run(main)
+
+
+def test_a_record_of_a_worker_is_written_without_the_others(dsn: str) -> None:
+    async def main() -> None:
+        read = []
+        for workers in (100, 5000):
+            async with fresh(dsn, connections=1) as queue:
+                await queue.database.connections.rows(
+                    b"INSERT INTO pollwise.notes (queue, topic, name, value, until)"
+                    b" SELECT $1, 'workers', 'w' || i, '{}', 1e10"
+                    b" FROM generate_series(1, $2::integer) AS i",
+                    [queue.name.encode(), str(workers).encode()],
+                )
+                await queue._write_note(NewNote("workers", "mine", "1", 60))
+                touched = Touched(queue.database)
+                for value in ("2", "3", None):
+                    assert (await queue._write_note(NewNote("workers", "mine", value, 60))).done
+                read.append(touched.most["note"])
+        assert read[1] < read[0] + 20, read
 
     run(main)

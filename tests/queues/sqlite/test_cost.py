@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pollwise.queues.notes import NewNote
 from pollwise.queues.sqlite import pages, store
 from pollwise.queues.sqlite.limits import kinds as kinds_module
 from pollwise.queues.sqlite.queue import SqliteQueue
@@ -396,5 +397,26 @@ def test_one_claim_takes_the_jobs_of_all_kinds(
         async with SqliteQueue(tmp_path / "jobs.db", "q", clock=clock, synchronous="off") as queue:
             await queue.put([NewJob(f"k{n}") for n in range(95)])
             assert len(await queue.claim("w", 100, 60)) == 95
+
+    clock.run(main())
+
+
+def test_a_record_of_a_worker_is_written_without_the_others(tmp_path: Path) -> None:
+    clock, meter = VirtualClock(), Meter()
+
+    async def steps(workers: int) -> int:
+        path = tmp_path / f"{workers}.db"
+        async with SqliteQueue(path, "q", clock=clock, synchronous="off") as queue:
+            rows = [("q", "workers", f"w{n}", "{}", 1e10) for n in range(workers)]
+            connection = queue._store.connect()
+            connection.executemany("INSERT INTO pollwise_notes VALUES (?, ?, ?, ?, ?)", rows)
+            await queue._write_note(NewNote("workers", "mine", "1", 60))
+            with meter.reading(connection):
+                assert (await queue._write_note(NewNote("workers", "mine", "2", 60))).done
+            return meter.steps
+
+    async def main() -> None:
+        few, many = await steps(100), await steps(5000)
+        assert many <= 1.2 * few
 
     clock.run(main())

@@ -11,3 +11,6 @@ CREATE TABLE pollwise_notes (
     until REAL,
     PRIMARY KEY (queue, topic, name)
 ) WITHOUT ROWID;
+
+CREATE INDEX pollwise_notes_until ON pollwise_notes (queue, topic, until)
+WHERE until IS NOT NULL;

@@ -588,8 +588,8 @@ RETURNING seq, since;
 -- Write a note, unless its topic has the maximum of others.
 INSERT INTO pollwise_notes (queue, topic, name, value, until)
 SELECT :queue, :topic, :name, :value, :until
-WHERE (SELECT count(*) FROM pollwise_notes WHERE queue = :queue AND topic = :topic) < :most
-   OR EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND name = :name)
+WHERE EXISTS (SELECT 1 FROM pollwise_notes WHERE queue = :queue AND topic = :topic AND name = :name)
+   OR (SELECT count(*) FROM pollwise_notes WHERE queue = :queue AND topic = :topic) < :most
 ON CONFLICT (queue, topic, name) DO UPDATE SET value = excluded.value, until = excluded.until
 RETURNING name;
 

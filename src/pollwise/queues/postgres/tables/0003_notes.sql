@@ -16,10 +16,11 @@ CREATE TABLE {schema}.notes (
     PRIMARY KEY (queue, topic, name)
 );
 GRANT SELECT (queue, topic, name) ON {schema}.notes TO PUBLIC;
+CREATE INDEX notes_until ON {schema}.notes (queue, topic, until) WHERE until IS NOT NULL;
 
--- Write a note, or delete it if p_value is NULL, and delete those of its topic that are gone. Returns
+-- Write a note, or delete it if p_value is NULL, and delete some of its topic that are gone. Returns
 -- whether it was written (there are fewer than p_most others) or was there to delete, and the value
--- of the note of the same name in p_answer.
+-- of the note of the same name in p_answer. Only a new note is counted against the others.
 CREATE FUNCTION {schema}.note(
     p_queue text, p_topic text, p_name text, p_value text, p_ttl double precision, p_most integer,
     p_answer text, p_now double precision, OUT done boolean, OUT answer text
@@ -36,20 +37,23 @@ BEGIN
     WHERE n.queue = p_queue AND n.topic = p_topic AND n.name = ANY (ARRAY(
         SELECT g.name FROM {schema}.notes AS g
         WHERE g.queue = p_queue AND g.topic = p_topic AND g.until <= v_now
-        FOR UPDATE SKIP LOCKED
+        ORDER BY g.until LIMIT 100 FOR UPDATE SKIP LOCKED
     ));
     IF p_value IS NULL THEN
         DELETE FROM {schema}.notes AS n
         WHERE n.queue = p_queue AND n.topic = p_topic AND n.name = p_name;
     ELSE
-        INSERT INTO {schema}.notes AS n (queue, topic, name, value, until)
-        SELECT p_queue, p_topic, p_name, p_value, v_now + p_ttl
-        WHERE (SELECT count(*) FROM {schema}.notes AS o
-               WHERE o.queue = p_queue AND o.topic = p_topic) < p_most
-           OR EXISTS (SELECT 1 FROM {schema}.notes AS o
-                      WHERE o.queue = p_queue AND o.topic = p_topic AND o.name = p_name)
-        ON CONFLICT (queue, topic, name)
-            DO UPDATE SET value = excluded.value, until = excluded.until;
+        UPDATE {schema}.notes AS n SET value = p_value, until = v_now + p_ttl
+        WHERE n.queue = p_queue AND n.topic = p_topic AND n.name = p_name;
+        IF NOT FOUND THEN
+            INSERT INTO {schema}.notes AS n (queue, topic, name, value, until)
+            SELECT p_queue, p_topic, p_name, p_value, v_now + p_ttl
+            WHERE (SELECT count(*) FROM {schema}.notes AS o
+                   WHERE o.queue = p_queue AND o.topic = p_topic
+                     AND (o.until IS NULL OR o.until > v_now)) < p_most
+            ON CONFLICT (queue, topic, name)
+                DO UPDATE SET value = excluded.value, until = excluded.until;
+        END IF;
     END IF;
     done := FOUND;
     SELECT n.value INTO answer FROM {schema}.notes AS n
