@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 import pollwise
 from pollwise import Concurrency, Rate
+from pollwise.controller.http.queues import views
 from pollwise.controller.http.queues.routes import QueueApi
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import (
@@ -1157,5 +1158,43 @@ def test_a_put_token_cannot_forge_messages_but_its_own_hints_are_proven(
             await socket.close()
             assert heard == []
             assert set(worker.hints()._others) == set()  # type: ignore[attr-defined]
+
+    asyncio.run(main())
+
+
+def test_answers_are_bounded_by_bytes_and_the_rest_is_asked_for(
+    token: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "ENDINGS_BYTES_MAX", 100_000)
+    monkeypatch.setattr(views, "PAGE_BYTES_MAX", 50_000)
+    clock = Clock()
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        async with inside(api, token, clock) as queue:
+            put = await queue.put([NewJob("a", n) for n in range(60)])
+            claims = await queue.claim("w", 60, 30)
+            settled = [Settlement.done(c, "x" * 10_000, keep="1h") for c in claims[:30]]
+            settled += [Settlement.dead(c, "y" * 3000) for c in claims[30:]]
+            await queue.settle(settled)
+            answers: list[int] = []
+            call = queue._http.call
+
+            async def measured(*given: Any, **named: Any) -> Any:
+                answer = await call(*given, **named)
+                answers.append(len(answer.content))
+                return answer
+
+            monkeypatch.setattr(queue._http, "call", measured)
+            endings = await queue.endings(put)
+            assert sorted(endings) == sorted(put)
+            assert len(answers) > 1
+            assert max(answers) < 350_000
+            answers.clear()
+            dead = await queue.jobs("dead", limit=1000)
+            assert len(dead) == 30
+            assert len(answers) > 1
+            assert max(answers) < 60_000
+        await api.close()
 
     asyncio.run(main())

@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote, urlencode
@@ -297,9 +298,17 @@ class HttpQueue(FlowCalls, HttpNotes):
         return int((await self._post("prune", {}))["count"])
 
     async def _endings(self, ids: Sequence[str]) -> dict[str, JobEnding | None]:
-        said = {"ids": [*ids]}
-        answer = await self._again(lambda: self._post("endings", said))
-        return wire.endings_from(answer["endings"])
+        found: dict[str, JobEnding | None] = {}
+        rest: Sequence[str] = ids
+        while rest:
+            said = {"ids": [*rest]}
+            answer = await self._again(partial(self._post, "endings", said))
+            found |= wire.endings_from(answer["endings"])
+            left = answer.get("rest", [])  # a controller of an earlier version sends none
+            if len(left) >= len(rest):
+                raise StoreError(f"{self.url} leaves out all endings that it was asked for")
+            rest = left
+        return found
 
     async def close(self) -> None:
         if self._http.closed:

@@ -7,7 +7,7 @@ Under /api/queue/{name}:
     POST …/abandon      {"nonce"} of a held claim                              → {}
     POST …/settle       {"settlements": [claim + {"action", "result"}]}        → {"lost"}
     POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
-    POST …/endings      {"ids"}                                                → {"endings"}
+    POST …/endings      {"ids"}; ask again for the rest                 → {"endings", "rest"}
     POST …/predecessors  {"id"}: how its predecessors ended              → {"predecessors"}
     POST …/flow         {"id"} of any job of a flow                            → {"jobs"}
     POST …/cancel       {"ids"}                                                → {"states"}

@@ -67,6 +67,9 @@ class RawEndings(BaseModel):
     endings: dict[str, RawEnding | None] = Field(
         description="By id; null for a job that does not exist. Jobs that go on are left out."
     )
+    rest: list[str] = Field(
+        description="Ids to ask for again, because the results of the others are large."
+    )
 
 
 class RawProgressView(RawProgress):

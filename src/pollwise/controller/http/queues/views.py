@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
+from pollwise.controller.http.answers import encoded
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.flows.view import FLOW_SHOWN_MAX
@@ -15,8 +17,14 @@ from pollwise.queues.http import wire
 from pollwise.queues.http.flows import flow_to, predecessors_to
 from pollwise.queues.views import COUNTED_MAX, MEASURED_MAX, BulkDone
 from pollwise.queues.waiting import ENDINGS
-from pollwise.runtime.store import MAX_BATCH
+from pollwise.runtime.store import MAX_BATCH, checked_batch
 
+#: The maximum size of a page of jobs, in bytes: their errors can be long.
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+#: An answer about endings has no further results after this many bytes; the client asks again.
+ENDINGS_BYTES_MAX = 16 * 1024 * 1024
+#: How many endings are read at first, and while results are large: up to 1 MiB each.
+ENDINGS_FIRST = 10
 #: The parameters of the query for arrivals.
 ARRIVALS = ("limit", "after")
 
@@ -42,14 +50,28 @@ def _most(text: str | None) -> int:
 
 async def arrivals(queue: Queue, request: Request, *_: object) -> Any:
     asked = wire.filter_from(_query(request.query_params))
-    found = await queue.arrivals(asked.after, asked.limit)
-    return {"jobs": [wire.info_to(each) for each in found]}
+    found = [wire.info_to(each) for each in await queue.arrivals(asked.after, asked.limit)]
+    return {"jobs": found[: _fitting(found)]}
 
 
 async def jobs(queue: Queue, request: Request, *_: object) -> Any:
-    found = await queue.page(wire.filter_from(_query(request.query_params)))
+    chosen = wire.filter_from(_query(request.query_params))
+    found = await queue.page(chosen)
     jobs = [wire.info_to(each) for each in found.jobs]
+    if (fitting := _fitting(jobs)) < len(jobs):  # read again, so that `next` is the right place
+        found = await queue.page(replace(chosen, limit=fitting))
+        jobs = [wire.info_to(each) for each in found.jobs]
     return {"jobs": jobs, "next": found.next, "examined": found.examined}
+
+
+def _fitting(jobs: list[wire.Wire]) -> int:
+    """How many of these jobs fit into PAGE_BYTES_MAX; at least one."""
+    size = 0
+    for n, each in enumerate(jobs):
+        size += len(encoded(each))
+        if size > PAGE_BYTES_MAX:
+            return max(n, 1)
+    return len(jobs)
 
 
 async def job(queue: Queue, request: Request, *_: object) -> Any:
@@ -61,8 +83,16 @@ async def endings(queue: Queue, _: Request, body: dict[str, Any], who: str) -> A
     ids = wire.names_from(body.get("ids"), "ids")
     if ids is None:
         raise ConfigError("ids must be a list of job ids")
+    checked_batch(ids, "endings")
     queue.hints().announce(ENDINGS)  # for the client, who gets it through a WebSocket
-    return {"endings": wire.endings_to(await queue.endings(ids))}
+    found: dict[str, Any] = {}
+    size, at, step = 0, 0, ENDINGS_FIRST
+    while at < len(ids) and size < ENDINGS_BYTES_MAX:
+        part = wire.endings_to(await queue.endings(ids[at : at + step]))
+        found |= part
+        size += len(encoded(part))
+        at, step = at + step, step * 2 if size < ENDINGS_BYTES_MAX // 16 else ENDINGS_FIRST
+    return {"endings": found, "rest": ids[at:]}
 
 
 async def predecessors(queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
