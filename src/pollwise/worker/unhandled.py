@@ -92,8 +92,9 @@ class UnhandledKinds:
             return [_Waiting(k, "", None, s.oldest_age or 0.0) for k, s in kinds.items() if s.ready]
         now, ready = self._clock.epoch(), await self._queue.jobs("ready", limit=PAGE)
         if len(ready) == PAGE:  # kinds that come first, such as paused ones, may hide others
-            kinds = [k for k, s in (await self._queue.stats_by_kind()).items() if s.ready]
-            for kind in [kind for kind in kinds if kind not in self._kinds][:KINDS_MAX]:
+            counts = await self._queue.stats_by_kind()
+            others = [k for k, s in counts.items() if s.ready and k not in self._kinds]
+            for kind in others[:KINDS_MAX]:
                 ready += await self._queue.jobs("ready", kind=kind, limit=PAGE)
         ready.sort(key=lambda info: info.since)
         return [_Waiting(i.job.kind, i.job.id, i.job.key, now - i.since) for i in ready]

@@ -220,7 +220,7 @@ class JobList:
 
     def _read(self, queue: DjangoQueue) -> None:
         # A store without views shows only its dead jobs.
-        state = self.state or (None if queue.capabilities.views else "dead")
+        state: Any = self.state or (None if queue.capabilities.views else "dead")
         kind = (self.kind,) if self.kind else None
         chosen = JobFilter(state or None, kind, limit=PER_PAGE, after=self.after or None)
         page: JobPage = queue.call("page", chosen)
