@@ -423,7 +423,7 @@ def test_what_breaks_is_500_without_details(tmp_path: Path) -> None:
         async def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("postgresql://app:hunter2@db/shop")
 
-        farm.queue.jobs = broken
+        farm.queue.page = broken
         transport = httpx.ASGITransport(farm.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://c") as http:
             answer = await http.get("/api/jobs", headers=farm.admin)

@@ -188,6 +188,7 @@ async def use_the_rest(queue: PostgresQueue, touched: Touched, tag: str) -> None
     assert seq
     await queue.database.rows("unlink", [numbers([10**9 + n for n in range(BATCH)])])
     await queue.get(put[0])
+    await queue.arrivals(put[0], 20)
     await queue.endings(put)
     await queue.stats(50)
     await queue.stats_by_kind(50)
