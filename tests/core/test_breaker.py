@@ -37,6 +37,20 @@ def on_trial(at: float = 30.0) -> Circuit:
     return circuit
 
 
+def test_a_circuit_adopts_the_state_of_another() -> None:
+    """Workers of a queue share the state of a kind; each has a circuit of its own."""
+    circuit = on_trial()
+    assert (circuit.openings, circuit.on_trial) == (1, True)
+    circuit.adopt(3, 100.0)
+    assert (circuit.openings, circuit.on_trial, circuit.retry_at) == (3, False, 100.0)
+    assert [circuit.state(at) for at in (99.0, 100.0)] == ["open", "half-open"]
+    circuit.begin(100.0)
+    circuit.failed(100.0)  # it was open before, so one failed trial opens it again
+    assert circuit.openings == 4
+    circuit.reset()
+    assert (circuit.openings, circuit.retry_at) == (0, None)
+
+
 # The recipe.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,15 @@ from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError, HandlerTimeout, Reject, Snooze
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
-from pollwise.runtime.events import Event, JobDead, JobDone, JobRetried, JobSnoozed, log
+from pollwise.runtime.events import (
+    Event,
+    HandlerStuck,
+    JobDead,
+    JobDone,
+    JobRetried,
+    JobSnoozed,
+    log,
+)
 from pollwise.runtime.executor.handlers import ERRORS_SHOWN, text_of, traceback_of
 from pollwise.runtime.jobs import Job, JobInfo, NewJob
 from pollwise.worker import Worker
@@ -196,6 +205,20 @@ def test_a_handler_that_finishes_though_it_was_cancelled_is_done() -> None:
 
     seen, dead = worked_off(handler, timeout="10s")
     assert told(seen) == [("JobDone", 1)]
+    assert not dead
+
+
+def test_a_handler_that_goes_on_after_its_timeout_is_reported_while_it_runs() -> None:
+    async def handler(job: Job) -> None:
+        until = asyncio.get_running_loop().time() + 60
+        while (left := until - asyncio.get_running_loop().time()) > 0:
+            with suppress(asyncio.CancelledError):  # as a bare `except` does
+                await asyncio.sleep(left)
+
+    seen, dead = worked_off(handler, timeout="10s")
+    [stuck] = seen.of(HandlerStuck)
+    assert stuck.work.endswith("of kind x")
+    assert seen.names().index("HandlerStuck") < seen.names().index("JobDone")
     assert not dead
 
 

@@ -63,4 +63,4 @@ class Pause:
     changes: tuple[Change, ...] = field(default=(), compare=False)
     average: float | None = field(default=None, compare=False)
     forecast: float | None = field(default=None, compare=False)
-    exact: bool = False
+    exact: bool = field(default=False, compare=False)

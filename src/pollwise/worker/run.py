@@ -17,6 +17,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     BreakerChanged,
     Events,
+    HandlerStuck,
     JobCancelled,
     JobDead,
     JobDone,
@@ -183,7 +184,12 @@ class WorkerRun:
         if processes is not None and handler.process:
             place = partial(processes.place, handler.kind, handler.result_ttl is not None)
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return call_of(handler, self._executor.threads, limit, middleware, place)
+        threads, stuck = self._executor.threads, self._report_stuck
+        return call_of(handler, threads, limit, middleware, place, stuck)
+
+    def _report_stuck(self, job: Any, after: float) -> None:
+        work = f"job {job.id} of kind {job.kind}"
+        self._events.emit(HandlerStuck(self.source, work, after))
 
     @property
     def recycled(self) -> str:

@@ -178,7 +178,7 @@ class RunRecycled(Event):
 
 @event
 class HandlerStuck(Event):
-    """A handler did not end within `after` seconds after a stop cancelled it.
+    """A handler did not end within `after` seconds after a stop or its timeout cancelled it.
 
     Its lease is renewed until it ends or the process ends. `work` is its job or record.
     """

@@ -24,6 +24,9 @@ from pollwise.runtime.jobs import checked_name
 #: How a failing job is retried unless its handler says otherwise.
 JOB_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5, jitter=0.25)
 
+#: A handler that goes on for this many seconds after its timeout has cancelled it is reported.
+SWALLOWED_AFTER = 2.0
+
 #: How many frames of a handler's error are logged, counted from the innermost.
 FRAMES_SHOWN = 8
 #: How many errors of a chain of causes and of groups are logged.
@@ -176,10 +179,13 @@ def call_of(
     timeout: float | None,
     middleware: Sequence[Middleware] = (),
     place: Callable[[], AbstractAsyncContextManager[Proceed]] | None = None,
+    report_stuck: Callable[[Any, float], None] | None = None,
 ) -> Proceed:
     """The handler as one awaitable call, inside its middleware and within its time limit.
 
     timeout: the limit of a handler that has none of its own.
+    report_stuck: called with the job and a time if the handler goes on for this time after its
+        timeout cancelled it.
     place: a place in a process, for a handler that runs in one; it yields the call.
     """
     limit = timeout if handler.timeout is None else handler.timeout
@@ -187,7 +193,7 @@ def call_of(
     def wrapped(call: Proceed) -> Proceed:
         for layer in reversed(middleware):  # the first one is outermost
             call = _around(layer, call)
-        return call if limit is None else _within(call, limit, handler)
+        return call if limit is None else _within(call, limit, handler, report_stuck)
 
     if place is not None:  # waiting for a place is not part of the run
 
@@ -217,14 +223,24 @@ def _around(layer: Middleware, inner: Proceed) -> Proceed:
     return outer
 
 
-def _within(call: Proceed, limit: float, handler: Handler) -> Proceed:
+def _within(
+    call: Proceed,
+    limit: float,
+    handler: Handler,
+    report_stuck: Callable[[Any, float], None] | None,
+) -> Proceed:
     """Limit how long a call may take. A thread cannot be stopped; it is abandoned."""
+    if handler.plain or handler.process:
+        report_stuck = None  # the wait for it ends at once
     what = "its thread runs on and keeps its place until it returns" if handler.plain else "stopped"
     if handler.process:
         what = "its process was killed"
 
     async def limited(job: Any) -> Any:
-        timer = asyncio.timeout(limit)
+        timer, late = asyncio.timeout(limit), None
+        if report_stuck is not None:
+            later = limit + SWALLOWED_AFTER
+            late = asyncio.get_running_loop().call_later(later, report_stuck, job, SWALLOWED_AFTER)
         try:
             async with timer:
                 return await call(job)
@@ -235,6 +251,9 @@ def _within(call: Proceed, limit: float, handler: Handler) -> Proceed:
                 f"the handler of kind {job.kind!r} ran longer than its timeout of {limit:g} s; "
                 f"{what}"
             ) from error
+        finally:
+            if late is not None:
+                late.cancel()
 
     return limited
 
