@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import pytest
 
-from pollwise import NewRecord, Outbox, Record
+from pollwise import NewRecord, Outbox, Record, Retry
 from pollwise.errors import HandlerError
 from pollwise.outbox.typed import takes_payload
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import RecordDead, RecordFellBack
+from pollwise.runtime.events import RecordDead, RecordFellBack, RecordRetried
 from tests.outbox.relays import Bench
 
 if TYPE_CHECKING:
@@ -111,20 +111,24 @@ def test_what_cannot_be_a_handler_is_told() -> None:
         takes_payload("x", odd)
 
 
-def test_a_misfit_is_dead_at_once_and_holds_up_only_its_key() -> None:
+def test_a_misfit_is_retried_as_another_version_may_take_it_and_holds_up_only_its_key() -> None:
     bench = Bench()
     outbox = bench.outbox()
     got: list[Any] = []
 
-    @outbox.handle("order.placed")
+    retry = Retry.fixed("1s", attempts=3)
+
+    @outbox.handle("order.placed", retry=retry)
     async def typed(order: Placed) -> None:
         got.append(order)
 
-    @outbox.handle("order.placed")
+    @outbox.handle("order.placed", retry=retry)
     def plain(order: Placed, item: Record) -> None:
         got.append(item.key)
 
-    @outbox.handle("order.paid", fallback=lambda item, error: got.append((item.payload, error)))
+    @outbox.handle(
+        "order.paid", retry=retry, fallback=lambda item, error: got.append((item.payload, error))
+    )
     async def typed_too(order: Placed) -> None: ...
 
     async def main() -> None:
@@ -145,10 +149,11 @@ def test_a_misfit_is_dead_at_once_and_holds_up_only_its_key() -> None:
     assert "good" in got
     [dead] = bench.events(RecordDead)
     assert dead.key == "bad"
+    assert bench.events(RecordRetried)
     assert "the payload does not fit the handler 'typed': number: Input should be a v" in dead.error
     assert "a secret" not in dead.error
     [fell_back] = bench.events(RecordFellBack)
-    assert (fell_back.attempt, fell_back.key) == (1, "paid")
+    assert (fell_back.attempt, fell_back.key) == (3, "paid")
     assert any(isinstance(each, tuple) and each[0] == 7 for each in got)
 
 

@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from pollwise.errors import HandlerError, PayloadError, Reject
+from pollwise.errors import HandlerError
 from pollwise.outbox.records import Record
 from pollwise.runtime.executor.handlers import is_async, signature_of
 
@@ -24,7 +24,8 @@ from pollwise.runtime.executor.handlers import is_async, signature_of
 def takes_payload(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The handler as a function of a record; the same function if it takes no typed payload.
 
-    A payload that does not fit rejects the record: the handler gives up at once.
+    A payload that does not fit is a failed attempt: while a program is deployed, a relay of its
+    other version may take the record next.
     """
     try:
         required = _required(function)
@@ -51,10 +52,7 @@ def takes_payload(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     value = TypedValue(hints[payload.name], what)
 
     def arguments(record: Record) -> tuple[list[Any], dict[str, Any]]:
-        try:
-            read = value.read(record.payload, secret=record.sealed is not None)
-        except PayloadError as error:
-            raise Reject(str(error)) from None
+        read = value.read(record.payload, secret=record.sealed is not None)
         given = {each.name: read if each is payload else record for each in required}
         named = {each.name for each in required if each.kind is each.KEYWORD_ONLY}
         places = [one for name, one in given.items() if name not in named]
