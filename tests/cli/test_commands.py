@@ -41,6 +41,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "demo", "poll", "worker", "doctor", "web",
         "queue put", "queue stats", "queue list", "queue show", "queue result", "queue cancel",
         "queue retry", "queue drop", "queue migrate", "queue pause", "queue resume", "queue export",
+        "queue close-breaker",
         "queue workers", "queue running", "queue set-concurrency", "queue top", "queue history",
         "queue limits", "queue set-limits", "queue remove-limits", "queue flow",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",

@@ -107,6 +107,7 @@ from pollwise.runtime.events import (
     RunRecycled,
     ScheduleChanged,
     TargetAdded,
+    TargetBreakerOpened,
     TargetChanged,
     TargetDead,
     TargetFailed,
@@ -137,6 +138,7 @@ from pollwise.worker.measuring import KINDS_SHOWN, OTHER
 
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
+    TargetBreakerOpened: "its failures are counted, and the open breakers have a gauge",
     JournalGrew: "names a reader that an operator must end; doctor shows the size of the log",
     TickPut: "its job is counted, and late schedules have a gauge",
     TickSkipped: "for people; late schedules have a gauge",
@@ -269,6 +271,7 @@ def fleet_events() -> Iterator[Event]:
     yield TargetPolled(*t, "changed", 0.2, 10.0, 5)
     yield TargetChanged(*t, "another")
     yield TargetFailed(*t, "no", 3, 30.0)
+    yield TargetBreakerOpened(*t, "no", 3, 30.0)
     yield TargetStateChanged(*t, "open", "confirming")
     counts = tuple((state, n) for n, state in enumerate(STATES))
     limits = (LimitTally("mail", 2, 3, 5),)

@@ -73,7 +73,7 @@ def test_every_store_takes_jobs_and_shows_them(store: str, url_of: Any) -> None:
         assert info is not None
         assert (info.job.payload, info.state) == ({"to": "a"}, "ready")
         assert queue.cancel([first]) == {first: "cancelled"}
-        assert [each.job.id for each in queue.jobs("ready")] == others
+        assert {each.job.id for each in queue.jobs("ready")} == set(others)
         assert queue.stats().ready == 3
         assert set(queue.stats_by_kind()) == {"mail"}
         assert (queue.retry(), queue.drop()) == (0, 0)

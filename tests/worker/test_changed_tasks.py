@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -97,6 +98,10 @@ def test_what_no_running_worker_declares_otherwise_is_dead_in_the_end() -> None:
         alike: list[Worker] = []
         for name in ("one", "two"):  # two of the same program are no reason to wait
             worker = Worker(queue, name=name, events=seen.events)
+
+            @worker.context
+            async def app() -> AsyncIterator[None]:
+                yield None
 
             @worker.task
             async def resize(image: int, job: Job, app: Any = from_context) -> None: ...

@@ -71,7 +71,7 @@ def put(database: Path, *jobs: NewJob) -> None:
 def left(database: Path) -> list[JobInfo]:
     async def main() -> list[JobInfo]:
         async with SqliteQueue(database) as queue:
-            return await queue.jobs()
+            return await queue.arrivals()
 
     return asyncio.run(main())
 

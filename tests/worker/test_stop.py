@@ -175,7 +175,7 @@ def test_a_handler_that_will_not_end_is_left_behind_and_keeps_its_job() -> None:
         [stuck] = bench.seen.of(HandlerStuck)
         assert (stuck.work, stuck.after) == ("job 1 of kind stubborn", 10.0)
         await clock.advance(900)  # it runs, so nobody else may
-        assert [info.state for info in await bench.queue.jobs()] == ["leased", "ready"]
+        assert [info.state for info in await bench.queue.arrivals()] == ["leased", "ready"]
         assert await bench.queue.claim("other", 2, "60s", kinds=["stubborn"]) == []
         await clock.advance(100)
         assert [info.job.kind for info in await bench.queue.jobs()] == ["sleep"]

@@ -153,12 +153,15 @@ class ViewedStore(NotedStore):
             raise Compensated(_compensation(compensated))
         if not compensated:
             return await self._retry(ids)
-        count, chosen = 0, JobFilter("dead", limit=MAX_PAGE)
-        while page := await self._list_jobs(chosen, False):  # in put order, for those with a key
-            found = [info.job.id for info in page]
-            count += await self._retry_but(found, compensated)
-            chosen = replace(chosen, after=found[-1])
-        return count
+        chosen: JobFilter | None = JobFilter("dead", limit=MAX_PAGE)
+        dead: list[str] = []
+        while chosen is not None:
+            found, after = await self._page_ids(chosen)
+            dead += found
+            chosen = None if after is None else replace(chosen, after=after)
+        dead.sort(key=lambda job_id: (len(job_id), job_id))  # in put order, for those with a key
+        slices = (dead[start : start + MAX_PAGE] for start in range(0, len(dead), MAX_PAGE))
+        return sum([await self._retry_but(ids, compensated) for ids in slices])
 
     async def _retry_spared(self, ids: list[str], anyway: bool) -> int:
         """Retry those that are not compensated."""

@@ -88,6 +88,9 @@ class FlowSide(Side):
         for job_id in put:
             self.numbers[job_id] = len(self.ids)
             self.ids.append(job_id)
+            info = await queue.get(job_id)
+            if info is not None and (flow := info.job.headers.get(FLOW_HEADER)):
+                self._flows.setdefault(flow, len(self._flows))  # in put order; lists have another
         places = {id(job): job_id for job, job_id in zip(made, put, strict=True)}
         for linked, job_id in zip(made, put, strict=True):
             self._waits[job_id] = [places[id(each)] for each in linked.after]

@@ -30,10 +30,10 @@ def test_one_statement_a_call(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None
             monkeypatch.setattr(queue._transport, "send", not_sent)
             await queue.stats()
 
-            async def cost(call: Coroutine[Any, Any, Any]) -> Any:
+            async def cost(call: Coroutine[Any, Any, Any], statements: int = 1) -> Any:
                 before = queue.database.connections.count
                 result = await call
-                assert queue.database.connections.count == before + 1
+                assert queue.database.connections.count == before + statements
                 return result
 
             jobs = [NewJob("ab"[n % 2], n, key=f"k{n % 3}", unique=f"u{n}") for n in range(9)]
@@ -48,7 +48,7 @@ def test_one_statement_a_call(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None
             await cost(queue.stats())
             await cost(queue.stats_by_kind())
             await cost(queue.jobs("leased", kind=["a", "b"], worker="w"))
-            await cost(queue.retry())
+            await cost(queue.retry(), 2)  # the first looks for flows that must not go on
 
     run(main)
 

@@ -366,7 +366,7 @@ def test_tables_of_an_earlier_version(postgres: Postgres, monkeypatch: pytest.Mo
             assert await queue.drop() == 1
             assert await queue.drop(JobFilter("done")) == BulkDone(1, None)
             assert await queue.prune() == 0
-            assert [info.job.key for info in await queue.jobs()] == ["k0", "k1"]
+            assert [info.job.key for info in await queue.arrivals()] == ["k0", "k1"]
 
     run(main)
 

@@ -42,6 +42,7 @@ GROUPS = 100
 APART = {
     **dict.fromkeys(("version", "versions", "may_vacuum", "vacuum", "send", "tokens"), "upkeep"),
     "drop": "for tables without flows",
+    "all_compensated": "it reads all dead jobs, which are all retried",
     "limit_use": "it reads up to 10,000 jobs, for a page",
 }
 JOBS = (
@@ -144,7 +145,7 @@ async def use_flows(queue: PostgresQueue, touched: Touched) -> None:
                 assert len(await queue.claim("w", BATCH, 600, kinds=["flow"])) == len(after)
             elif how == "dead":
                 await queue.settle([Settlement.dead(each, "x") for each in claims])
-                await queue.retry(put[: len(first)])
+                await queue.retry(put[: len(first)], anyway=True)
                 claims = await queue.claim("w", len(first), 600, kinds=["job"])
                 await queue.settle([Settlement.dead(each, "x") for each in claims])
                 assert await queue.drop(put[: len(first)]) == len(first)

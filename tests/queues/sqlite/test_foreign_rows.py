@@ -43,7 +43,8 @@ def change(path: Path, column: str, value: Any, number: int) -> None:
 
 async def look(queue: SqliteQueue) -> None:
     """Everything that shows jobs still does."""
-    assert len(await queue.jobs()) >= 2
+    assert len(await queue.arrivals()) >= 2
+    await queue.jobs()
     await queue.stats()
     await queue.stats_by_kind()
     await queue.page(JobFilter())

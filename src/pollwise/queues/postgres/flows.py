@@ -29,9 +29,10 @@ class PostgresFlows:
         return [(each, endings[each]) for each in ids]
 
     async def compensated(self, ids: Sequence[str] | None) -> list[str]:
-        numbered = None if ids is None else numbers([number_of(each) for each in ids])
-        params = [text(self._queue), numbered]
-        rows = await self._database.rows("compensated", params, safe=True)
+        params, name = [text(self._queue)], "all_compensated"
+        if ids is not None:
+            params, name = [*params, numbers([number_of(each) for each in ids])], "compensated"
+        rows = await self._database.rows(name, params, safe=True)
         return [str(seq) for (seq,) in rows]
 
     async def flow(self, job_id: str, most: int) -> list[FlowJob]:

@@ -106,7 +106,9 @@ class SqliteFlows:
         return [(each, endings.get(each)) for each in before]
 
     def compensated(self, ids: Sequence[str] | None) -> list[str]:
-        batch = None if ids is None else json.dumps([number_of(each) for each in ids])
+        if ids is None:
+            return [str(seq) for (seq,) in self._rows("all_compensated")]
+        batch = json.dumps([number_of(each) for each in ids])
         return [str(seq) for (seq,) in self._rows("compensated", batch=batch)]
 
     def flow(self, now: float, job_id: str, most: int) -> list[FlowJob]:

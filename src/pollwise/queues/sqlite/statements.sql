@@ -538,10 +538,19 @@ WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue AND +stat
 ORDER BY seq;
 
 -- name: compensated
--- Dead jobs whose failure has started a job of `on_failure`. :batch is a JSON list, or NULL for all.
+-- Dead jobs of :batch, a JSON list, whose failure has started a job of `on_failure`.
+SELECT seq FROM pollwise_jobs AS dead
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND +queue = :queue AND +state = 4
+  AND EXISTS (
+      SELECT 1 FROM pollwise_links JOIN pollwise_jobs AS other ON other.seq = "after"
+      WHERE "before" = dead.seq AND on_failure AND other.waits = 0 AND other.state <> 6
+  )
+ORDER BY seq;
+
+-- name: all_compensated
+-- The same of all dead jobs.
 SELECT seq FROM pollwise_jobs AS dead
 WHERE queue = :queue AND state >= 4 AND state = 4
-  AND (:batch IS NULL OR seq IN (SELECT value FROM json_each(:batch)))
   AND EXISTS (
       SELECT 1 FROM pollwise_links JOIN pollwise_jobs AS other ON other.seq = "after"
       WHERE "before" = dead.seq AND on_failure AND other.waits = 0 AND other.state <> 6

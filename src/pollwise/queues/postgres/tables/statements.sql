@@ -119,15 +119,32 @@ SELECT * FROM {schema}.page(
 )
 
 -- name: compensated
--- Dead jobs whose failure has started a job of `on_failure`; $2: of these, or NULL for all.
+-- Of these jobs, the dead ones whose failure has started a job of `on_failure`.
 SELECT j.seq FROM {schema}.jobs AS j
-WHERE j.queue = $1 AND j.state = 4 AND ($2::bigint[] IS NULL OR j.seq = ANY ($2::bigint[]))
+WHERE j.seq = ANY ($2::bigint[]) AND j.queue || '' = $1 AND j.state + 0 = 4
   AND EXISTS (
-      SELECT 1 FROM {schema}.links AS l JOIN {schema}.jobs AS o ON o.seq = l.after
+      SELECT 1 FROM {schema}.links AS l CROSS JOIN LATERAL (
+          SELECT * FROM {schema}.jobs AS t WHERE t.seq = l.after OFFSET 0
+      ) AS o
       WHERE l.before = j.seq AND l.on_failure AND o.state <> 6
         AND NOT (o.state = 2 AND o.key IS NULL)  -- held
+      OFFSET 0
   )
-ORDER BY j.seq;
+ORDER BY j.seq + 0;
+
+-- name: all_compensated
+-- The same of all dead jobs.
+SELECT j.seq FROM {schema}.jobs AS j
+WHERE j.queue = $1 AND j.state = 4
+  AND EXISTS (
+      SELECT 1 FROM {schema}.links AS l CROSS JOIN LATERAL (
+          SELECT * FROM {schema}.jobs AS t WHERE t.seq = l.after OFFSET 0
+      ) AS o
+      WHERE l.before = j.seq AND l.on_failure AND o.state <> 6
+        AND NOT (o.state = 2 AND o.key IS NULL)  -- held
+      OFFSET 0
+  )
+ORDER BY j.seq + 0;
 
 -- name: predecessors
 -- In their order. Those that have not ended, or are gone, have no state.
