@@ -14,6 +14,7 @@ from pollwise.errors import Reject, Snooze
 from pollwise.outbox.handlers import FailedRecord, RecordHandler, RecordHandlers
 from pollwise.outbox.progress import NO_HANDLER, HandlerProgress, RecordProgress
 from pollwise.outbox.records import Record
+from pollwise.outbox.typed import RecordUnfit
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.contexts import isolated
 from pollwise.runtime.events import (
@@ -253,13 +254,17 @@ class Handling:
         secret = record.sealed is not None
         state.error = text_of(error, bare=bare, secret=secret)
         state.where = "" if bare else traceback_of(error, secret=secret)
-        if bare or is_permanent(error, retry):
+        unfit = isinstance(error, RecordUnfit)
+        if (bare and not unfit) or is_permanent(error, retry):
             state.attempts += 1
             breakers.inconclusive(name, trial)
             state.last_resort = True
             return
-        breakers.failed(name, trial)
-        if trial:  # it tests the receiver, so it is not an attempt of the record
+        if unfit:  # that says nothing about the receiver
+            breakers.inconclusive(name, trial)
+        else:
+            breakers.failed(name, trial)
+        if trial and not unfit:  # it tests the receiver, so it is not an attempt of the record
             delay = breakers.until_trial(name) + AFTER_TRIAL
         else:
             state.attempts += 1

@@ -16,9 +16,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from pollwise.errors import HandlerError
+from pollwise.errors import HandlerError, PayloadError, Reject
 from pollwise.outbox.records import Record
 from pollwise.runtime.executor.handlers import is_async, signature_of
+
+
+class RecordUnfit(Reject):
+    """The payload does not fit the handler here: a failed attempt, which another version may take.
+
+    Its text may be read, as that of every `Reject`: it quotes nothing of an encrypted payload.
+    """
 
 
 def takes_payload(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +59,10 @@ def takes_payload(name: str, function: Callable[..., Any]) -> Callable[..., Any]
     value = TypedValue(hints[payload.name], what)
 
     def arguments(record: Record) -> tuple[list[Any], dict[str, Any]]:
-        read = value.read(record.payload, secret=record.sealed is not None)
+        try:
+            read = value.read(record.payload, secret=record.sealed is not None)
+        except PayloadError as error:
+            raise RecordUnfit(str(error)) from None
         given = {each.name: read if each is payload else record for each in required}
         named = {each.name for each in required if each.kind is each.KEYWORD_ONLY}
         places = [one for name, one in given.items() if name not in named]
