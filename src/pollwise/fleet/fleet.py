@@ -118,7 +118,7 @@ class Fleet(FleetWithViews):
                     f"target {target.name!r} already exists; names must be unique: choose another "
                     "name, or remove the existing target"
                 )
-            entry = self._made(target)
+            entry = self._make_entry(target)
             fresh[target.name] = entry
         self._check_parents(fresh)
         self._take(fresh)
@@ -129,7 +129,7 @@ class Fleet(FleetWithViews):
         alone: do not check whether the targets exist that it is behind.
         read: as for `replace`.
         """
-        self._made(target, read=read)
+        self._make_entry(target, read=read)
         if alone:
             return
         every = {name: self._known(name).target for name in self.names()}
@@ -143,7 +143,7 @@ class Fleet(FleetWithViews):
         left = {name: entry.target for name, entry in entries.items() if name not in gone}
         check_parents(left)
 
-    def _made(self, target: Target, *, read: bool = False) -> RunningTarget:
+    def _make_entry(self, target: Target, *, read: bool = False) -> RunningTarget:
         if not isinstance(target, Target):
             raise ConfigError(f"expected a Target, got {shown(target)}")
         if target.confirm_from > 1 and (self.store is None or not self.store.shared):
@@ -205,11 +205,11 @@ class Fleet(FleetWithViews):
             if target.name in fresh or target.name in changed or target.name in kept:
                 raise ConfigError(f"target {target.name!r} is given twice; names must be unique")
             if known is None:
-                fresh[target.name] = self._made(target, read=read)
+                fresh[target.name] = self._make_entry(target, read=read)
             elif same(known.target, target):
                 kept[target.name] = target
             else:
-                changed[target.name] = self._made(target, read=read)
+                changed[target.name] = self._make_entry(target, read=read)
         gone = [self._known(name).target.name for name in remove]
         self._check_parents({**fresh, **changed}, gone)
         for name, target in kept.items():

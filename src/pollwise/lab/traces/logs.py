@@ -105,11 +105,11 @@ def times(lines: Iterator[Cell], form: LogForm, year: int) -> Iterator[Cell]:
 
     A line that begins with a blank belongs to the line before it.
     """
-    found = _found(lines, form)
+    found = _read_cells(lines, form)
     return _with_years(list(found), year) if form.yearless else found
 
 
-def _found(lines: Iterator[Cell], form: LogForm) -> Iterator[Cell]:
+def _read_cells(lines: Iterator[Cell], form: LogForm) -> Iterator[Cell]:
     for number, line in enumerate(lines):
         if number and line.value[:1] in " \t":
             continue

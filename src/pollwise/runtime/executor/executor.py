@@ -111,7 +111,15 @@ class Executor(Generic[H, C]):
         #: is free.
         self.spare: int | None = None
         self._settler: Settler[H] = Settler(
-            self._held, work, store, self.lease, clock, events, self.random, self._sent, rounds
+            self._held,
+            work,
+            store,
+            self.lease,
+            clock,
+            events,
+            self.random,
+            self._note_settled,
+            rounds,
         )
         self.chores: Chores = Chores(work.source, clock, events)
         self.leases: Leases[H] = Leases(
@@ -264,7 +272,7 @@ class Executor(Generic[H, C]):
         """How much of each group is held and not done yet."""
         return Counter(group(held) for held in self._held.values() if held.settlement is None)
 
-    def _sent(self) -> None:
+    def _note_settled(self) -> None:
         self._room.set()
         if (keep := self._store.keep) is not None:
             self.pruning.stored(keep)

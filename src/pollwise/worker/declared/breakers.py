@@ -166,12 +166,12 @@ class WorkerBreakers:
         """Write the state of a circuit that opened or closed here."""
         self._trials.discard(kind)
         for _ in range(2):  # again if another worker, or an operator, changed the note meanwhile
-            value = None if self._local.closed(kind) else self._made(kind).to_note()
+            value = None if self._local.closed(kind) else self._make_note(kind).to_note()
             if await self._swap(kind, value):
                 return
         self._adopt(kind, self._known.get(kind))
 
-    def _made(self, kind: str) -> OpenBreaker:
+    def _make_note(self, kind: str) -> OpenBreaker:
         circuit, epoch = self._local.circuits()[kind], self._clock.epoch()
         before = breaker_from(kind, self._known.get(kind))
         retry_at = epoch + (circuit.retry_at or 0.0) - self._clock.now()
@@ -180,7 +180,7 @@ class WorkerBreakers:
 
     async def _take_trial(self, kind: str) -> bool:
         circuit = self._local.circuits()[kind]
-        note = breaker_from(kind, self._known.get(kind)) or self._made(kind)
+        note = breaker_from(kind, self._known.get(kind)) or self._make_note(kind)
         until = self._clock.epoch() + circuit.breaker.open_for(circuit.openings)
         mine = replace(note, trial_by=self._name, trial_until=until)
         if await self._swap(kind, mine.to_note()):
